@@ -1,0 +1,78 @@
+"""What the public functions check, once, in the forward call; and the rounding that torch applies to a number bound."""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import must
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
+def rounded(value: Any, like: Tensor) -> Any:
+    """A number as torch compares it with `like`: rounded to like's dtype. Tensors are returned unchanged.
+
+    torch.clamp rounds a number bound to the dtype of x, so "at the bound" must mean the rounded bound. A compiler that computes
+    half precision in float32 would compare with the unrounded one; there the number becomes a tensor of that dtype.
+    """
+    if isinstance(value, Tensor) or like.dtype is torch.float64:
+        return value
+    if torch.compiler.is_compiling():
+        if like.dtype is torch.float32:
+            return value
+        return torch.full((), value, dtype=like.dtype, device=like.device)
+    return rounded_to(value, like.dtype)
+
+
+@lru_cache(maxsize=4096)
+def rounded_to(value: float, dtype: torch.dtype) -> float:
+    """`value` rounded to a float dtype, to nearest even; inf where it does not fit."""
+    value = float(value)
+    if dtype is torch.float64 or not math.isfinite(value):
+        return value
+    try:
+        single: float = struct.unpack("f", struct.pack("f", value))[0]
+        if dtype is torch.float16:
+            return float(struct.unpack("e", struct.pack("e", single))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    if dtype is torch.bfloat16:
+        bits = struct.unpack("I", struct.pack("f", single))[0]
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(struct.unpack("f", struct.pack("I", bits))[0])
+    return single
+
+
+def check_tensor(op: str, argument: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(must(op, argument, "be a tensor", value, "Wrap it in torch.tensor(...)"))
+    if value.is_complex():
+        raise TypeError(must(op, argument, "be real", value.dtype, "Complex numbers have no order; call x.real first"))
+
+
+def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to: str, grows: bool = True) -> None:
+    """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
+    fits = grows or value.dim() <= len(shape)
+    for own, other in zip(reversed(value.shape), reversed(shape), strict=False):
+        fits = fits and (own == other or own == 1 or (grows and other == 1))
+    if not fits:
+        relation = "broadcast with" if grows else "broadcast to"
+        raise ValueError(
+            must(op, argument, f"{relation} {to} of shape {tuple(shape)}", tuple(value.shape), "Reshape or expand it")
+        )
+
+
+def check_device(op: str, argument: str, value: Tensor, device: torch.device, to: str) -> None:
+    """Same device, or a 0-d CPU tensor, which torch combines with any device."""
+    if value.device != device and not (value.dim() == 0 and value.device.type == "cpu"):
+        raise ValueError(
+            must(op, argument, f"be on {device}, the device of {to}", str(value.device), f"Call .to({str(device)!r}) first")
+        )

@@ -1,0 +1,248 @@
+"""How torch sees a rule: the only file that subclasses autograd.Function, and the one that picks the lowering.
+
+| context                                                          | lowering                                        |
+|------------------------------------------------------------------|-------------------------------------------------|
+| not recording                                                    | torch's own op, nothing saved                   |
+| eager, plain tensors                                             | _Eager: old-style Function and a fused kernel   |
+| subclasses, fake, meta, a dispatch mode, a batched grad,         | _Eager with the rule's formula                  |
+|   grad mode on in backward                                       |                                                 |
+| functorch or forward mode                                        | _Functional: setup_context, vmap rule and jvp   |
+| compiling                                                        | _Compiled: the formula, no jvp, no vmap rule    |
+| compiling over functorch                                         | _Functional through allow_in_graph              |
+
+No mechanism of torch is right everywhere: setup_context costs 17 us a call, Dynamo refuses a jvp, and torch.compile over functorch
+drops the backward of any Function that it may look into.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from . import kernels
+from .checks import rounded
+from .rule import Call, Gradients, call_of
+
+_functorch_is_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
+
+
+def is_recording(*inputs: Any) -> bool:
+    """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
+    return _is_transformed() or (torch.is_grad_enabled() and _requires_grad(inputs))
+
+
+def run(call: Call, *inputs: Any) -> Tensor:
+    """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
+    if not _is_transformed():
+        if not (torch.is_grad_enabled() and _requires_grad(inputs)):
+            return call.op.forward(*inputs)
+        if not _is_compiling():
+            return _apply_eager(call, *inputs)
+        return _Compiled.apply(call.spec, *inputs)
+    if not _is_compiling():
+        return _Functional.apply(call.spec, *inputs)
+    return _in_graph(call.spec, *inputs)
+
+
+def _is_transformed() -> bool:
+    return _functorch_is_active() or forward_ad._current_level >= 0
+
+
+def _requires_grad(inputs: tuple[Any, ...]) -> bool:
+    for value in inputs:  # a loop: any() over a generator costs half a microsecond more
+        if isinstance(value, Tensor) and value.requires_grad:
+            return True
+    return False
+
+
+# --- what every lowering shares ---------------------------------------------------------------------------------------
+
+
+def _remember(ctx: Any, call: Call, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    """Keep `values` for backward, tensors where autograd can guard them; and what each gradient must look like."""
+    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in values])
+    ctx.others = [None if isinstance(value, Tensor) else value for value in values]
+    ctx.call = call
+    # The kept inputs themselves tell it; only what is not kept needs a note.
+    ctx.due = None if values is inputs else [_form(value) for value in inputs]
+
+
+def _form(value: Any) -> tuple[Any, ...] | None:
+    return (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else None
+
+
+def _recall(ctx: Any) -> list[Any]:
+    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
+
+
+def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:
+    names = call.keeps(wants)
+    if names == call.op.inputs:
+        return inputs
+    return tuple(value if name in names else None for name, value in zip(call.op.inputs, inputs, strict=True))
+
+
+def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
+    """The formula on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of the result."""
+    if not call.keeps(wants):
+        return call.pull(grad, tuple(inputs), None, wants)
+    y = call.op.forward(*inputs)
+    operands = tuple(
+        value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y) for value in inputs
+    )
+    return call.pull(grad, operands, y, wants)
+
+
+def _deliver(ctx: Any, grads: Gradients, inputs: list[Any]) -> tuple[Any, ...]:
+    """The gradients as autograd wants them: none for the call itself, each other in the form of its input."""
+    out: list[Any] = [None]
+    for grad, value, due in zip(grads, inputs, ctx.due or inputs, strict=True):
+        if grad is not None:
+            shape, dtype, device = due if ctx.due else (value.shape, value.dtype, value.device)
+            if grad.shape != shape:
+                grad = grad.sum_to_size(shape)
+            if grad.dtype != dtype or grad.device != device:
+                grad = grad.to(device=device, dtype=dtype)
+        out.append(grad)
+    return tuple(out)
+
+
+def _no_forward_mode(call: Call) -> NotImplementedError:
+    linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**{**rule.parameters, "edge": "closed"})]
+    return NotImplementedError(
+        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. "
+        f"Use reverse mode, or a rule that is linear in grad: {', '.join(linear)} (with an edge other than 'projected')."
+    )
+
+
+# --- the lowerings ----------------------------------------------------------------------------------------------------
+
+
+class _Eager(Function):
+    """Old style, because setup_context would double the cost of a small call."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
+        wants = ctx.needs_input_grad[1:]
+        ctx.kernel = kernel = kernels.find(call, inputs, wants) if _is_plain(inputs) else None
+        if kernel is not None and kernel.forward is not None:
+            y, residual = kernel.forward(call, inputs)
+        else:
+            y, residual = call.op.forward(*inputs), _kept(call, inputs, wants)
+        _remember(ctx, call, inputs, residual)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        call, kernel, residual = ctx.call, ctx.kernel, _recall(ctx)
+        if kernel is not None and not torch.is_grad_enabled() and _is_plain((grad,)):
+            return None, *kernel.fast(grad, residual, call)
+        if kernel is not None and kernel.pull is not None:
+            grads = kernel.pull(grad, residual, call)
+        else:
+            grads = _pull(call, grad, residual, ctx.needs_input_grad[1:])
+        return _deliver(ctx, grads, residual)
+
+
+# Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
+_apply_eager = super(Function, _Eager).apply
+
+
+def _is_plain(values: tuple[Any, ...]) -> bool:
+    """Ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe."""
+    if _dispatch_modes() or _functorch_is_active():
+        return False
+    for value in values:
+        kind = type(value)
+        if kind is not Tensor and kind is not torch.nn.Parameter and isinstance(value, Tensor):
+            return False
+    return not values[0].is_meta
+
+
+class _Functional(Function):
+    """For functorch and forward mode. Called by `spec`, because a graph can hold constants but no objects of ours."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
+        return call_of(spec).op.forward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        call, values = call_of(inputs[0]), inputs[1:]
+        _remember(ctx, call, values, values)
+        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in values])
+        ctx.shape = output.shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        inputs = _recall(ctx)
+        return _deliver(ctx, _pull(ctx.call, grad, inputs, ctx.needs_input_grad[1:]), inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Any) -> Tensor:
+        """The same slope, applied to each tangent: a linear element-wise pull is its own transpose."""
+        call = ctx.call
+        if not call.is_linear:
+            raise _no_forward_mode(call)
+        inputs = _recall(ctx)
+        total: Any = None
+        for position, tangent in enumerate(tangents):
+            if tangent is not None:
+                wants = tuple(position == other for other in range(len(tangents)))
+                part = _pull(call, tangent.expand(ctx.shape), inputs, wants)[position]
+                total = part if total is None else total + part
+        return total
+
+
+class _Compiled(Function):
+    """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule."""
+
+    @staticmethod
+    def forward(ctx: Any, spec: tuple[Any, ...], *inputs: Any) -> Tensor:
+        call = call_of(spec)
+        _remember(ctx, call, inputs, _kept(call, inputs, ctx.needs_input_grad[1:]))
+        return call.op.forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        inputs = _recall(ctx)
+        return _deliver(ctx, _pull(ctx.call, grad, inputs, ctx.needs_input_grad[1:]), inputs)
+
+
+def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
+    return _Functional.apply(spec, *inputs)
+
+
+class _WhenDynamoArrives:
+    """Register `_in_graph` with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch._dynamo":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_register(module: Any) -> None:
+            load(module)
+            module.allow_in_graph(_in_graph)
+
+        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if "torch._dynamo" in sys.modules:
+    sys.modules["torch._dynamo"].allow_in_graph(_in_graph)
+else:
+    sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]

@@ -1,0 +1,40 @@
+"""One form for every error: `<op>: <argument> must <requirement>, got <value>. <What to do>.`"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
+    """The text of an error; strings are quoted, everything else is shown as it prints."""
+    text = f"{where}: {argument} must {requirement}, got {shown(got)}."
+    return f"{text} {remedy}." if remedy else text
+
+
+def shown(value: object) -> str:
+    """A value as an error should show it: short, and without the contents of tensors."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class UnknownNameError(ValueError, KeyError):
+    """A name that is not in the table. Both a ValueError and a KeyError, so that either `except` finds it."""
+
+    def __init__(
+        self, where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None
+    ) -> None:
+        names = sorted(allowed)
+        if hint is None:
+            close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
+            hint = f"Did you mean {close[0]!r}?" if close else None
+        text = must(where, argument, f"be one of {', '.join(names)}", got)
+        if hint:
+            text = f"{text} {hint}" if hint.endswith("?") else f"{text} {hint}."
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,57 @@
+"""Fused backward kernels, found by (family, rule). Neither the rules nor the engine name one.
+
+A kernel serves an eager call of plain tensors that it `accepts`. It may bring its own forward and residual (two bits per element, say);
+then it also brings `pull`, the differentiable formula on that residual. `fast` runs when no second derivative is being recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..rule import Call, Gradients
+
+Residual = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One fused backward.
+
+    serves(call) -> bool is asked once for each call, accepts(inputs, wants) -> bool every time;
+    fast(grad, residual, call) -> one gradient per input, in the form of that input; pull(grad, residual, call) -> the same, unreduced
+    and differentiable; forward(call, inputs) -> (y, residual). Without a forward the residual is the op's inputs, and pull is the rule's own.
+    """
+
+    name: str
+    keys: tuple[tuple[str, str], ...]
+    serves: Callable[[Call], bool]
+    accepts: Callable[[tuple[Any, ...], tuple[bool, ...]], bool]
+    fast: Callable[[Tensor, Residual, Call], Gradients]
+    forward: Callable[[Call, tuple[Any, ...]], tuple[Tensor, Residual]] | None = None
+    pull: Callable[[Tensor, Residual, Call], Gradients] | None = None
+
+
+_kernels: dict[tuple[str, str], list[Kernel]] = {}
+
+
+def register(kernel: Kernel) -> Kernel:
+    for key in kernel.keys:
+        _kernels.setdefault(key, []).append(kernel)
+    return kernel
+
+
+def find(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> Kernel | None:
+    """The first registered kernel that accepts this call."""
+    if call.kernels is None:
+        call.kernels = [k for k in _kernels.get((call.op.family, call.rule.name), ()) if k.serves(call)]
+    for kernel in call.kernels:
+        if kernel.accepts(inputs, wants):
+            return kernel
+    return None
+
+
+from . import portable  # noqa: E402, F401  (registers itself, last because it needs the table)

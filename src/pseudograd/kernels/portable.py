@@ -1,0 +1,142 @@
+"""Backward kernels from a handful of ATen calls: no compiler, any device.
+
+On CPU every ATen kernel that touches a bool costs several copies, and a float kernel about one. So these use float kernels that
+compare inside: hardtanh_backward(g, x, a, b) is g where a < x < b, threshold_backward(g, p, t) is 0 where p <= t and g elsewhere.
+Both pass g where the compared value is NaN. Equal to the formulas on every (x, grad) except that subnormal grads may pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import rounded_to
+from ..rule import Call, Gradients
+from . import Kernel, Residual, register
+
+_hardtanh_backward = torch.ops.aten.hardtanh_backward.default
+_threshold_backward = torch.ops.aten.threshold_backward.default
+_threshold_backward_out = torch.ops.aten.threshold_backward.grad_input
+
+# The largest product that counts as "points outward". A normal number, so that flushing subnormals to zero changes nothing;
+# float16 is computed in float32, where its smallest subnormal is normal.
+_OUTWARD = {
+    torch.float16: -(2.0**-24),
+    torch.bfloat16: -torch.finfo(torch.bfloat16).tiny,
+    torch.float32: -torch.finfo(torch.float32).tiny,
+    torch.float64: -torch.finfo(torch.float64).tiny,
+}
+_SMALLEST = {  # subnormal
+    torch.float16: 2.0**-24,
+    torch.bfloat16: 2.0**-133,
+    torch.float32: 2.0**-149,
+    torch.float64: 2.0**-1074,
+}
+_one_step = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+
+
+def _flushes_subnormals() -> bool:
+    """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor."""
+    return _SMALLEST[torch.float64] * 1.0 == 0
+
+
+@lru_cache(maxsize=1024)
+def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> float:
+    """The next number of `dtype` above or below `value`; the next normal one where subnormals count as zero."""
+    value = rounded_to(value, dtype)
+    direction = 1.0 if up else -1.0
+    smallest = torch.finfo(dtype).tiny if flushes else _SMALLEST[dtype]
+    if abs(value) < torch.finfo(dtype).tiny:
+        return value + direction * smallest
+    _, exponent = math.frexp(value)
+    step = math.ldexp(1.0, exponent - _one_step[dtype])
+    if math.frexp(value)[0] == -0.5 * direction:  # a power of two: numbers are denser towards zero
+        step /= 2
+    return rounded_to(value + direction * max(step, smallest), dtype)
+
+
+def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float | None, float | None]:
+    """Bounds that a strict comparison excludes exactly where the closed range ends."""
+    flushes = _flushes_subnormals()
+    return (
+        None if low is None else _neighbour(low, dtype, False, flushes),
+        None if high is None else _neighbour(high, dtype, True, flushes),
+    )
+
+
+def _between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
+    """grad where low < x < high, and where x is NaN; else 0."""
+    if high is None:
+        return _threshold_backward(grad, x, low)
+    if low is None:
+        return _threshold_backward(grad, -x, -high)
+    return _hardtanh_backward(grad, x, low, high)
+
+
+def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, float | None]:
+    return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
+
+
+def _zero(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+    x, low, high = residual
+    low, high = _bounds(low, high, x.dtype)
+    if call.parameters["edge"] == "closed":
+        low, high = _just_outside(low, high, x.dtype)
+    return _between(grad, x, low, high), None, None
+
+
+def _inward(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+    """grad where grad * sign(x - y) does not point outward. sign first: the bare product underflows."""
+    x, low, high = residual
+    outward = torch.clamp(x, low, high)
+    torch.sub(x, outward, out=outward).sign_().mul_(grad)
+    return _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward), None, None
+
+
+def _inward_of_tensors(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+    x, low, high = residual
+    outward = call.op.forward(x, low, high)
+    torch.sub(x, outward, out=outward).sign_().mul_(grad)
+    grad_x = _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward)
+    return grad_x.sum_to_size(x.shape), None, None
+
+
+def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+    """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
+    x, low, high = residual
+    towards = call.op.forward(x, low, high)
+    towards.sub_(x).sign_()
+    inside = _between(grad, x, *_just_outside(*_bounds(low, high, x.dtype), x.dtype))
+    return torch.sub(inside, towards, out=towards), None, None
+
+
+def _numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+    x, low, high = inputs
+    return x.dtype in _OUTWARD and not isinstance(low, Tensor) and not isinstance(high, Tensor)
+
+
+def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+    return _numbers(inputs, wants) and not any(bound is not None and abs(bound) == math.inf for bound in inputs[1:])
+
+
+def _tensors_of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+    """Tensor bounds that ask for no gradient and do not change the dtype of the result."""
+    x = inputs[0]
+    if wants[1] or wants[2] or x.dtype not in _OUTWARD:
+        return False
+    return all(bound.dtype == x.dtype for bound in inputs[1:] if isinstance(bound, Tensor))
+
+
+def _descends_with(*edges: str) -> Callable[[Call], bool]:
+    return lambda call: call.parameters["edge"] in edges and not call.maximize
+
+
+register(Kernel("portable", (("clamp", "zero"),), _descends_with("closed", "open"), _finite_numbers, _zero))
+register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _numbers, _inward))
+register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _tensors_of_one_dtype, _inward_of_tensors))
+register(Kernel("portable", (("clamp", "sign"),), _descends_with("closed"), _finite_numbers, _sign))

@@ -1,0 +1,203 @@
+"""The records every other part reads: an op, its backward rules, and a call that fixes one of them.
+
+Nothing here knows autograd. A rule is data and pure functions: `pull` is the formula, `reference` the same rule written apart for one
+number. Everything that can be derived (jvp, vjp, tables, error texts, plots, tests) is derived from these records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from .errors import UnknownNameError, must
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class RuleChoice(NamedTuple):
+    """A rule with its parameters chosen; made by `pseudograd.rules`, accepted wherever a rule's name is."""
+
+    name: str
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameters)})"
+
+
+RuleLike = str | RuleChoice
+
+
+class Drawing(NamedTuple):
+    """What a plot or a table needs to show an op without being told: the range of x and the op's other inputs."""
+
+    low: float
+    high: float
+    inputs: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One backward rule.
+
+    pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
+    `wants` says that nobody asks. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
+    """
+
+    name: str
+    formula: str
+    source: str
+    pull: Callable[..., Gradients]
+    reference: Callable[..., tuple[float, ...]]
+    is_linear: Callable[..., bool]
+    keeps: Callable[..., tuple[str, ...]]
+    also_called: str = ""
+    translates: tuple[str, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs for the contract tests and for `pseudograd rules`: `build()` makes fresh tensors on every call."""
+
+    name: str
+    build: Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One public op: what it computes forward, and the rules that may stand behind it."""
+
+    name: str
+    forward: Callable[..., Tensor]
+    inputs: tuple[str, ...]
+    rules: Mapping[str, Rule]
+    default_rule: str
+    public: Callable[..., Tensor]
+    drawing: Drawing
+    samples: Callable[[], Iterable[Sample]]
+    edges: tuple[str, ...] = ()
+    default_edge: str | None = None
+    family: str = ""
+
+
+class Call:
+    """An op with its rule, edge and direction fixed: what the engine runs. `spec` names it in constants that a compiler can hold."""
+
+    __slots__ = ("admitted", "is_linear", "kernels", "maximize", "op", "parameters", "rule")
+
+    def __init__(self, op: Op, rule: Rule, parameters: dict[str, Any], maximize: bool) -> None:
+        self.op = op
+        self.rule = rule
+        self.parameters = parameters
+        self.is_linear = rule.is_linear(**parameters)
+        self.maximize = maximize and not self.is_linear
+        self.kernels: list[Any] | None = None  # those that serve this call, found when first run
+        self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
+
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        return self.op.name, self.rule.name, tuple(self.parameters.items()), self.maximize
+
+    @property
+    def label(self) -> str:
+        return f"{self.op.name}/{self.rule.name}"
+
+    def pull(self, grad: Tensor, inputs: tuple[Any, ...], y: Tensor | None, wants: tuple[bool, ...]) -> Gradients:
+        """The rule's gradients. Under ascent the rule sees the descent problem: -rule(-grad)."""
+        if not self.maximize:
+            return self.rule.pull(grad, *inputs, y=y, wants=wants, **self.parameters)
+        return tuple(
+            None if g is None else -g for g in self.rule.pull(-grad, *inputs, y=y, wants=wants, **self.parameters)
+        )
+
+    def keeps(self, wants: tuple[bool, ...]) -> tuple[str, ...]:
+        return self.rule.keeps(wants, **self.parameters)
+
+
+OPS: dict[str, Op] = {}
+_by_spec: dict[tuple[Any, ...], Call] = {}
+_by_request: dict[tuple[Any, ...], Call] = {}
+
+
+def register(op: Op) -> Op:
+    """Put an op into the table. A name is given once: a rule's values never change under its name."""
+    if op.name in OPS:
+        raise ValueError(must(op.name, "name", "be new", op.name, "Choose another name"))
+    OPS[op.name] = op
+    return op
+
+
+def call_of(spec: tuple[Any, ...]) -> Call:
+    """The call that `spec` names."""
+    found = _by_spec.get(spec)
+    if found is None:
+        op_name, rule_name, parameters, maximize = spec
+        op = OPS[op_name]
+        found = _by_spec[spec] = Call(op, op.rules[rule_name], dict(parameters), maximize)
+    return found
+
+
+def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
+    """The call for what the user asked; raises the errors of an unknown rule, edge or parameter."""
+    name, given = (rule.name, rule.parameters) if isinstance(rule, RuleChoice) else (rule, ())
+    row = op.rules.get(name) if isinstance(name, str) else None
+    if row is None:
+        raise _unknown_rule(op, rule)
+    parameters: dict[str, Any] = dict(row.parameters)
+    for key, value in given:
+        if key not in parameters:
+            raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
+        parameters[key] = value
+    if op.edges:
+        if edge not in op.edges:
+            raise UnknownNameError(op.name, "edge", op.edges, edge)
+        parameters["edge"] = edge
+    if not isinstance(maximize, bool):
+        raise TypeError(must(op.name, "maximize", "be True or False", maximize))
+    return Call(op, row, parameters, maximize)
+
+
+def chosen(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
+    """`choose`, looked up: one dictionary read on every call but the first. Under a compiler nothing is remembered."""
+    if is_compiling():
+        return choose(op, rule, edge, maximize)
+    key = (op.name, rule, edge, maximize)
+    try:
+        found = _by_request.get(key)
+    except TypeError:  # an unhashable rule cannot be a rule
+        raise _unknown_rule(op, rule) from None
+    if found is None:
+        found = _by_request[key] = choose(op, rule, edge, maximize)
+    return found
+
+
+def rule_named(name: str, **given: float) -> RuleChoice:
+    """A rule object by name, its parameters checked: finite numbers above 0."""
+    row = next((op.rules[name] for op in OPS.values() if name in op.rules), None)
+    if row is None:
+        raise UnknownNameError("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
+    for key, value in given.items():
+        if key not in row.parameters:
+            raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(must(name, key, "be a number", value))
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(must(name, key, "be finite and above 0", value, f"The default is {row.parameters[key]}"))
+    return RuleChoice(name, tuple((key, float(value)) for key, value in given.items()))
+
+
+def _unknown_rule(op: Op, rule: object) -> UnknownNameError:
+    asked = rule.name if isinstance(rule, RuleChoice) else rule
+    translation = next((row.name for row in op.rules.values() if asked in row.translates), None)
+    hint = f"{asked!r} is {translation!r} here" if translation else None
+    return UnknownNameError(op.name, "rule", tuple(op.rules), asked, hint)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
