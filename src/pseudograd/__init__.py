@@ -1,2 +1,66 @@
-from .ops import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
+"""Choose the gradient of a clamp. See where a gradient is cut. Change it without editing the code.
+
+    import pseudograd as pg
+
+    y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient that leads back inside passes
+    y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
+"""
+
 from . import rules
+from .analysis import get_gradient, gradient, plot
+from .ops import (
+    ClampWithGrad,
+    ClampWithGrad2,
+    ClampWithGradProposed,
+    ClampWithGradThatWorks,
+    ReplaceGrad,
+    clamp,
+    clamp_,
+    clamp_with_grad,
+    clamp_with_grad2,
+    clamp_with_grad_proposed,
+    hardtanh,
+    lower_bound,
+    relu,
+    relu6,
+    replace_grad,
+    straight_through,
+    surrogate,
+    upper_bound,
+)
+
+__all__ = [
+    "ClampWithGrad",
+    "ClampWithGrad2",
+    "ClampWithGradProposed",
+    "ClampWithGradThatWorks",
+    "ReplaceGrad",
+    "__version__",
+    "clamp",
+    "clamp_",
+    "clamp_with_grad",
+    "clamp_with_grad2",
+    "clamp_with_grad_proposed",
+    "get_gradient",
+    "gradient",
+    "hardtanh",
+    "lower_bound",
+    "plot",
+    "relu",
+    "relu6",
+    "replace_grad",
+    "rules",
+    "straight_through",
+    "surrogate",
+    "upper_bound",
+]
+
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version  # read on demand: it stands once, in pyproject.toml
+
+        return version("pseudograd")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

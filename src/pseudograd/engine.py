@@ -3,12 +3,12 @@
 | context                                                          | lowering                                        |
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
-| eager, plain tensors                                             | _Eager: old-style Function and a fused kernel   |
-| subclasses, fake, meta, a dispatch mode, a batched grad,         | _Eager with the rule's formula                  |
+| eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
+| subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
-| functorch or forward mode                                        | _Functional: setup_context, vmap rule and jvp   |
-| compiling                                                        | _Compiled: the formula, no jvp, no vmap rule    |
-| compiling over functorch                                         | _Functional through allow_in_graph              |
+| functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
+| compiling                                                        | PseudogradCompiled: the formula alone           |
+| compiling over functorch                                         | PseudogradFunctional through allow_in_graph     |
 
 No mechanism of torch is right everywhere: setup_context costs 17 us a call, Dynamo refuses a jvp, and torch.compile over functorch
 drops the backward of any Function that it may look into.
@@ -45,9 +45,9 @@ def run(call: Call, *inputs: Any) -> Tensor:
             return call.op.forward(*inputs)
         if not _is_compiling():
             return _apply_eager(call, *inputs)
-        return _Compiled.apply(call.spec, *inputs)
+        return PseudogradCompiled.apply(call.spec, *inputs)
     if not _is_compiling():
-        return _Functional.apply(call.spec, *inputs)
+        return PseudogradFunctional.apply(call.spec, *inputs)
     return _in_graph(call.spec, *inputs)
 
 
@@ -125,7 +125,7 @@ def _no_forward_mode(call: Call) -> NotImplementedError:
 # --- the lowerings ----------------------------------------------------------------------------------------------------
 
 
-class _Eager(Function):
+class Pseudograd(Function):
     """Old style, because setup_context would double the cost of a small call."""
 
     @staticmethod
@@ -152,7 +152,7 @@ class _Eager(Function):
 
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
-_apply_eager = super(Function, _Eager).apply
+_apply_eager = super(Function, Pseudograd).apply
 
 
 def _is_plain(values: tuple[Any, ...]) -> bool:
@@ -166,7 +166,7 @@ def _is_plain(values: tuple[Any, ...]) -> bool:
     return not values[0].is_meta
 
 
-class _Functional(Function):
+class PseudogradFunctional(Function):
     """For functorch and forward mode. Called by `spec`, because a graph can hold constants but no objects of ours."""
 
     generate_vmap_rule = True
@@ -203,7 +203,7 @@ class _Functional(Function):
         return total
 
 
-class _Compiled(Function):
+class PseudogradCompiled(Function):
     """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule."""
 
     @staticmethod
@@ -219,7 +219,7 @@ class _Compiled(Function):
 
 
 def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-    return _Functional.apply(spec, *inputs)
+    return PseudogradFunctional.apply(spec, *inputs)
 
 
 class _WhenDynamoArrives:

@@ -330,18 +330,18 @@ def _check(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[
 
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
     check_tensor(op, "x", x)
-    for name, required, bound in zip(names, ("min", "max"), (min, max), strict=True):
-        if bound is None:
-            if required in call.rule.requires:
-                raise ValueError(must(op, name, f"be given with rule {call.rule.name!r}, which needs the range max - min", None))
-        elif isinstance(bound, Tensor):
+    if min is None and max is None:
+        raise ValueError(f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound.")
+    if call.rule.requires and (min is None or max is None):
+        remedy = "It uses the range max - min: give both bounds, or use rule='inward'"
+        raise ValueError(must(op, "rule", "be one that works with a single bound", call.rule.name, remedy))
+    for name, bound in zip(names, (min, max), strict=True):
+        if isinstance(bound, Tensor):
             check_tensor(op, name, bound)
             check_broadcast(op, name, bound, x.shape, "x")
             check_device(op, name, bound, x.device, "x")
-        else:
+        elif bound is not None:
             _check_number(op, name, bound, x)
-    if min is None and max is None:
-        raise ValueError(must(op, " and ".join(names), "not both be None", None, "Give at least one bound"))
     if is_number(min) and is_number(max) and min > max:  # type: ignore[operator]
         raise ValueError(
             f"{op}: {names[0]} must not exceed {names[1]}, got {names[0]}={min!r} and {names[1]}={max!r}. Swap them or drop one."
@@ -462,7 +462,13 @@ def lower_bound(
         tensor([-1., -1.])
     Source: tensorflow-compression `lower_bound` (2018); CompressAI `LowerBound`.
     """
+    _check_given("lower_bound", bound)
     return _bounded(LOWER_BOUND, x, bound, None, rule, edge, maximize, ("bound", "max"))
+
+
+def _check_given(op: str, bound: object) -> None:
+    if bound is None:
+        raise ValueError(must(op, "bound", "be a number or a tensor", None))
 
 
 def upper_bound(
@@ -485,6 +491,7 @@ def upper_bound(
         tensor([1., 1.])
     Source: tensorflow-compression `upper_bound` (2018).
     """
+    _check_given("upper_bound", bound)
     return _bounded(UPPER_BOUND, x, None, bound, rule, edge, maximize, ("min", "bound"))
 
 

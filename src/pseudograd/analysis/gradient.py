@@ -1,0 +1,43 @@
+"""The gradient of an element-wise function, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..errors import must
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float = 1.0) -> Tensor:
+    """dL/dx of an element-wise `f` where dL/dy = `grad` everywhere.
+
+    Forward:  nothing is returned of it; `x` is not touched, and not connected to the result.
+    Backward: one reverse pass. For a function that is not element-wise, entry i is the sum of dL/dx_i over all outputs.
+
+    Args:
+        f: a function of one tensor.
+        x: any shape, floating point; the points to look at.
+        grad: dL/dy, the same number for every element.
+    Returns: shape and dtype of x; zeros where f does not depend on x.
+    Raises: TypeError if x is not floating point or f does not return a floating-point tensor.
+    Example:
+        >>> gradient(torch.sin, torch.tensor([0.0]))
+        tensor([1.])
+    Source: `get_gradient` of An analysis of clamp_with_grad (J. Halliwell, 2022).
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(must("gradient", "x", "be a floating-point tensor", x, "Integers carry no gradient; call x.float() first"))
+    point = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        y = f(point)
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        raise TypeError(must("gradient", "f", "return a floating-point tensor", y))
+    if not y.requires_grad:
+        return torch.zeros_like(x)
+    (found,) = torch.autograd.grad(y, point, torch.full_like(y, grad), allow_unused=True)
+    return torch.zeros_like(x) if found is None else found
+
+
+get_gradient = gradient

@@ -1,0 +1,29 @@
+"""One colour per rule, project-wide. From the Okabe-Ito set, which colour-blind readers can tell apart; styles differ for grey print."""
+
+from __future__ import annotations
+
+from ..rule import RuleChoice
+
+FORWARD = "#8a8a8a"
+LOSS = "#444444"
+
+_COLOURS = {
+    "inward": "#0072B2",
+    "zero": "#D55E00",
+    "identity": "#E69F00",
+    "sign": "#CC79A7",
+    "leaky": "#56B4E9",
+    "elastic": "#009E73",
+    "inverting": "#7F6A00",
+    "torch.clamp": "#000000",
+    "project": "#5D3A9B",
+    "no clamp": "#8a8a8a",
+}
+_SHADES = {"zero/open": "#8C2D04"}
+_OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def colour(label: str | RuleChoice, position: int = 0) -> str:
+    """The colour of a rule, with or without "/edge" behind its name; of anything else, one by its position."""
+    name = label.name if isinstance(label, RuleChoice) else label
+    return _SHADES.get(name) or _COLOURS.get(name.split("/")[0].split("(")[0]) or _OTHERS[position % len(_OTHERS)]

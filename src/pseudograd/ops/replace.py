@@ -1,0 +1,161 @@
+"""Value of one tensor, gradient of another: replace_grad, and functions built from it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from .. import engine
+from ..checks import check_broadcast, check_device
+from ..errors import must
+from ..reference import replace as reference
+from ..rule import Drawing, Gradients, Op, Rule, Sample, chosen, register
+
+Function = TypeVar("Function", bound=Callable[..., Tensor])
+
+
+def _forward(x_forward: Tensor, x_backward: Tensor) -> Tensor:
+    """The same storage under a new tensor. A compiler copies: it refuses outputs that alias inputs, and fuses the copy away."""
+    return x_forward.clone() if is_compiling() else x_forward.view_as(x_forward)
+
+
+def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return None, grad
+
+
+def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
+    """The value of `x_forward`, with all gradient going to `x_backward`.
+
+    Forward:  y = x_forward, detached, sharing its storage without a copy.
+    Backward: grad_x_backward = grad, summed to its shape and cast to its dtype; x_forward gets none: a pseudo-gradient. Saves nothing.
+        Linear in grad.
+
+    Args:
+        x_forward: any shape and dtype that can carry a gradient (floating point or complex).
+        x_backward: a shape that broadcasts to that of x_forward, same device, floating point or complex as x_forward is.
+    Returns: shape and dtype of x_forward; requires grad iff x_backward does, and then cannot be changed in place.
+    Raises: TypeError if an argument is no tensor or an integer; ValueError if the shapes or devices do not fit.
+    Example:
+        >>> soft = torch.tensor([0.2, 0.7], requires_grad=True)
+        >>> y = replace_grad(soft.round(), soft); y.sum().backward(); y.tolist(), soft.grad
+        ([0.0, 1.0], tensor([1., 1.]))
+    Source: ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT).
+    """
+    for name, value in (("x_forward", x_forward), ("x_backward", x_backward)):
+        _check_carries_gradient(name, value)
+    if x_forward.is_complex() != x_backward.is_complex():
+        raise TypeError(must("replace_grad", "x_backward", f"be as {x_forward.dtype}, real or complex", x_backward.dtype))
+    check_broadcast("replace_grad", "x_backward", x_backward, x_forward.shape, "x_forward", grows=False)
+    check_device("replace_grad", "x_backward", x_backward, x_forward.device, "x_forward")
+    return engine.run(chosen(REPLACE_GRAD, "replace"), x_forward.detach(), x_backward)
+
+
+def _check_carries_gradient(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(must("replace_grad", name, "be a tensor", value))
+    if not (value.is_floating_point() or value.is_complex()):
+        raise TypeError(
+            must("replace_grad", name, "be floating point", value.dtype, "Integers carry no gradient; call .float() first")
+        )
+
+
+def straight_through(hard: Callable[..., Tensor], soft: Callable[..., Tensor] | None = None) -> Callable[..., Tensor]:
+    """A function with the values of `hard` and the gradient of `soft`.
+
+    Forward:  y = hard(*args, **kwargs), exactly: never written as soft + (hard - soft).
+    Backward: that of soft(*args, **kwargs); without `soft`, that of the identity in the first argument. Linear in grad if soft is.
+
+    Args:
+        hard: returns a floating-point tensor; computed without a graph.
+        soft: takes the same arguments; its result must broadcast to that of `hard`. None: the first argument itself.
+    Returns: a function with the name and signature of `hard`.
+    Raises: TypeError if hard or soft cannot be called; the function raises as `replace_grad`.
+    Example:
+        >>> step = straight_through(lambda x: (x > 0).float(), torch.sigmoid)
+        >>> x = torch.tensor([0.0, 3.0], requires_grad=True)
+        >>> y = step(x); y.sum().backward(); y.tolist(), x.grad
+        ([0.0, 1.0], tensor([0.2500, 0.0452]))
+    Source: straight-through estimator (Bengio, Léonard & Courville, 2013).
+    """
+    for name, function in (("hard", hard), ("soft", soft)):
+        if not callable(function) and not (name == "soft" and function is None):
+            raise TypeError(must("straight_through", name, "be a function", function))
+
+    @functools.wraps(hard)
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        with torch.no_grad():
+            value = hard(*args, **kwargs)
+        return replace_grad(value, args[0] if soft is None else soft(*args, **kwargs))
+
+    return wrapped
+
+
+def surrogate(*, backward: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Decorator: keep a function's values, take the gradient of `backward`.
+
+    Forward:  the decorated function, exactly.
+    Backward: that of `backward` with the same arguments; see `straight_through`.
+
+    Args:
+        backward: a function of the same arguments.
+    Returns: a decorator.
+    Raises: TypeError if backward cannot be called.
+    Example:
+        >>> @surrogate(backward=torch.tanh)
+        ... def sign(x):
+        ...     return torch.sign(x)
+        >>> x = torch.tensor([0.0], requires_grad=True)
+        >>> sign(x).sum().backward(); x.grad
+        tensor([1.])
+    Source: surrogate gradients (Neftci, Mostafa & Zenke, 2019).
+    """
+    if not callable(backward):
+        raise TypeError(must("surrogate", "backward", "be a function", backward))
+    return lambda hard: straight_through(hard, backward)
+
+
+def _reference(x_forward: float, grad: float, x_backward: float, **_: Any) -> tuple[float, ...]:
+    return reference.gradient(grad)
+
+
+def _samples() -> Iterator[Sample]:
+    def build(shape: tuple[int, ...]) -> Callable[[torch.dtype], tuple[Tensor, Tensor]]:
+        return lambda dtype: (torch.linspace(-2, 2, 12).reshape(3, 4).to(dtype), torch.linspace(-1, 1, 12)[: _size(shape)].reshape(shape).to(dtype))
+
+    for shape in ((3, 4), (1, 4), (4,), (3, 1), ()):
+        yield Sample(f"gradient of shape {shape}", build(shape))
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+REPLACE_GRAD = register(
+    Op(
+        name="replace_grad",
+        family="replace_grad",
+        forward=_forward,
+        inputs=("x_forward", "x_backward"),
+        rules={
+            "replace": Rule(
+                name="replace",
+                formula="0 to x_forward, grad to x_backward",
+                source="ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
+                also_called="ReplaceGrad, forward hard and backward soft",
+                pull=_pull,
+                reference=_reference,
+                is_linear=lambda: True,
+                keeps=lambda wants: (),
+            )
+        },
+        default_rule="replace",
+        public=replace_grad,
+        drawing=Drawing(-2.0, 2.0, ()),
+        samples=_samples,
+    )
+)
