@@ -1,0 +1,85 @@
+"""`basin`: 400 starts on a line, plain gradient descent; where do they end, and how far do they stray?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Loss, Measured, Settings, Task, Variant
+from .curve import bounds, losses
+
+STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
+NEAR = 0.01  # as a share of half the range: this close to the minimum counts as reached
+
+
+def starts(settings: Settings) -> Tensor:
+    """400 starts over the range and half of it to both sides, from the left, the right end left out."""
+    low, high = bounds(settings)
+    span = high - low
+    return low - span / 2 + torch.arange(STARTS, dtype=torch.float32) * (2 * span / STARTS)
+
+
+def minimum(loss: Loss, settings: Settings) -> tuple[float, float]:
+    """(x, loss) of the minimum on the range, by a fine grid."""
+    low, high = bounds(settings)
+    grid = torch.linspace(low, high, 20001, dtype=torch.float64)
+    values = loss(grid)
+    return float(grid[values.argmin()]), float(values.min())
+
+
+def _worlds(settings: Settings) -> Sequence[str]:
+    return tuple(losses(settings))[:1]
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+    low, high = bounds(settings)
+    loss = losses(settings)[world]
+    x = starts(settings).requires_grad_()
+    optimizer = torch.optim.SGD([x], RATE)
+    path = [x.detach().clone()]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss(variant.clamp(x, low, high)).sum().backward()
+        optimizer.step()
+        if variant.projects:
+            with torch.no_grad():
+                x.clamp_(low, high)
+        path.append(x.detach().clone())
+    positions = torch.stack(path)
+    shown = positions.clamp(low, high)[-LAST:]
+    return Measured(numbers=_numbers(positions, shown, loss, settings), arrays={"path": positions})
+
+
+def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -> dict[str, float]:
+    low, high = bounds(settings)
+    best, _ = minimum(loss, settings)
+    reached = ((shown - best).abs() < NEAR * (high - low) / 2).all(0)
+    # Starts that were drawn to the upper bound: the loss there is the best they can have, more is chatter.
+    at_bound = ~reached & ((shown[-1] - high).abs() < 0.1 * (high - low))
+    floor = loss(torch.tensor([high]))
+    excess = (loss(shown) - floor)[:, at_bound].mean() if at_bound.any() else torch.zeros(())
+    return {"reached": float(reached.sum()), "stray": float(positions.abs().max()), "chatter": float(excess)}
+
+
+def _context(settings: Settings) -> dict[str, Any]:
+    world = _worlds(settings)[0]
+    best, least = minimum(losses(settings)[world], settings)
+    return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
+
+
+BASIN = Task(
+    name="basin",
+    title="Where many starts end up",
+    worlds=_worlds,
+    run=_run,
+    columns={
+        "reached": "starts that reach the minimum",
+        "stray": "largest |x| on the way",
+        "chatter": "mean excess loss of those held at max",
+    },
+    has_leaves=True,
+    context=_context,
+)

@@ -1,0 +1,80 @@
+"""`curve`: what a rule makes of a loss on a line: clamp, loss, dL/dclamp, dclamp/dx and dL/dx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..analysis import gradient
+from .base import Loss, Measured, Settings, Task, Variant
+
+LOSSES: dict[str, Loss] = {
+    "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
+    "y²": lambda y: y**2,
+}
+
+
+def losses(settings: Settings) -> dict[str, Loss]:
+    return {settings.loss_name: settings.loss} if settings.loss else LOSSES
+
+
+def bounds(settings: Settings) -> tuple[float, float]:
+    low = -1.0 if settings.low is None else settings.low
+    return low, (1.0 if settings.high is None else settings.high)
+
+
+def points(settings: Settings) -> Tensor:
+    """801 points over the range and half of it to both sides; both bounds are among them."""
+    low, high = bounds(settings)
+    span = high - low
+    grid = torch.linspace(low - span / 2, high + span / 2, 801, dtype=torch.float64)
+    grid[200], grid[600] = low, high
+    return grid
+
+
+def _worlds(settings: Settings) -> Sequence[str]:
+    return tuple(losses(settings))
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+    low, high = bounds(settings)
+    loss, x = losses(settings)[world], points(settings)
+
+    def clamped(x: Tensor) -> Tensor:
+        return variant.clamp(x, low, high)
+
+    slope = gradient(lambda x: loss(clamped(x)), x)
+    outside = (x < low) | (x > high)
+    lost = outside & (slope == 0)
+    return Measured(
+        numbers={
+            "no_signal_outside": float(lost.sum() / outside.sum()),
+            "at_low": float(slope[200]),
+            "at_high": float(slope[600]),
+        },
+        arrays={
+            "x": x,
+            "y": clamped(x).detach(),
+            "loss": loss(clamped(x)).detach(),
+            "dL_dy": gradient(loss, clamped(x)),
+            "dy_dx": gradient(clamped, x),
+            "dL_dx": slope,
+        },
+    )
+
+
+CURVE = Task(
+    name="curve",
+    title="What each rule does to a loss on a line",
+    worlds=_worlds,
+    run=_run,
+    columns={
+        "no_signal_outside": "share of points outside without a gradient",
+        "at_low": "dL/dx exactly at min",
+        "at_high": "dL/dx exactly at max",
+    },
+    has_leaves=False,
+)

@@ -1,0 +1,97 @@
+"""`retarget`: a photo stored as Fourier coefficients, sent to an out-of-gamut target and back. No leaf can be projected here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import NO_CLAMP, Measured, Settings, Task, Variant
+from .photos import HEIGHT, WIDTH, displayed, photo, psnr
+
+AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
+PLAIN, SRGB = "plain", "through an sRGB curve"
+
+
+@cache
+def _scale() -> Tensor:
+    """(96, 73): amplitudes that fall with frequency as those of photos do, mean 1."""
+    rows, columns = torch.fft.fftfreq(HEIGHT)[:, None], torch.fft.rfftfreq(WIDTH)[None]
+    frequency = (rows**2 + columns**2).sqrt()
+    lowest = 1 / max(HEIGHT, WIDTH)
+    scale = 1 / torch.where(frequency > lowest, frequency, lowest)
+    return scale / scale.mean()
+
+
+def _to_picture(spectrum: Tensor) -> Tensor:
+    return torch.fft.irfft2(torch.view_as_complex(spectrum) * _scale(), s=(HEIGHT, WIDTH), norm="ortho")
+
+
+def _to_spectrum(picture: Tensor) -> Tensor:
+    return torch.view_as_real(torch.fft.rfft2(picture, norm="ortho") / _scale()).contiguous()
+
+
+def _srgb(y: Tensor, guarded: bool) -> Tensor:
+    """The sRGB curve. Its power has no gradient below 0: unguarded, one negative value makes everything NaN."""
+    knee = 0.0031308
+    base = torch.where(y > knee, y, knee) if guarded else y
+    return torch.where(y <= knee, 12.92 * y, 1.055 * base.pow(1 / 2.4) - 0.055)
+
+
+def out_of_gamut() -> Tensor:
+    return (photo("flower") - 0.5) * CONTRAST + 0.5
+
+
+def _start(world: str) -> Tensor:
+    target = photo("china")
+    if world == PLAIN:
+        return torch.full_like(target, 0.5)
+    noise = torch.randn(target.shape, generator=torch.Generator().manual_seed(0))
+    return 0.2 + 0.01 * noise
+
+
+def _worlds(settings: Settings) -> Sequence[str]:
+    return (PLAIN, SRGB)
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+    target = photo("china")
+    spectrum = _to_spectrum(_start(world)).requires_grad_()
+    optimizer = torch.optim.Adam([spectrum], RATE)
+    guarded = variant.name != NO_CLAMP
+
+    def seen(x: Tensor) -> Tensor:
+        y = variant.clamp(x, 0.0, 1.0)
+        return y if world == PLAIN else _srgb(y, guarded)
+
+    largest = 0.0
+    for step in range(AWAY_STEPS + BACK_STEPS):
+        goal = out_of_gamut() if step < AWAY_STEPS else target
+        optimizer.zero_grad()
+        (0.5 * (seen(_to_picture(spectrum)) - goal).pow(2).sum()).backward()
+        optimizer.step()
+        if step == AWAY_STEPS - 1:
+            largest = float(_to_picture(spectrum).detach().abs().max())
+    final = displayed(_to_picture(spectrum))
+    final = final if world == PLAIN else _srgb(final, guarded=True)
+    return Measured(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
+
+
+def _context(settings: Settings) -> dict[str, Any]:
+    flower = out_of_gamut()
+    outside = float(((flower < 0) | (flower > 1)).float().mean())
+    return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
+
+
+RETARGET = Task(
+    name="retarget",
+    title="Same picture. Same loss. One backward rule changed.",
+    worlds=_worlds,
+    run=_run,
+    columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
+    has_leaves=False,
+    context=_context,
+)
