@@ -1,9 +1,9 @@
 """Choose the gradient of a clamp. See where a gradient is cut. Change it without editing the code.
 
-    import pseudograd as pg
+import pseudograd as pg
 
-    y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient that leads back inside passes
-    y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
+y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient that leads back inside passes
+y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
 from . import rules

@@ -74,5 +74,11 @@ def check_device(op: str, argument: str, value: Tensor, device: torch.device, to
     """Same device, or a 0-d CPU tensor, which torch combines with any device."""
     if value.device != device and not (value.dim() == 0 and value.device.type == "cpu"):
         raise ValueError(
-            must(op, argument, f"be on {device}, the device of {to}", str(value.device), f"Call .to({str(device)!r}) first")
+            must(
+                op,
+                argument,
+                f"be on {device}, the device of {to}",
+                str(value.device),
+                f"Call .to({str(device)!r}) first",
+            )
         )

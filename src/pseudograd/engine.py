@@ -30,6 +30,7 @@ from .rule import Call, Gradients, call_of
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # what is_grads_batched hands to backward, under no functorch transform
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -56,7 +57,7 @@ def _is_transformed() -> bool:
 
 
 def _requires_grad(inputs: tuple[Any, ...]) -> bool:
-    for value in inputs:  # a loop: any() over a generator costs half a microsecond more
+    for value in inputs:  # noqa: SIM110  any() over a generator costs half a microsecond more
         if isinstance(value, Tensor) and value.requires_grad:
             return True
     return False
@@ -95,7 +96,8 @@ def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) 
         return call.pull(grad, tuple(inputs), None, wants)
     y = call.op.forward(*inputs)
     operands = tuple(
-        value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y) for value in inputs
+        value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
+        for value in inputs
     )
     return call.pull(grad, operands, y, wants)
 
@@ -142,7 +144,7 @@ class Pseudograd(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         call, kernel, residual = ctx.call, ctx.kernel, _recall(ctx)
-        if kernel is not None and not torch.is_grad_enabled() and _is_plain((grad,)):
+        if kernel is not None and not torch.is_grad_enabled() and _is_plain((grad,)) and not _is_batched(grad):
             return None, *kernel.fast(grad, residual, call)
         if kernel is not None and kernel.pull is not None:
             grads = kernel.pull(grad, residual, call)

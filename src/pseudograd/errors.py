@@ -23,9 +23,7 @@ def shown(value: object) -> str:
 class UnknownNameError(ValueError, KeyError):
     """A name that is not in the table. Both a ValueError and a KeyError, so that either `except` finds it."""
 
-    def __init__(
-        self, where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None
-    ) -> None:
+    def __init__(self, where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None) -> None:
         names = sorted(allowed)
         if hint is None:
             close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []

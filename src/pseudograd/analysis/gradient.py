@@ -28,7 +28,9 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float = 1.0) -> Ten
     Source: `get_gradient` of An analysis of clamp_with_grad (J. Halliwell, 2022).
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(must("gradient", "x", "be a floating-point tensor", x, "Integers carry no gradient; call x.float() first"))
+        raise TypeError(
+            must("gradient", "x", "be a floating-point tensor", x, "Integers carry no gradient; call x.float() first")
+        )
     point = x.detach().clone().requires_grad_()
     with torch.enable_grad():
         y = f(point)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -125,9 +126,11 @@ def _points(min: float | None, max: float | None) -> tuple[list[Tensor], Tensor]
         return [torch.linspace(-2.0, 2.0, 801, dtype=torch.float64)], torch.empty(0, dtype=torch.float64)
     span = (max - min) if min is not None and max is not None and max > min else 2.0
     stops = [edges[0] - span / 2, *edges, edges[-1] + span / 2]
-    pieces = [torch.linspace(a, b, 201, dtype=torch.float64) for a, b in zip(stops, stops[1:], strict=False) if b > a]
+    pieces = [torch.linspace(a, b, 201, dtype=torch.float64) for a, b in pairwise(stops) if b > a]
     inner = 1e-9 * span  # just off the bound
-    return [piece.clamp(piece[0] + inner, piece[-1] - inner) for piece in pieces], torch.tensor(edges, dtype=torch.float64)
+    return [piece.clamp(piece[0] + inner, piece[-1] - inner) for piece in pieces], torch.tensor(
+        edges, dtype=torch.float64
+    )
 
 
 class _Painter:
@@ -141,7 +144,15 @@ class _Painter:
         self.bounds = bounds
 
     def draw(
-        self, f: Callable[[Tensor], Tensor], label: str, colour: str, style: str = "-", width: float = 1.6, *, alpha: float = 1.0, dots: bool = False
+        self,
+        f: Callable[[Tensor], Tensor],
+        label: str,
+        colour: str,
+        style: str = "-",
+        width: float = 1.6,
+        *,
+        alpha: float = 1.0,
+        dots: bool = False,
     ) -> None:
         gap = torch.full((1,), torch.nan, dtype=torch.float64)
         values = torch.cat([part for piece in self.pieces for part in (f(piece).detach(), gap)])[:-1]
@@ -149,12 +160,22 @@ class _Painter:
         if dots and len(self.bounds):
             face = colour if style == "-" else "white"
             at_bounds = f(self.bounds).detach().numpy()
-            self.axes.plot(self.bounds.numpy(), at_bounds, "o", color=colour, markerfacecolor=face, markersize=5, label="_at the bounds")
+            self.axes.plot(
+                self.bounds.numpy(),
+                at_bounds,
+                "o",
+                color=colour,
+                markerfacecolor=face,
+                markersize=5,
+                label="_at the bounds",
+            )
 
 
 def _axes() -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("plot: matplotlib must be installed, got none. Run pip install 'pseudograd[report]'.") from error
+        raise ImportError(
+            "plot: matplotlib must be installed, got none. Run pip install 'pseudograd[report]'."
+        ) from error
     return pyplot.gca()

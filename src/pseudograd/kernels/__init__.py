@@ -22,8 +22,9 @@ class Kernel:
     """One fused backward.
 
     serves(call) -> bool is asked once for each call, accepts(inputs, wants) -> bool every time;
-    fast(grad, residual, call) -> one gradient per input, in the form of that input; pull(grad, residual, call) -> the same, unreduced
-    and differentiable; forward(call, inputs) -> (y, residual). Without a forward the residual is the op's inputs, and pull is the rule's own.
+    fast(grad, residual, call) -> one gradient per input, each in the form of that input;
+    forward(call, inputs) -> (y, residual); without it the residual is the op's inputs;
+    pull(grad, residual, call) -> the gradients unreduced and differentiable; without it the rule's own.
     """
 
     name: str

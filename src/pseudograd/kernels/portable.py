@@ -1,8 +1,9 @@
 """Backward kernels from a handful of ATen calls: no compiler, any device.
 
 On CPU every ATen kernel that touches a bool costs several copies, and a float kernel about one. So these use float kernels that
-compare inside: hardtanh_backward(g, x, a, b) is g where a < x < b, threshold_backward(g, p, t) is 0 where p <= t and g elsewhere.
-Both pass g where the compared value is NaN. Equal to the formulas on every (x, grad) except that subnormal grads may pass.
+compare inside: threshold_backward(g, p, t) is 0 where p <= t, and g elsewhere, also where p is NaN. (hardtanh_backward would do both
+bounds at once, but where x is NaN it gives 0 in its vector loop and g in the remainder.)
+Equal to the formulas on every (x, grad) except that subnormal grads may pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from ..checks import rounded_to
 from ..rule import Call, Gradients
 from . import Kernel, Residual, register
 
-_hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_out = torch.ops.aten.threshold_backward.grad_input
 
@@ -71,11 +71,12 @@ def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> 
 
 def _between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
     """grad where low < x < high, and where x is NaN; else 0."""
-    if high is None:
-        return _threshold_backward(grad, x, low)
-    if low is None:
-        return _threshold_backward(grad, -x, -high)
-    return _hardtanh_backward(grad, x, low, high)
+    if low is not None:
+        grad = _threshold_backward(grad, x, low)
+    if high is not None:
+        below = -x
+        grad = _threshold_backward_out(grad, below, -high, grad_input=below)
+    return grad
 
 
 def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, float | None]:
@@ -138,5 +139,7 @@ def _descends_with(*edges: str) -> Callable[[Call], bool]:
 
 register(Kernel("portable", (("clamp", "zero"),), _descends_with("closed", "open"), _finite_numbers, _zero))
 register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _numbers, _inward))
-register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _tensors_of_one_dtype, _inward_of_tensors))
+register(
+    Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _tensors_of_one_dtype, _inward_of_tensors)
+)
 register(Kernel("portable", (("clamp", "sign"),), _descends_with("closed"), _finite_numbers, _sign))

@@ -1,11 +1,11 @@
 """The clamp family: clamp, clamp_, lower_bound, upper_bound, relu, relu6, hardtanh.
 
-All share the seven rules below. A rule says what x gets outside the bounds; the edge says what it gets exactly at a bound.
+All share the rules of `bound_rules` and the samples of `bound_samples`. Most of this file is the docstrings of the public functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,294 +14,11 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
-from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded, rounded_to
+from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
 from ..errors import must
-from ..reference import bounds as reference
-from ..rule import Call, Drawing, Gradients, Op, Rule, RuleLike, Sample, chosen, register
-
-Bound = float | Tensor | None
-EDGES = ("closed", "open", "half", "projected")
-
-
-# --- the rules: what x gets outside ---------------------------------------------------------------------------------
-
-
-def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """Where a descent step along grad moves x further out. Signs only: a product would underflow."""
-    return (below & (grad > 0)) | (above & (grad < 0))
-
-
-def _zero(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(below | above, 0.0, grad)
-
-
-def _identity(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return grad
-
-
-def _inward(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(_blocked(grad, below, above), 0.0, grad)
-
-
-def _sign(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(above, 1.0, torch.where(below, -1.0, grad))
-
-
-def _leaky(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float) -> Tensor:
-    return torch.where(below | above, rounded(slope, grad) * grad, grad)
-
-
-def _elastic(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float) -> Tensor:
-    span = _span(min, max, grad)
-    scale = rounded(rounded(width, grad) * span, grad)
-    share = torch.where(above, x - max, min - x) / scale
-    share = torch.where(share < 1, share, 1.0)
-    usable = _is_usable(span, above) & _as_mask(scale < torch.inf, above) & (share > 0)
-    return torch.where(_blocked(grad, below, above), torch.where(usable, -grad * share, 0.0), grad)
-
-
-def _inverting(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
-    span = _span(min, max, grad)
-    room = torch.where(grad < 0, max - x, x - min) / span
-    scaled = torch.where(room == 0, 0.0, grad * room)
-    scaled = torch.where((grad == 0) | (x != x), grad, scaled)
-    return torch.where(_is_usable(span, above), scaled, _inward(grad, x, min, max, below, above))
-
-
-def _span(min: Any, max: Any, like: Tensor) -> Any:
-    """max - min, rounded like everything else; a number where both bounds are."""
-    return rounded(max - min, like)
-
-
-def _is_usable(span: Any, like: Tensor) -> Tensor:
-    """Positive and finite? As a mask, because bounds may be tensors."""
-    return _as_mask((span > 0) & (span < torch.inf), like)
-
-
-# --- the edge, and the gradient to the bounds -----------------------------------------------------------------------
-
-
-def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Any, Any]:
-    """At the edge: (what x gets, what the bound gets)."""
-    if edge == "closed":
-        return grad, 0.0
-    if edge == "open":
-        return 0.0, grad
-    if edge == "half":
-        return 0.5 * grad, 0.5 * grad
-    blocked = _blocked(grad, at_min, at_max)
-    return torch.where(blocked, 0.0, grad), torch.where(blocked, grad, 0.0)
-
-
-def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[..., Gradients]:
-    """A whole backward rule from what it does outside. The bounds get the true gradient of what they replaced."""
-
-    def pull(
-        grad: Tensor, x: Tensor, min: Bound, max: Bound, *, y: Tensor, wants: tuple[bool, ...], edge: str, **parameters: Any
-    ) -> Gradients:
-        wants_x, wants_min, wants_max = wants
-        edge = edge if has_edge else "closed"
-        if y is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
-            return grad, None, None
-        below, above = x < y, x > y
-        at = x == y
-        at_min = at & (x == min) if min is not None else torch.zeros_like(at)
-        at_max = at & (x == max) if max is not None else torch.zeros_like(at)
-        to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
-        grad_x = grad_min = grad_max = None
-        if wants_x:
-            grad_x = outside(grad, x, min, max, below, above, **parameters)
-            if edge != "closed":
-                grad_x = torch.where(at_min | at_max, to_x, grad_x)
-        if wants_min:
-            crossed = min > max if max is not None else False
-            grad_min = torch.where(below & ~_as_mask(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
-        if wants_max:
-            crossed = min > max if min is not None else False
-            replaced = above | (below & _as_mask(crossed, at))
-            grad_max = torch.where(replaced, grad, torch.where(at_max & ~at_min, to_bound, 0.0))
-        return grad_x, grad_min, grad_max
-
-    return pull
-
-
-def _as_mask(value: Any, like: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
-
-
-def _keeps(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("x", "min", "max")
-
-
-def _keeps_for_the_bounds_only(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("x", "min", "max") if wants[1] or wants[2] else ()
-
-
-def _linear_unless_projected(edge: str, **parameters: Any) -> bool:
-    return edge != "projected"
-
-
-def _always(**parameters: Any) -> bool:
-    return True
-
-
-def _never(**parameters: Any) -> bool:
-    return False
-
-
-def _reference(name: str) -> Callable[..., tuple[float, ...]]:
-    def of_one_number(*arguments: Any, **parameters: Any) -> tuple[float, ...]:
-        return reference.gradient(name, *arguments, **parameters)
-
-    return of_one_number
-
-
-RULES: dict[str, Rule] = {
-    row.name: row
-    for row in (
-        Rule(
-            name="zero",
-            formula="0",
-            source="the true gradient; torch.clamp",
-            also_called="true gradient, tfc disconnected, clipped straight-through",
-            translates=("true", "disconnected", "clipped_ste", "native", "clipped_straight_through"),
-            pull=_pull_of(_zero),
-            reference=_reference("zero"),
-            is_linear=_linear_unless_projected,
-            keeps=_keeps,
-        ),
-        Rule(
-            name="identity",
-            formula="grad",
-            source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
-            also_called="straight-through, clamp_ste, preserve-gradient",
-            translates=("ste", "straight_through", "clamp_ste", "preserve_gradient"),
-            pull=_pull_of(_identity, has_edge=False),
-            reference=_reference("identity"),
-            is_linear=_always,
-            keeps=_keeps_for_the_bounds_only,
-        ),
-        Rule(
-            name="inward",
-            formula="grad, or 0 where grad points strictly outward",
-            source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
-            also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
-            translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
-            pull=_pull_of(_inward),
-            reference=_reference("inward"),
-            is_linear=_never,
-            keeps=_keeps,
-        ),
-        Rule(
-            name="sign",
-            formula="sign(x - y)",
-            source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
-            also_called="the article's proposed variant",
-            translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
-            pull=_pull_of(_sign),
-            reference=_reference("sign"),
-            is_linear=_never,
-            keeps=_keeps,
-        ),
-        Rule(
-            name="leaky",
-            formula="slope * grad",
-            source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
-            also_called="leaky clamp",
-            translates=("leaky_clamp",),
-            parameters={"slope": 0.1},
-            pull=_pull_of(_leaky),
-            reference=_reference("leaky"),
-            is_linear=_linear_unless_projected,
-            keeps=_keeps,
-        ),
-        Rule(
-            name="elastic",
-            formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where grad points strictly outward",
-            source="new in pseudograd",
-            also_called="",
-            parameters={"width": 1.0},
-            requires=("min", "max"),
-            pull=_pull_of(_elastic),
-            reference=_reference("elastic"),
-            is_linear=_never,
-            keeps=_keeps,
-        ),
-        Rule(
-            name="inverting",
-            formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
-            source="inverting gradients (Hausknecht & Stone, 2016)",
-            also_called="inverting gradients",
-            translates=("inverting_gradients",),
-            requires=("min", "max"),
-            pull=_pull_of(_inverting, has_edge=False),
-            reference=_reference("inverting"),
-            is_linear=_never,
-            keeps=_keeps,
-        ),
-    )
-}
-
-
-# --- samples: what the contract tests run every rule over --------------------------------------------------------------
-
-
-def _values(dtype: torch.dtype, *edges: float) -> Tensor:
-    """Both sides of each edge, the edges and their neighbours, both zeros, subnormals, the largest values, infinities, NaN."""
-    info = torch.finfo(dtype)
-    tiny = info.tiny * info.eps
-    near = [edge * factor + shift for edge in edges for factor in (1 - info.eps, 1, 1 + info.eps) for shift in (-0.25, 0, 0.25)]
-    far = [edge + sign * distance for edge in edges for distance in (0.5, 3.0, 40.0) for sign in (-1, 1)]
-    special = [0.0, -0.0, tiny, -tiny, info.tiny, -info.tiny, info.max, info.min, torch.inf, -torch.inf, torch.nan]
-    return torch.tensor([*near, *far, *special], dtype=torch.float64).to(dtype)
-
-
-def _numbers(name: str, low: float | None, high: float | None) -> Sample:
-    edges = [edge for edge in (low, high) if edge is not None and abs(edge) != torch.inf]
-    return Sample(name, lambda dtype: (_values(dtype, *(edges or [0.0])), low, high))
-
-
-def _tensors(name: str, low: float | None, high: float | None, *, shape: tuple[int, ...] = (3, 9)) -> Sample:
-    """x of shape (3, 9), or (9,) where the bounds are the larger; one bound for each row, exact hits among the values."""
-
-    def build(dtype: torch.dtype) -> tuple[Any, ...]:
-        def bound(value: float | None) -> Tensor | None:
-            return None if value is None else torch.tensor([[value], [value / 2], [value / 4]], dtype=dtype)
-
-        x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)
-        x[:, 0], x[:, 1] = torch.tensor([-1.0, -0.5, -0.25]), torch.tensor([1.0, 0.5, 0.25])
-        return (x if len(shape) == 2 else x[0]).to(dtype), bound(low), bound(high)
-
-    return Sample(name, build)
-
-
-def _mixed() -> Sample:
-    build = _tensors("", None, 1.0).build
-    return Sample("a number and a tensor", lambda dtype: (build(dtype)[0], -1.0, build(dtype)[2]))
-
-
-def _samples(low: bool, high: bool) -> Callable[[], Iterator[Sample]]:
-    """The samples of an op with these bounds."""
-
-    def samples() -> Iterator[Sample]:
-        for name, least, most in (("numbers", -1.0, 1.0), ("zero in the bounds", 0.0, 0.0), ("not representable", -0.3, 0.7)):
-            if low and high and least == most:
-                yield _numbers("from zero", 0.0, 1.0)
-                yield _numbers("to zero", -2.0, 0.0)
-                yield _numbers("one point", 0.5, 0.5)
-                yield _numbers("infinite", -torch.inf, torch.inf)
-            else:
-                yield _numbers(name, least if low else None, most if high else None)
-        yield _tensors("per channel", -1.0 if low else None, 1.0 if high else None)
-        yield _tensors("larger than x", -1.0 if low else None, 1.0 if high else None, shape=(9,))
-        if low and high:
-            yield _tensors("crossed", 1.0, -1.0)
-            yield _mixed()
-
-    return samples
-
-
-# --- the ops --------------------------------------------------------------------------------------------------------
+from ..rule import Call, Drawing, Op, RuleLike, chosen, register
+from .bound_rules import EDGES, RULES, Bound
+from .bound_samples import numbers, samples_of
 
 
 def _torch_clamp(x: Tensor, min: Bound, max: Bound) -> Tensor:
@@ -331,7 +48,9 @@ def _check(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
     check_tensor(op, "x", x)
     if min is None and max is None:
-        raise ValueError(f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound.")
+        raise ValueError(
+            f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound."
+        )
     if call.rule.requires and (min is None or max is None):
         remedy = "It uses the range max - min: give both bounds, or use rule='inward'"
         raise ValueError(must(op, "rule", "be one that works with a single bound", call.rule.name, remedy))
@@ -398,7 +117,14 @@ def clamp(
 
 
 def _bounded(
-    op: Op, x: Tensor, min: Bound, max: Bound, rule: RuleLike, edge: str, maximize: bool, names: tuple[str, str] = ("min", "max")
+    op: Op,
+    x: Tensor,
+    min: Bound,
+    max: Bound,
+    rule: RuleLike,
+    edge: str,
+    maximize: bool,
+    names: tuple[str, str] = ("min", "max"),
 ) -> Tensor:
     call = chosen(op, rule, edge, maximize)
     _check(op.name, call, x, min, max, names)
@@ -437,7 +163,7 @@ def clamp_(
         if isinstance(bound, Tensor):
             check_broadcast("clamp_", name, bound, x.shape, "x", grows=False)
     if not engine.is_recording(x, min, max):
-        return torch.clamp_(x, min, max)
+        return torch.clamp_(x, min, max)  # type: ignore[arg-type]
     kept = x.clone() if call.keeps((True, isinstance(min, Tensor), isinstance(max, Tensor))) else x
     return x.copy_(engine.run(call, kept, min, max))
 
@@ -567,7 +293,9 @@ def hardtanh(
     return _bounded(HARDTANH, x, min_val, max_val, rule, edge, maximize, ("min_val", "max_val"))
 
 
-def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], bounds: tuple[Any, Any], **defaults: Any) -> Op:
+def _op(
+    name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], bounds: tuple[Any, Any], **defaults: Any
+) -> Op:
     low, high = bounds
     drawing = Drawing(-2.0, 2.0, bounds) if high != 6.0 else Drawing(-3.0, 9.0, bounds)
     return register(
@@ -580,7 +308,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             edges=EDGES,
             public=public,
             drawing=drawing,
-            **{"samples": _samples(low is not None, high is not None), **defaults},
+            **{"samples": samples_of(low is not None, high is not None), **defaults},
         )
     )
 
@@ -600,7 +328,7 @@ RELU = _op(
     lambda x, min, max: torch.relu(x),
     lambda x, min, max, **how: relu(x, **how),
     (0.0, None),
-    samples=lambda: [_numbers("relu", 0.0, None)],
+    samples=lambda: [numbers("relu", 0.0, None)],
     **_RELU_DEFAULTS,
 )
 RELU6 = _op(
@@ -608,7 +336,7 @@ RELU6 = _op(
     lambda x, min, max: functional.relu6(x),
     lambda x, min, max, **how: relu6(x, **how),
     (0.0, 6.0),
-    samples=lambda: [_numbers("relu6", 0.0, 6.0)],
+    samples=lambda: [numbers("relu6", 0.0, 6.0)],
     **_RELU_DEFAULTS,
 )
 HARDTANH = _op(
@@ -616,6 +344,6 @@ HARDTANH = _op(
     functional.hardtanh,
     hardtanh,
     (-1.0, 1.0),
-    samples=lambda: [_numbers("hardtanh", -1.0, 1.0), _numbers("from zero", 0.0, 1.0), _numbers("one point", 0.5, 0.5)],
+    samples=lambda: [numbers("hardtanh", -1.0, 1.0), numbers("from zero", 0.0, 1.0), numbers("one point", 0.5, 0.5)],
     **_RELU_DEFAULTS,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .bounds import Bound, clamp
+from .bound_rules import Bound
+from .bounds import clamp
 from .replace import replace_grad
 
 

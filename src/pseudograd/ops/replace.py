@@ -49,7 +49,9 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
     for name, value in (("x_forward", x_forward), ("x_backward", x_backward)):
         _check_carries_gradient(name, value)
     if x_forward.is_complex() != x_backward.is_complex():
-        raise TypeError(must("replace_grad", "x_backward", f"be as {x_forward.dtype}, real or complex", x_backward.dtype))
+        raise TypeError(
+            must("replace_grad", "x_backward", f"be as {x_forward.dtype}, real or complex", x_backward.dtype)
+        )
     check_broadcast("replace_grad", "x_backward", x_backward, x_forward.shape, "x_forward", grows=False)
     check_device("replace_grad", "x_backward", x_backward, x_forward.device, "x_forward")
     return engine.run(chosen(REPLACE_GRAD, "replace"), x_forward.detach(), x_backward)
@@ -60,7 +62,13 @@ def _check_carries_gradient(name: str, value: object) -> None:
         raise TypeError(must("replace_grad", name, "be a tensor", value))
     if not (value.is_floating_point() or value.is_complex()):
         raise TypeError(
-            must("replace_grad", name, "be floating point", value.dtype, "Integers carry no gradient; call .float() first")
+            must(
+                "replace_grad",
+                name,
+                "be floating point",
+                value.dtype,
+                "Integers carry no gradient; call .float() first",
+            )
         )
 
 
@@ -125,7 +133,10 @@ def _reference(x_forward: float, grad: float, x_backward: float, **_: Any) -> tu
 
 def _samples() -> Iterator[Sample]:
     def build(shape: tuple[int, ...]) -> Callable[[torch.dtype], tuple[Tensor, Tensor]]:
-        return lambda dtype: (torch.linspace(-2, 2, 12).reshape(3, 4).to(dtype), torch.linspace(-1, 1, 12)[: _size(shape)].reshape(shape).to(dtype))
+        return lambda dtype: (
+            torch.linspace(-2, 2, 12).reshape(3, 4).to(dtype),
+            torch.linspace(-1, 1, 12)[: _size(shape)].reshape(shape).to(dtype),
+        )
 
     for shape in ((3, 4), (1, 4), (4,), (3, 1), ()):
         yield Sample(f"gradient of shape {shape}", build(shape))

@@ -108,7 +108,7 @@ def gradient(
         if rule in ("zero", "identity", "leaky") and edge != "projected":
             maximize = False  # linear in grad: the direction makes no difference
         else:
-            down = gradient(rule, x, -grad, low, high, edge=edge, fl=fl, **parameters)
+            down = gradient(rule, x, -grad, low, high, edge=edge, maximize=False, fl=fl, **parameters)
             return -down[0], -down[1], -down[2]
     y = forward(x, low, high)
     crossed = low is not None and high is not None and low > high

@@ -52,7 +52,8 @@ class Measured:
 class Task:
     """worlds(settings) names the worlds; run(world, variant, settings) measures one variant in one of them.
 
-    `figure_of` and the verdict are found under the same name in `report`.
+    `columns` describes its numbers; `headline` is the one for a summary, with a short heading, or
+    None where no single number says it. The figure and the verdict are found under the task's name in `report`.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Task:
     worlds: Callable[[Settings], Sequence[str]]
     run: Callable[[str, Variant, Settings], Measured]
     columns: Mapping[str, str]
+    headline: tuple[str, str] | None
     has_leaves: bool
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
 

@@ -80,6 +80,7 @@ BASIN = Task(
         "stray": "largest |x| on the way",
         "chatter": "mean excess loss of those held at max",
     },
+    headline=("reached", "starts that arrive"),
     has_leaves=True,
     context=_context,
 )

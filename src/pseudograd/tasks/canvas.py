@@ -15,7 +15,7 @@ from .photos import photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
 BLUR_SIGMA, BLUR_RADIUS = 0.7, 3
-BLACK, OVER_EXPOSED = "from black", "from over-exposure"
+BLACK, OVER_EXPOSED = "from black", "over-exposed"
 
 
 @cache
@@ -72,6 +72,7 @@ CANVAS = Task(
     worlds=_worlds,
     run=_run,
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
+    headline=("psnr", "dB"),
     has_leaves=True,
     context=_context,
 )

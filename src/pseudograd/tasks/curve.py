@@ -76,5 +76,6 @@ CURVE = Task(
         "at_low": "dL/dx exactly at min",
         "at_high": "dL/dx exactly at max",
     },
+    headline=None,
     has_leaves=False,
 )

@@ -13,7 +13,7 @@ from .base import NO_CLAMP, Measured, Settings, Task, Variant
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
-PLAIN, SRGB = "plain", "through an sRGB curve"
+PLAIN, SRGB = "plain", "sRGB curve"
 
 
 @cache
@@ -76,7 +76,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         if step == AWAY_STEPS - 1:
             largest = float(_to_picture(spectrum).detach().abs().max())
     final = displayed(_to_picture(spectrum))
-    final = final if world == PLAIN else _srgb(final, guarded=True)
+    final = final if world == PLAIN else torch.where(final.isnan(), final, _srgb(final, guarded=True))
     return Measured(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
 
 
@@ -88,10 +88,11 @@ def _context(settings: Settings) -> dict[str, Any]:
 
 RETARGET = Task(
     name="retarget",
-    title="Same picture. Same loss. One backward rule changed.",
+    title="A photo sent away and back",
     worlds=_worlds,
     run=_run,
     columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
+    headline=("psnr", "dB"),
     has_leaves=False,
     context=_context,
 )

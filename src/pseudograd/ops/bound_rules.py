@@ -1,0 +1,243 @@
+"""The seven rules of the clamp family: what x gets outside, what it gets at the edge, and what tensor bounds get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import rounded
+from ..reference import bounds as reference
+from ..rule import Gradients, Rule
+
+Bound = float | Tensor | None
+EDGES = ("closed", "open", "half", "projected")
+
+# --- the rules: what x gets outside ---------------------------------------------------------------------------------
+
+
+def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """Where a descent step along grad moves x further out. Signs only: a product would underflow."""
+    return (below & (grad > 0)) | (above & (grad < 0))
+
+
+def _zero(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(below | above, 0.0, grad)
+
+
+def _identity(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return grad
+
+
+def _inward(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(_blocked(grad, below, above), 0.0, grad)
+
+
+def _sign(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+    return torch.where(above, 1.0, torch.where(below, -1.0, grad))
+
+
+def _leaky(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float) -> Tensor:
+    return torch.where(below | above, rounded(slope, grad) * grad, grad)
+
+
+def _elastic(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float) -> Tensor:
+    span = _span(min, max, grad)
+    scale = rounded(rounded(width, grad) * span, grad)
+    share = torch.where(above, x - max, min - x) / scale
+    share = torch.where(share < 1, share, 1.0)
+    usable = _is_usable(span, above) & _as_mask(scale < torch.inf, above) & (share > 0)
+    return torch.where(_blocked(grad, below, above), torch.where(usable, -grad * share, 0.0), grad)
+
+
+def _inverting(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
+    span = _span(min, max, grad)
+    room = torch.where(grad < 0, max - x, x - min) / span
+    scaled = torch.where(room == 0, 0.0, grad * room)
+    scaled = torch.where((grad == 0) | (x != x), grad, scaled)
+    return torch.where(_is_usable(span, above), scaled, _inward(grad, x, min, max, below, above))
+
+
+def _span(min: Any, max: Any, like: Tensor) -> Any:
+    """max - min, rounded like everything else; a number where both bounds are."""
+    return rounded(max - min, like)
+
+
+def _is_usable(span: Any, like: Tensor) -> Tensor:
+    """Positive and finite? As a mask, because bounds may be tensors."""
+    return _as_mask((span > 0) & (span < torch.inf), like)
+
+
+# --- the edge, and the gradient to the bounds -----------------------------------------------------------------------
+
+
+def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Any, Any]:
+    """At the edge: (what x gets, what the bound gets)."""
+    if edge == "closed":
+        return grad, 0.0
+    if edge == "open":
+        return 0.0, grad
+    if edge == "half":
+        return 0.5 * grad, 0.5 * grad
+    blocked = _blocked(grad, at_min, at_max)
+    return torch.where(blocked, 0.0, grad), torch.where(blocked, grad, 0.0)
+
+
+def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[..., Gradients]:
+    """A whole backward rule from what it does outside. The bounds get the true gradient of what they replaced."""
+
+    def pull(
+        grad: Tensor,
+        x: Tensor,
+        min: Any,
+        max: Any,
+        *,
+        y: Tensor,
+        wants: tuple[bool, ...],
+        edge: str,
+        **parameters: Any,
+    ) -> Gradients:
+        wants_x, wants_min, wants_max = wants
+        edge = edge if has_edge else "closed"
+        if y is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
+            return grad, None, None
+        below, above = x < y, x > y
+        at = x == y
+        at_min = at & (x == min) if min is not None else torch.zeros_like(at)
+        at_max = at & (x == max) if max is not None else torch.zeros_like(at)
+        to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
+        grad_x = grad_min = grad_max = None
+        if wants_x:
+            grad_x = outside(grad, x, min, max, below, above, **parameters)
+            if edge != "closed":
+                grad_x = torch.where(at_min | at_max, to_x, grad_x)
+        if wants_min:
+            crossed = min > max if max is not None else False
+            grad_min = torch.where(below & ~_as_mask(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
+        if wants_max:
+            crossed = min > max if min is not None else False
+            replaced = above | (below & _as_mask(crossed, at))
+            grad_max = torch.where(replaced, grad, torch.where(at_max & ~at_min, to_bound, 0.0))
+        return grad_x, grad_min, grad_max
+
+    return pull
+
+
+def _as_mask(value: Any, like: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
+
+
+def _keeps(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
+    return ("x", "min", "max")
+
+
+def _keeps_for_the_bounds_only(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
+    return ("x", "min", "max") if wants[1] or wants[2] else ()
+
+
+def _linear_unless_projected(edge: str, **parameters: Any) -> bool:
+    return edge != "projected"
+
+
+def _always(**parameters: Any) -> bool:
+    return True
+
+
+def _never(**parameters: Any) -> bool:
+    return False
+
+
+def _reference(name: str) -> Callable[..., tuple[float, ...]]:
+    def of_one_number(*arguments: Any, **parameters: Any) -> tuple[float, ...]:
+        return reference.gradient(name, *arguments, **parameters)
+
+    return of_one_number
+
+
+RULES: dict[str, Rule] = {
+    row.name: row
+    for row in (
+        Rule(
+            name="zero",
+            formula="0",
+            source="the true gradient; torch.clamp",
+            also_called="true gradient, tfc disconnected, clipped straight-through",
+            translates=("true", "disconnected", "clipped_ste", "native", "clipped_straight_through"),
+            pull=_pull_of(_zero),
+            reference=_reference("zero"),
+            is_linear=_linear_unless_projected,
+            keeps=_keeps,
+        ),
+        Rule(
+            name="identity",
+            formula="grad",
+            source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+            also_called="straight-through, clamp_ste, preserve-gradient",
+            translates=("ste", "straight_through", "clamp_ste", "preserve_gradient"),
+            pull=_pull_of(_identity, has_edge=False),
+            reference=_reference("identity"),
+            is_linear=_always,
+            keeps=_keeps_for_the_bounds_only,
+        ),
+        Rule(
+            name="inward",
+            formula="grad, or 0 where grad points strictly outward",
+            source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
+            also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
+            translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
+            pull=_pull_of(_inward),
+            reference=_reference("inward"),
+            is_linear=_never,
+            keeps=_keeps,
+        ),
+        Rule(
+            name="sign",
+            formula="sign(x - y)",
+            source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
+            also_called="the article's proposed variant",
+            translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
+            pull=_pull_of(_sign),
+            reference=_reference("sign"),
+            is_linear=_never,
+            keeps=_keeps,
+        ),
+        Rule(
+            name="leaky",
+            formula="slope * grad",
+            source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
+            also_called="leaky clamp",
+            translates=("leaky_clamp",),
+            parameters={"slope": 0.1},
+            pull=_pull_of(_leaky),
+            reference=_reference("leaky"),
+            is_linear=_linear_unless_projected,
+            keeps=_keeps,
+        ),
+        Rule(
+            name="elastic",
+            formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where grad points strictly outward",
+            source="new in pseudograd",
+            also_called="",
+            parameters={"width": 1.0},
+            requires=("min", "max"),
+            pull=_pull_of(_elastic),
+            reference=_reference("elastic"),
+            is_linear=_never,
+            keeps=_keeps,
+        ),
+        Rule(
+            name="inverting",
+            formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
+            source="inverting gradients (Hausknecht & Stone, 2016)",
+            also_called="inverting gradients",
+            translates=("inverting_gradients",),
+            requires=("min", "max"),
+            pull=_pull_of(_inverting, has_edge=False),
+            reference=_reference("inverting"),
+            is_linear=_never,
+            keeps=_keeps,
+        ),
+    )
+}

@@ -1,0 +1,30 @@
+"""One thread and fixed seeds for every test; `--slow` adds the full compile matrix."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes minutes; skipped unless --slow is given")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="slow: give --slow to run it"))
+
+
+@pytest.fixture(autouse=True)
+def _same_start_for_every_test():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)

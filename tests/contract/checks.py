@@ -1,0 +1,148 @@
+"""What must hold for a row, as functions that take one: the tests run them on the table, test_the_suite on broken rules."""
+
+from typing import Any
+
+import torch
+from pseudograd.rule import Sample
+from torch import Tensor
+
+from .compare import assert_same_bits, assert_same_values
+from .gradients import (
+    assert_equals_reference,
+    by_backward,
+    by_backward_of_first,
+    by_reference,
+    by_vjp,
+    random_pairs,
+    special_pairs,
+)
+from .rows import Row, requiring_grad, tensors_of
+
+
+def _two_tensors(x: Tensor, min: Any, max: Any) -> Tensor:
+    """torch.clamp refuses one number with one tensor; a full tensor of x's dtype says the same."""
+    if isinstance(min, Tensor) != isinstance(max, Tensor) and min is not None and max is not None:
+        min, max = (b if isinstance(b, Tensor) else torch.full_like(x, b) for b in (min, max))
+    return torch.clamp(x, min, max)
+
+
+PLAIN_TORCH = {
+    "clamp": _two_tensors,
+    "lower_bound": torch.clamp,
+    "upper_bound": torch.clamp,
+    "relu": lambda x, min, max: torch.relu(x),
+    "relu6": lambda x, min, max: torch.nn.functional.relu6(x),
+    "hardtanh": torch.nn.functional.hardtanh,
+    "replace_grad": lambda x_forward, x_backward: x_forward,
+}
+
+
+def plain(row: Row, inputs: tuple[Any, ...]) -> Tensor:
+    """What torch computes; an op that is not listed yet is compared with its own forward, recording against not recording."""
+    with torch.no_grad():
+        return PLAIN_TORCH.get(row.op.name, row.op.forward)(*inputs)
+
+
+def check_forward(row: Row, dtype: torch.dtype) -> None:
+    """The same bits as plain torch, recording or not, and the inputs as they were."""
+    for sample in row.samples():
+        inputs = sample.build(dtype)
+        before = [t.clone() for t in tensors_of(inputs)]
+        expected = plain(row, inputs)
+        assert_same_bits(row(*inputs), expected, f"{sample.name}, not recording")
+        recorded = row(*requiring_grad(inputs))
+        assert recorded.requires_grad
+        assert_same_bits(recorded, expected, f"{sample.name}, recording")
+        with torch.no_grad():
+            assert_same_bits(row(*requiring_grad(inputs)), expected, f"{sample.name}, no_grad")
+        assert_same_bits(by_vjp_forward(row, inputs), expected, f"{sample.name}, functorch")
+        for tensor, old in zip(tensors_of(inputs), before, strict=True):
+            assert_same_bits(tensor, old, f"{sample.name}, an input after the call")
+
+
+def by_vjp_forward(row: Row, inputs: tuple[Any, ...]) -> Tensor:
+    return torch.func.vjp(lambda x: row(x, *inputs[1:]), inputs[0])[0]
+
+
+def check_gradient(row: Row, dtype: torch.dtype) -> None:
+    """The reference's gradient for every value with every special grad: fused kernel, formula and functorch."""
+    for sample in row.samples():
+        _check_pairs(row, *special_pairs(sample.build(dtype), dtype), sample.name)
+
+
+def check_random(row: Row, dtype: torch.dtype) -> None:
+    """The same for random values and random grads of any magnitude."""
+    for sample in row.samples():
+        _check_pairs(row, *random_pairs(sample.build(dtype), dtype), sample.name)
+
+
+def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> None:
+    expected = by_reference(row, inputs, grad)
+    fused = by_backward_of_first(row, inputs, grad)
+    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", subnormals_may_pass=True)
+    found = by_backward(row, inputs, grad)
+    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", subnormals_may_pass=True)
+    formula = by_backward(row, inputs, grad, create_graph=True)
+    assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula")
+    assert_equals_reference(by_vjp(row, inputs, grad), expected, inputs, grad, f"{name}, functorch")
+
+
+def check_reduced(row: Row, dtype: torch.dtype) -> None:
+    """Inputs that were broadcast get the sum of the reference, in their own shape and dtype."""
+    for sample in row.samples():
+        inputs = sample.build(dtype)
+        y = plain(row, inputs)
+        grad = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).reshape(y.shape).to(dtype)
+        unreduced = by_reference(row, inputs, grad)
+        expected = [u.sum_to_size(t.shape) for u, t in zip(unreduced, tensors_of(inputs), strict=True)]
+        for path in (by_backward, by_vjp, _by_formula):
+            for position, (ours, theirs) in enumerate(zip(path(row, inputs, grad), expected, strict=True)):
+                assert_same_values(ours, theirs, f"{sample.name}, {path.__name__}, gradient {position}")
+        (first,) = by_backward_of_first(row, inputs, grad)
+        assert_same_values(first, expected[0], f"{sample.name}, kernel")
+
+
+def _by_formula(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor | None]:
+    return by_backward(row, inputs, grad, create_graph=True)
+
+
+def check_additive(row: Row, sample: Sample) -> None:
+    """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b). The grads are exact in binary."""
+    inputs = sample.build(torch.float64)
+    y = plain(row, inputs)
+    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).round().div(8).reshape(y.shape)
+    b = torch.where(a > 0.5, -3 * a, a + 0.25)
+    parts = [by_backward(row, inputs, grad) for grad in (a, b, a + b)]
+    for of_a, of_b, of_both in zip(*parts, strict=True):
+        if of_both is not None:
+            total = of_a + of_b
+            assert torch.allclose(total, of_both, rtol=1e-14, atol=1e-14), f"{sample.name}: {total} and {of_both}"
+
+
+def check_saved(row: Row) -> None:
+    """Exactly the tensors that the row says it keeps, without a copy; nothing when nothing is recorded."""
+    for sample in row.samples():
+        inputs = sample.build(torch.float32)
+        assert saved_by(row, inputs) == []
+        for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
+            wants = tuple(isinstance(v, Tensor) and v.requires_grad for v in leaves)
+            names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
+            kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names and isinstance(v, Tensor)]
+            saved = saved_by(row, leaves)
+            assert sum(t.nbytes for t in saved) == sum(t.nbytes for t in kept), sample.name
+            assert {t.data_ptr() for t in saved} == {t.data_ptr() for t in kept}, f"{sample.name}: a copy was saved"
+            with torch.no_grad():
+                assert saved_by(row, leaves) == []
+
+
+def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors that one call gives to autograd to keep."""
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        row(*inputs)
+    return saved

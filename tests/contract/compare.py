@@ -1,0 +1,46 @@
+"""Two meanings of equal: the same bits, or the same values. There is no third one with a tolerance in the contract."""
+
+import torch
+from torch import Tensor
+
+_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Positions where the bit patterns differ. One NaN is like another: their payload depends on the vector unit."""
+    assert ours.shape == theirs.shape, f"shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+    assert ours.dtype == theirs.dtype, f"{ours.dtype} instead of {theirs.dtype}"
+    assert ours.device == theirs.device
+    a, b = ours.detach().contiguous(), theirs.detach().contiguous()
+    if a.dtype not in _BITS:
+        return a != b
+    return (a.view(_BITS[a.dtype]) != b.view(_BITS[b.dtype])) & ~(a.isnan() & b.isnan())
+
+
+def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
+    wrong = differing_bits(ours, theirs)
+    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs)}"
+
+
+def differing_values(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Positions where the numbers differ; 0 equals -0, NaN equals NaN."""
+    assert ours.shape == theirs.shape, f"shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+    assert ours.dtype == theirs.dtype, f"{ours.dtype} instead of {theirs.dtype}"
+    return (ours != theirs) & ~(ours.isnan() & theirs.isnan())
+
+
+def assert_same_values(ours: Tensor | None, theirs: Tensor | None, what: str, **shown: Tensor) -> None:
+    """Equal numbers; None counts as zeros, because that is what autograd means by it."""
+    if ours is None or theirs is None:
+        given = theirs if ours is None else ours
+        assert given is None or not given.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
+        return
+    ours, theirs = ours.detach(), theirs.detach()
+    wrong = differing_values(ours, theirs)
+    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs, **shown)}"
+
+
+def _first(wrong: Tensor, ours: Tensor, theirs: Tensor, **shown: Tensor) -> str:
+    where = tuple(wrong.nonzero()[0].tolist())
+    context = "".join(f", {name}={values[where].item()!r}" for name, values in shown.items())
+    return f"{int(wrong.sum())} differ, first at {where}: {ours[where].item()!r} instead of {theirs[where].item()!r}{context}"

@@ -1,0 +1,35 @@
+"""Forward is torch's, bit for bit; the gradient is the reference's, on every pair of value and grad."""
+
+import torch
+
+from . import checks
+from .rows import Row, every_dtype, every_row
+
+
+@every_dtype
+@every_row
+def test_forward_is_torch_bit_for_bit(row: Row, dtype: torch.dtype) -> None:
+    checks.check_forward(row, dtype)
+
+
+@every_dtype
+@every_row
+def test_gradient_is_the_reference_on_special_values(row: Row, dtype: torch.dtype) -> None:
+    checks.check_gradient(row, dtype)
+
+
+@every_dtype
+@every_row
+def test_gradient_is_the_reference_on_random_values(row: Row, dtype: torch.dtype) -> None:
+    checks.check_random(row, dtype)
+
+
+@every_dtype
+@every_row
+def test_broadcast_inputs_get_the_sum(row: Row, dtype: torch.dtype) -> None:
+    checks.check_reduced(row, dtype)
+
+
+@every_row
+def test_saves_what_it_says_and_no_more(row: Row) -> None:
+    checks.check_saved(row)
