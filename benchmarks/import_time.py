@@ -3,8 +3,8 @@
     python benchmarks/import_time.py            # the median, and whether the promise holds
     python benchmarks/import_time.py --check    # exit status 1 if it does not
 
-Each pair is two fresh interpreters, one of which imports torch alone, and they take turns in going first. Besides the difference of
-the two, which carries the noise of importing torch, it shows what a clock inside the second interpreter reads.
+Each pair is two fresh interpreters, one of which imports torch alone, and they take turns in going first. Their
+difference carries the noise of importing torch, so the promise is judged by a clock inside the second interpreter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def measure(pairs: int) -> tuple[list[float], list[float]]:
     run(WITH_PSEUDOGRAD)  # writes the bytecode and warms the disk cache
     differences, inside = [], []
     for turn in range(pairs):
-        taken = {code: run(code) for code in ((TORCH_ALONE, WITH_PSEUDOGRAD) if turn % 2 else (WITH_PSEUDOGRAD, TORCH_ALONE))}
+        taken = {
+            code: run(code) for code in ((TORCH_ALONE, WITH_PSEUDOGRAD) if turn % 2 else (WITH_PSEUDOGRAD, TORCH_ALONE))
+        }
         differences.append(taken[WITH_PSEUDOGRAD][0] - taken[TORCH_ALONE][0])
         inside.append(taken[WITH_PSEUDOGRAD][1])
     return differences, inside

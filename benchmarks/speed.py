@@ -4,8 +4,8 @@
     python benchmarks/speed.py --check              # the same; exit status 1 if a promised ratio does not hold
     python benchmarks/speed.py --sizes 1e5,1e6 --dtype bfloat16 --threads 4 --json speed.json
 
-Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times every route,
-a ratio is taken within its round, and the table shows the median over the rounds.
+Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times
+every route, a ratio is taken within its round, and the table shows the median over the rounds.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sample(route: Route, x: Tensor, bounds: tuple[float, float], grad: Tensor, c
 def measure(
     size: int, dtype: torch.dtype, bounds: tuple[float, float], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Seconds per call, route by route, one entry a round. Each round starts one route later: no position is favoured."""
+    """Seconds per call, one entry a round. Each round starts one route later, so that no position is favoured."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(size, generator=generator) * 1.5).to(dtype).requires_grad_()
     grad = torch.randn(size, generator=generator).to(dtype)
@@ -146,22 +146,32 @@ def judge(results: dict[int, dict[str, list[float]]]) -> tuple[list[str], bool]:
         found = ratio(results[promise.size], promise.route, promise.against)
         holds = found <= promise.limit
         all_hold = all_hold and holds
-        lines.append(f"  {'holds' if holds else 'FAILS':<13} {what}: {found:.2f}")
+        lines.append(f"  {'holds' if holds else 'FAILS':<13} {what}: {found:.3f}")
     return lines, all_hold
+
+
+def sizes(text: str) -> list[int]:
+    return [int(float(part)) for part in text.split(",")]
+
+
+def bounds(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = lambda text: [int(float(part)) for part in text.split(",")]  # noqa: E731 - argparse shows its name in errors
-    bounds = lambda text: tuple(float(part) for part in text.split(","))  # noqa: E731
     parser.add_argument("--sizes", type=sizes, default=[10, 1_000, 100_000, 1_000_000, 10_000_000])
-    parser.add_argument("--rounds", type=int, default=15, help="samples of every route at every size")
-    parser.add_argument("--threads", type=int, default=1, help="torch's own threads; the promises are for 1")
-    parser.add_argument("--dtype", default="float32", help="the promises are for float32")
-    parser.add_argument("--bounds", type=bounds, default=(-1.0, 1.0), help="two numbers, such as 0,1 or=-1,1")
+    parser.add_argument("--rounds", type=int, default=31, help="samples of every route at every size")
+    parser.add_argument("--threads", type=int, default=1, help="torch's own threads")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--bounds", type=bounds, default=(-1.0, 1.0), help="two numbers, such as 0,1 or (with =) -1,1")
     parser.add_argument("--seconds", type=float, default=0.003, help="least length of one sample")
     parser.add_argument("--json", type=Path, help="write all medians and ratios to this file")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a promised ratio does not hold")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if a promised ratio does not hold; the promises are for one thread, float32 and -1,1",
+    )
     options = parser.parse_args(arguments)
     if len(options.bounds) != 2:
         parser.error(f"--bounds must be two numbers, got {len(options.bounds)}")
@@ -202,7 +212,8 @@ def main(arguments: list[str] | None = None) -> int:
     for size in options.sizes:
         results[size] = measure(size, getattr(torch, options.dtype), options.bounds, options.rounds, options.seconds)
         print("\n" + table(size, results[size]), flush=True)
-    lines, all_hold = judge(results)
+    promised = options.dtype == "float32" and options.threads == 1 and options.bounds == (-1.0, 1.0)
+    lines, all_hold = judge(results) if promised else (["  nothing: the promises are for the default options"], True)
     print("\npromised\n" + "\n".join(lines))
     if options.json:
         options.json.write_text(json.dumps(report(results, options), indent=1) + "\n")

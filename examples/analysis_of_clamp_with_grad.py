@@ -1,11 +1,13 @@
 # %% [markdown]
 # # What `clamp_with_grad` does, and what the proposed fix does
 #
-# `torch.clamp` has no gradient outside its range, so a descent step never moves what has left it. Notebooks that generate
-# images from CLIP scores therefore use `clamp_with_grad`, which keeps part of the gradient. "An analysis of clamp_with_grad"
-# (J. Halliwell, 2022) drew that gradient, found a side where it is still zero, and proposed a variant without one.
+# `torch.clamp` has no gradient outside its range, so a descent step never moves what has left it. Notebooks that
+# generate images from CLIP scores therefore use `clamp_with_grad`, which keeps part of the gradient. "An analysis of
+# clamp_with_grad" (J. Halliwell, 2022) drew that gradient, found a side where it is still zero, and proposed a
+# variant without one.
 #
-# This notebook draws the same pictures and checks each claim. Every number in the text is computed and asserted below it.
+# This notebook draws the same pictures and checks each claim. Every number in the text is computed and asserted below
+# it.
 #
 # Words: `y = clamp(x, -1, 1)`, `L` is a loss of `y`, and `grad` is `dL/dy`, the gradient that arrives at the clamp.
 
@@ -23,12 +25,12 @@ print("torch", ".".join(torch.__version__.split(".")[:2]))
 # %% [markdown]
 # ## A gradient to look at
 #
-# `pg.gradient(f, x)` (also called `pg.get_gradient`) is the slope of an element-wise `f` at every `x`. A first test is a curve
-# whose slope we know: `sin(5x)` has the slope `5 cos(5x)`, by the chain rule.
+# `pg.gradient(f, x)` (also called `pg.get_gradient`) is the slope of an element-wise `f` at every `x`. A first test
+# is a curve whose slope we know: `sin(5x)` has the slope `5 cos(5x)`, by the chain rule.
 #
-# The original notebook drew `sin(5x)` next to a curve labelled `dsin(x)/dx`. What it computed was the slope of `sin` *at the
-# points* `5x`, which is `cos(5x)`. That is a correct derivative of something else: it misses the factor 5, so a reader who
-# compares the two curves finds a slope that is five times too flat.
+# The original notebook drew `sin(5x)` next to a curve labelled `dsin(x)/dx`. What it computed was the slope of `sin`
+# *at the points* `5x`, which is `cos(5x)`. That is a correct derivative of something else: it misses the factor 5, so
+# a reader who compares the two curves finds a slope that is five times too flat.
 
 # %%
 x = torch.arange(-200, 200, dtype=torch.float64) / 100
@@ -45,21 +47,21 @@ print(f"steepest slope of sin(5x):          {slope_of_the_curve.max():.2f}")
 print(f"largest value of what was labelled: {slope_of_sin_at_5x.max():.2f}")
 
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+ax.set(xlabel="x", ylabel="y and dy/dx", title="The slope of a curve, and what was drawn for it", xticks=range(-2, 3))
 ax.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
 ax.plot(x, torch.sin(5 * x), color="#8a8a8a", linewidth=4, alpha=0.5, label="y = sin(5x)")
 ax.plot(x, slope_of_the_curve, color="#0072B2", label="dy/dx = 5 cos(5x)")
 ax.plot(x, slope_of_sin_at_5x, "--", color="#D55E00", label="cos(5x), the slope of sin at 5x")
-ax.set(xlabel="x", ylabel="y and dy/dx", title="The slope of a curve, and what was drawn for it")
-figure.legend(loc="outside lower center", ncols=3, frameon=False);
+legend = figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 # %% [markdown]
 # ## The problem
 #
-# The loss `sin(pi * y) + 1` has one minimum in the range, at -0.5. The picture shows the clamp, the loss, and the pieces of the
-# chain rule `dL/dx = dL/dy * dy/dx`. Outside the range `dy/dx` is zero, and so is the product.
+# The loss `sin(pi * y) + 1` has one minimum in the range, at -0.5. The picture shows the clamp, the loss, and the
+# pieces of the chain rule `dL/dx = dL/dy * dy/dx`. Outside the range `dy/dx` is zero, and so is the product.
 #
-# The dots are the values exactly at the bounds. They are what the torch that ran this notebook does; see "Exactly at the
-# bounds" below.
+# The dots are the values exactly at the bounds. They are what the torch that ran this notebook does; see "Exactly at
+# the bounds" below.
 
 
 # %%
@@ -81,24 +83,37 @@ clamp.__name__ = "torch.clamp"  # the name under which it is drawn
 PANELS = {"clamp": clamp, "clamp_with_grad": "inward", "clamp_with_grad_proposed": "sign"}
 
 
-def draw_panels(titles, loss):
+def label_below(ax, names, **options):
+    """Name the curves that pg.plot drew, in its order; the dots at the bounds have no name."""
+    shown = [line for line in ax.lines if not line.get_label().startswith("_")]
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}
+    ax.legend(shown, names, ncols=len(names), **place, **options)
+    ax.set_xticks(range(-2, 3))
+
+
+def remove_curves(ax, *starts):
+    for line in list(ax.lines):
+        if line.get_label().startswith(starts):
+            line.remove()
+
+
+def draw_panels(panels, loss):
     """One panel for each title, with the clamp, the loss and dL/dx; all on the same scale."""
-    width = 4.3 * len(titles)
-    figure, axes = plt.subplots(ncols=len(titles), figsize=(width, 4), sharey=True, squeeze=False, layout="constrained")
-    for ax, title in zip(axes[0], titles, strict=True):
-        pg.plot(PANELS[title], -1, 1, loss=loss, ax=ax)
-        for line in list(ax.lines):
-            if line.get_label().startswith(("dL/dy", "dy/dx")):  # they have a picture of their own below
-                line.remove()
-        shown = [line for line in ax.lines if not line.get_label().startswith("_")]
-        ax.legend(shown, ["y", "loss", "dL/dx"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
+    width = 4.3 * len(panels)
+    size = {"figsize": (width, 4), "layout": "constrained"}
+    _, axes = plt.subplots(ncols=len(panels), sharey=True, squeeze=False, **size)
+    for ax, (title, what) in zip(axes[0], panels.items(), strict=True):
+        pg.plot(what, -1, 1, loss=loss, ax=ax)
+        remove_curves(ax, "dL/dy", "dy/dx")  # they have a picture of their own below
+        label_below(ax, ["y", "loss", "dL/dx"])
         ax.set_title(title)
         ax.label_outer()
 
 
-figure, ax = plt.subplots(figsize=(6, 4.6), layout="constrained")
+figure, ax = plt.subplots(figsize=(7, 4.4), layout="constrained")
 pg.plot(clamp, -1, 1, loss=sine_loss, ax=ax)
-ax.set_title("torch.clamp: no gradient outside");
+ax.set_title("torch.clamp: no gradient outside")
+label_below(ax, ["y", "loss", "dL/dclamp", "dclamp/dx", "dL/dx"])
 
 # %%
 # 401 points from -2 to 2 with -1, 0 and 1 exactly among them. torch.arange(-2, 2, 0.01) misses -1 by one rounding.
@@ -129,11 +144,11 @@ print("dL/dx of torch.clamp is 0 at all 200 points outside")
 # %% [markdown]
 # ## `clamp_with_grad`
 #
-# Its rule is called `inward` here: outside, a gradient passes if a descent step along it leads back into the range, else it
-# is blocked. This is not the derivative of anything, and is not meant to be: it is a pseudo-gradient.
+# Its rule is called `inward` here: outside, a gradient passes if a descent step along it leads back into the range,
+# else it is blocked. This is not the derivative of anything, and is not meant to be: it is a pseudo-gradient.
 
 # %%
-draw_panels(["clamp", "clamp_with_grad"], sine_loss)
+draw_panels({title: PANELS[title] for title in ("clamp", "clamp_with_grad")}, sine_loss)
 
 # %%
 found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad(x, -1, 1)), x)
@@ -144,11 +159,11 @@ print(f"x < -1: dL/dx is {found[left].unique().item():.4f} everywhere; a step al
 print(f"x >  1: dL/dx is {found[right].abs().max().item():.4f} everywhere")
 
 # %% [markdown]
-# **Where is it zero?** The article finds it zero for negative values. Read as negative `x`, that is the wrong way round: here it
-# is zero for `x > 1` and alive for `x < -1`. Nor does it depend on the side alone. `dL/dy` is `-pi` at both bounds, and a
-# descent step against `-pi` goes right: inward from the left, outward from the right. So the right side is blocked.
-# The condition is the sign of `grad * (x - y)`: negative means blocked. With `y ** 2` as the loss no point outside is blocked, because
-# both sides are pulled inward.
+# **Where is it zero?** The article finds it zero for negative values. Read as negative `x`, that is the wrong way
+# round: here it is zero for `x > 1` and alive for `x < -1`. Nor does it depend on the side alone. `dL/dy` is `-pi` at
+# both bounds, and a descent step against `-pi` goes right: inward from the left, outward from the right. So the right
+# side is blocked. The condition is the sign of `grad * (x - y)`: negative means blocked. With `y ** 2` as the loss no
+# point outside is blocked, because both sides are pulled inward.
 
 # %%
 for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
@@ -157,20 +172,20 @@ for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
     points_outward = torch.sign(grad) * torch.sign(x - y) < 0
     blocked = slope("inward", loss) == 0
     assert torch.equal(blocked[left | right], points_outward[left | right])
-    print(f"{name:14} zero for {int(blocked[left].sum()):3} of 100 points left, {int(blocked[right].sum()):3} of 100 right")
-    expected = (0, 100) if loss is sine_loss else (0, 0)
-    assert (int(blocked[left].sum()), int(blocked[right].sum())) == expected
+    on_the_left, on_the_right = int(blocked[left].sum()), int(blocked[right].sum())
+    print(f"{name:14} zero for {on_the_left:3} of 100 points left, {on_the_right:3} of 100 right")
+    assert (on_the_left, on_the_right) == ((0, 100) if loss is sine_loss else (0, 0))
 
 # %% [markdown]
 # ## `clamp_with_grad_proposed`
 #
-# The article's variant, the rule `sign` here, replaces the gradient outside by the direction back to the range: -1 on the left,
-# +1 on the right, whatever the loss says. It is never zero outside. (The article as published stops with a `NameError` at this point: it
-# names the class `ClampWithGradProposed` and then uses `ClampWithGrad2`, the name the earlier notebook gave it. Both names work
-# here.)
+# The article's variant, the rule `sign` here, replaces the gradient outside by the direction back to the range: -1 on
+# the left, +1 on the right, whatever the loss says. It is never zero outside. (The article as published stops with a
+# `NameError` at this point: it names the class `ClampWithGradProposed` and then uses `ClampWithGrad2`, the name the
+# earlier notebook gave it. Both names work here.)
 
 # %%
-draw_panels(list(PANELS), sine_loss)
+draw_panels(PANELS, sine_loss)
 
 # %%
 found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad_proposed(x, -1, 1)), x)
@@ -183,8 +198,6 @@ print("sign: dL/dx is -1 at every point left of the range and +1 at every point 
 
 scaled = slope("sign", lambda y: 1000 * sine_loss(y))
 assert torch.equal(scaled[left | right], found[left | right])
-flat = slope("sign", torch.zeros_like)
-assert torch.equal(flat[left | right], torch.zeros(200))  # no graph at all: nothing arrives at the clamp
 flat = slope("sign", lambda y: 0 * y)
 assert torch.equal(flat[left | right], found[left | right])
 print("the same for 1000 times the loss, and for 0 times the loss")
@@ -194,7 +207,7 @@ print("the same for 1000 times the loss, and for 0 times the loss")
 # gradient that arrives, 2, and the variant is alive on both with size 1.
 
 # %%
-draw_panels(list(PANELS), square_loss)
+draw_panels(PANELS, square_loss)
 
 # %%
 assert (slope("inward", square_loss)[left] == -2).all()
@@ -206,8 +219,8 @@ print("y ** 2:  inward -2 left and +2 right;  sign -1 left and +1 right")
 # %% [markdown]
 # ## The two factors
 #
-# For a true gradient, `dL/dx` is the product of `dL/dclamp` and `dclamp/dx`. First factor: the slope of the loss at the clamped
-# value. It does not depend on the rule.
+# For a true gradient, `dL/dx` is the product of `dL/dclamp` and `dclamp/dx`. First factor: the slope of the loss at
+# the clamped value. It does not depend on the rule.
 
 # %%
 y = torch.arange(-100, 101, dtype=torch.float64) / 100
@@ -224,19 +237,21 @@ assert torch.allclose(pg.gradient(sine_loss, y), pi * torch.cos(pi * y))
 assert torch.equal(pg.gradient(square_loss, y), 2 * y)
 
 # %% [markdown]
-# Second factor: what becomes of `grad`. One curve is not enough for it, since the two pseudo-gradients look at `grad` before
-# they answer. So each panel shows what `grad = +1` (solid) and `grad = -1` (dashed) turn into. For the clamp the two are mirror
-# images, which makes it a factor: `dclamp/dx` is 1 inside and 0 outside. For the others they are not, so no
-# factor `dclamp/dx` exists outside, and gradients of two losses do not add up there.
+# Second factor: what becomes of `grad`. One curve is not enough for it, since the two pseudo-gradients look at `grad`
+# before they answer. So each panel shows what `grad = +1` (solid) and `grad = -1` (dashed) turn into. For the clamp
+# the two are mirror images, which makes it a factor: `dclamp/dx` is 1 inside and 0 outside. For the others they are
+# not, so no factor `dclamp/dx` exists outside, and gradients of two losses do not add up there.
 
 # %%
 figure, axes = plt.subplots(ncols=3, figsize=(12.9, 4), sharey=True, layout="constrained")
 for ax, (title, what) in zip(axes, PANELS.items(), strict=True):
     pg.plot(what, -1, 1, ax=ax)
-    shown = [line for line in ax.lines if not line.get_label().startswith("_")]
-    names = ["y", "dL/dx, grad = +1", "dL/dx, grad = -1"]
-    ax.legend(shown, names, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
-    ax.set_title(title)
+    remove_curves(ax, "y")
+    for line in ax.lines:
+        if line.get_label().endswith("grad = +1"):
+            line.set(linewidth=5, alpha=0.4)  # so that a dashed line on top of it leaves it visible
+    label_below(ax, ["dL/dx, grad = +1", "dL/dx, grad = -1"])
+    ax.set(title=title, yticks=(-1, 0, 1), ylabel="dL/dx")
     ax.label_outer()
 
 
@@ -257,8 +272,8 @@ assert respond("sign", -1.0) == [-1, -1, 1]
 # %% [markdown]
 # ## Does the variant help?
 #
-# A picture of a gradient is not yet a result, so we descend: 400 starts from -2 to 1.99, each on its own, 1000 steps. The
-# question is how many reach the minimum at -0.5.
+# A picture of a gradient is not yet a result, so we descend: 400 starts from -2 to 1.99, each on its own, 1000 steps.
+# The question is how many reach the minimum at -0.5.
 
 # %%
 starts = torch.arange(-200, 200) / 100
@@ -292,32 +307,35 @@ for optimiser, options in SETTINGS:
     assert reached == [150, 250, 250, 250]
 
 # %% [markdown]
-# `clamp_with_grad`, the variant and plain straight-through (`identity`) all bring 250 of 400 to the minimum, under every setting; the
-# true gradient brings 150. The variant adds nothing to that count, because the loss has a second place to stop: between 0.5 and 1
-# it falls to the right, so `x = 1` is a local minimum of the bounded problem, with loss 1. A start on that side belongs there.
-# Standing still at the right bound is correct, and what `clamp_with_grad` does.
+# `clamp_with_grad`, the variant and plain straight-through (`identity`) all bring 250 of 400 to the minimum, under
+# every setting; the true gradient brings 150. The variant adds nothing to that count, because the loss has a second
+# place to stop: between 0.5 and 1 it falls to the right, so `x = 1` is a local minimum of the bounded problem, with
+# loss 1. A start on that side belongs there. Standing still at the right bound is correct, and what `clamp_with_grad`
+# does.
 #
-# What differs is how the others treat those 150 starts. `identity` lets them drift away for as long as the run lasts. `sign`
-# cannot rest at the bound, as we see next.
+# What differs is how the others treat those 150 starts. `identity` lets them drift away for as long as the run lasts
+# (all but 0.5 itself, which sits on the top of the loss). `zero` and `inward` overshoot the bound by one step at
+# most, and wait there. `sign` cannot rest at the bound, as we see next.
 
 # %%
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-DRAWN = {"zero": ("#D55E00", "-"), "inward": ("#0072B2", "-"), "sign": ("#CC79A7", "-"), "identity": ("#E69F00", "--")}
-for position, (rule, (colour, style)) in enumerate(DRAWN.items()):
+DRAWN = {"zero": "#D55E00", "inward": "#0072B2", "sign": "#CC79A7", "identity": "#E69F00"}
+figure, axes = plt.subplots(ncols=4, figsize=(12.9, 3.6), sharey=True, layout="constrained")
+for ax, (rule, colour) in zip(axes, DRAWN.items(), strict=True):
     end = ends["SGD", 0.1, False, rule]
-    ax.plot(starts, end, style, color=colour, linewidth=5.4 - 1.4 * position, label=rule)
+    ax.axhline(-0.5, color="#d0d0d0", linewidth=0.8, zorder=0)
+    ax.plot(starts, end, ".", color=colour, markersize=3)
+    ax.set(title=rule, xlabel="x at the start", xticks=range(-2, 3), ylim=(-2.2, 2.2))
     print(f"{rule:9} right-hand starts end between {end[starts > 1].min():8.3f} and {end[starts > 1].max():8.3f}")
-ax.set(xlabel="x at the start", ylabel="x after 1000 steps", ylim=(-2.2, 2.8), title="Where 400 starts end, SGD with lr 0.1")
-ax.annotate("identity: out of the picture,\nabove 300", (1.0, 2.45), ha="right", va="center", xytext=(0.72, 2.35))
-figure.legend(loc="outside lower center", ncols=4, frameon=False)
+axes[0].set_ylabel("x after 1000 steps")
+axes[3].annotate("beyond 300", xy=(1.25, 2.15), xytext=(1.25, 1.2), ha="center", arrowprops={"arrowstyle": "->"})
 assert ends["SGD", 0.1, False, "identity"][starts > 1].min() > 300
 assert ends["SGD", 0.1, False, "inward"][starts > 1].max() < 2
 
 # %% [markdown]
 # ## The limit cycle of `sign`
 #
-# Just right of 1 the variant pushes left with strength 1; just left of 1 the loss pushes right with strength `pi`. Neither shrinks near
-# the bound, so with a fixed learning rate the iterate never settles. From 1.5, SGD with lr 0.1:
+# Just right of 1 the variant pushes left with strength 1; just left of 1 the loss pushes right with strength `pi`.
+# Neither shrinks near the bound, so with a fixed learning rate the iterate never settles. From 1.5, SGD with lr 0.1:
 
 
 # %%
@@ -338,15 +356,16 @@ assert (resting == 1.5).all()
 print(f"inward: {resting[-1]:.3f} at every step: the loss does not change there, and it waits")
 
 figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
+ax.set(xlabel="step", ylabel="x", title="From 1.5, SGD with lr 0.1")
 ax.axhline(1, color="#8a8a8a", linewidth=4, alpha=0.5, label="the bound")
 ax.plot(path, ".-", color="#CC79A7", label="sign")
 ax.plot(resting, "-", color="#0072B2", label="inward")
-ax.set(xlabel="step", ylabel="x", title="From 1.5, SGD with lr 0.1")
-figure.legend(loc="outside lower center", ncols=3, frameon=False);
+legend = figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 # %% [markdown]
-# The cycle costs loss, in proportion to the learning rate; and left-hand starts are slower, because the step outside has size 1 instead
-# of `pi`. The variant has its place, with few far parameters and a loss of size one, but it is no repair of `clamp_with_grad`.
+# The cycle costs loss, the more the larger the learning rate; and left-hand starts are slower, because the step
+# outside has size 1 instead of `pi`. The variant has its place, with few far parameters and a loss of size one, but
+# it is no repair of `clamp_with_grad`.
 
 # %%
 for lr in (0.01, 0.1):
@@ -369,9 +388,10 @@ assert needed["inward"] < needed["sign"]
 # %% [markdown]
 # ## Exactly at the bounds
 #
-# A clamp has no derivative at `x = -1` and `x = 1`: any value between 0 and the incoming gradient is a fair choice. torch up to 2.13 passes
-# the gradient there, torch from 2.14 blocks it. The original grid hides this at -1, which it misses by 6e-8. A bounded
-# parameter often sits exactly at its bound, so the choice decides whether it ever moves. `edge=` says it, on any torch.
+# A clamp has no derivative at `x = -1` and `x = 1`: any value between 0 and the incoming gradient is a fair choice.
+# With numbers as bounds, torch up to 2.13 passes the gradient there, and torch from 2.14 blocks it. The original grid
+# hides this at -1, which it misses by 6e-8. A bounded parameter often sits exactly at its bound, so the choice
+# decides whether it ever moves. `edge=` says it, on any torch.
 
 # %%
 at_bounds = torch.tensor([-1.0, 1.0])
@@ -394,23 +414,14 @@ for edge, expected in (("closed", 150), ("open", 149)):
 # The one start that makes the difference is -1 itself. With an open edge it never leaves.
 
 # %%
-figure, axes = plt.subplots(ncols=2, figsize=(8.6, 4), sharey=True, layout="constrained")
-for ax, what in zip(axes, ("zero/closed", "zero/open"), strict=True):
-    pg.plot(what, -1, 1, loss=sine_loss, ax=ax)
-    for line in list(ax.lines):
-        if line.get_label().startswith(("dL/dy", "dy/dx")):
-            line.remove()
-    shown = [line for line in ax.lines if not line.get_label().startswith("_")]
-    ax.legend(shown, ["y", "loss", "dL/dx"], loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
-    ax.set_title(f"{what}: dots at the bounds")
-    ax.label_outer()
+draw_panels({"zero/closed": "zero/closed", "zero/open": "zero/open"}, sine_loss)
 
 # %% [markdown]
 # ## A product is not a comparison
 #
-# The popular code multiplies: `grad` times whether `grad * (x - y)` is at least zero. Two things go wrong. An infinite gradient
-# that should be blocked meets `inf * 0`, which is NaN; inside the range it meets NaN in the test. And a small
-# product underflows to zero in float16, so the test says yes and the gradient passes outward.
+# The popular code multiplies: `grad` times whether `grad * (x - y)` is at least zero. Two things go wrong. An
+# infinite gradient that should be blocked meets `inf * 0`, which is NaN; inside the range it meets NaN in the test.
+# And a small product underflows to zero in float16, so the test says yes and the gradient passes outward.
 
 
 # %%
@@ -451,7 +462,7 @@ assert (rule_by_comparison(outside, outward) == 0).all()
 # | the curve beside `sin(5x)` is its derivative | it is `cos(5x)`; the derivative is `5 cos(5x)` |
 # | the loss is lowest at -0.5 | yes |
 # | `torch.clamp` has no gradient outside | yes; *at* the bound it depends on the torch version |
-# | `clamp_with_grad` stays zero for negative values | no: it is zero where descent would lead outward, here for `x > 1` |
+# | `clamp_with_grad` stays zero for negative values | no: it is zero where descent leads outward, here for `x > 1` |
 # | the proposed variant repairs this | it is never zero, but reaches the minimum from the same 250 of 400 starts |
 # | its behaviour is better | at the right bound it cycles for ever, and its size ignores the loss |
 # | the published code runs | the earlier notebook does; the article stops with a `NameError` |

@@ -14,6 +14,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes minutes; skipped unless --slow is given")
+    # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
+    config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated")
+    config.addinivalue_line("filterwarnings", "ignore:.*should not be instantiated")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -30,30 +30,26 @@ from .rule import Call, Gradients, call_of
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_is_batched = torch._C._functorch.is_legacy_batchedtensor  # what is_grads_batched hands to backward, under no functorch transform
+_is_batched = (
+    torch._C._functorch.is_legacy_batchedtensor
+)  # what is_grads_batched hands to backward, under no functorch transform
 _is_compiling = torch.compiler.is_compiling
 
 
 def is_recording(*inputs: Any) -> bool:
     """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
-    return _is_transformed() or (torch.is_grad_enabled() and _requires_grad(inputs))
+    if _functorch_is_active() or forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and _requires_grad(inputs)
 
 
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
-    if not _is_transformed():
-        if not (torch.is_grad_enabled() and _requires_grad(inputs)):
-            return call.op.forward(*inputs)
-        if not _is_compiling():
-            return _apply_eager(call, *inputs)
-        return PseudogradCompiled.apply(call.spec, *inputs)
-    if not _is_compiling():
-        return PseudogradFunctional.apply(call.spec, *inputs)
-    return _in_graph(call.spec, *inputs)
-
-
-def _is_transformed() -> bool:
-    return _functorch_is_active() or forward_ad._current_level >= 0
+    if _functorch_is_active() or forward_ad._current_level >= 0:
+        return _in_graph(call.spec, *inputs) if _is_compiling() else PseudogradFunctional.apply(call.spec, *inputs)
+    if not (torch.is_grad_enabled() and _requires_grad(inputs)):
+        return call.op.forward(*inputs)
+    return PseudogradCompiled.apply(call.spec, *inputs) if _is_compiling() else _apply_eager(call, *inputs)
 
 
 def _requires_grad(inputs: tuple[Any, ...]) -> bool:
@@ -66,13 +62,15 @@ def _requires_grad(inputs: tuple[Any, ...]) -> bool:
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
-def _remember(ctx: Any, call: Call, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
-    """Keep `values` for backward, tensors where autograd can guard them; and what each gradient must look like."""
-    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in values])
-    ctx.others = [None if isinstance(value, Tensor) else value for value in values]
-    ctx.call = call
-    # The kept inputs themselves tell it; only what is not kept needs a note.
-    ctx.due = None if values is inputs else [_form(value) for value in inputs]
+def _remember(
+    ctx: Any, call: Call, kernel: kernels.Kernel | None, inputs: tuple[Any, ...], kept: tuple[Any, ...]
+) -> None:
+    """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like."""
+    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept])
+    others = [None if isinstance(value, Tensor) else value for value in kept]
+    # Kept inputs tell their own form; only what is not kept needs a note.
+    due = None if kept is inputs else [_form(value) for value in inputs]
+    ctx.state = call, kernel, others, due  # one attribute: each costs 0.1 us
 
 
 def _form(value: Any) -> tuple[Any, ...] | None:
@@ -80,7 +78,8 @@ def _form(value: Any) -> tuple[Any, ...] | None:
 
 
 def _recall(ctx: Any) -> list[Any]:
-    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
+    others = ctx.state[2]
+    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, others)]  # noqa: B905  of one length
 
 
 def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -105,9 +104,10 @@ def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) 
 def _deliver(ctx: Any, grads: Gradients, inputs: list[Any]) -> tuple[Any, ...]:
     """The gradients as autograd wants them: none for the call itself, each other in the form of its input."""
     out: list[Any] = [None]
-    for grad, value, due in zip(grads, inputs, ctx.due or inputs, strict=True):
+    forms = ctx.state[3] or [_form(value) for value in inputs]
+    for grad, form in zip(grads, forms, strict=True):
         if grad is not None:
-            shape, dtype, device = due if ctx.due else (value.shape, value.dtype, value.device)
+            shape, dtype, device = form
             if grad.shape != shape:
                 grad = grad.sum_to_size(shape)
             if grad.dtype != dtype or grad.device != device:
@@ -133,18 +133,19 @@ class Pseudograd(Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
-        ctx.kernel = kernel = kernels.find(call, inputs, wants) if _is_plain(inputs) else None
-        if kernel is not None and kernel.forward is not None:
-            y, residual = kernel.forward(call, inputs)
-        else:
-            y, residual = call.op.forward(*inputs), _kept(call, inputs, wants)
-        _remember(ctx, call, inputs, residual)
+        kernel = kernels.find(call, inputs, wants) if _are_plain(inputs) else None
+        if kernel is None or kernel.forward is None:
+            _remember(ctx, call, kernel, inputs, _kept(call, inputs, wants))
+            return call.op.forward(*inputs)
+        y, residual = kernel.forward(call, inputs)
+        _remember(ctx, call, kernel, inputs, residual)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        call, kernel, residual = ctx.call, ctx.kernel, _recall(ctx)
-        if kernel is not None and not torch.is_grad_enabled() and _is_plain((grad,)) and not _is_batched(grad):
+        call, kernel, *_ = ctx.state
+        residual = _recall(ctx)
+        if kernel is not None and not torch.is_grad_enabled() and _are_plain((grad,)) and not _is_batched(grad):
             return None, *kernel.fast(grad, residual, call)
         if kernel is not None and kernel.pull is not None:
             grads = kernel.pull(grad, residual, call)
@@ -157,15 +158,18 @@ class Pseudograd(Function):
 _apply_eager = super(Function, Pseudograd).apply
 
 
-def _is_plain(values: tuple[Any, ...]) -> bool:
-    """Ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe."""
+def _are_plain(values: tuple[Any, ...]) -> bool:
+    """Numbers and ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe."""
     if _dispatch_modes() or _functorch_is_active():
         return False
     for value in values:
         kind = type(value)
-        if kind is not Tensor and kind is not torch.nn.Parameter and isinstance(value, Tensor):
+        if kind is Tensor or kind is torch.nn.Parameter:
+            if value.is_meta:
+                return False
+        elif isinstance(value, Tensor):
             return False
-    return not values[0].is_meta
+    return True
 
 
 class PseudogradFunctional(Function):
@@ -180,19 +184,19 @@ class PseudogradFunctional(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = call_of(inputs[0]), inputs[1:]
-        _remember(ctx, call, values, values)
+        _remember(ctx, call, None, values, values)
         ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in values])
         ctx.shape = output.shape
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         inputs = _recall(ctx)
-        return _deliver(ctx, _pull(ctx.call, grad, inputs, ctx.needs_input_grad[1:]), inputs)
+        return _deliver(ctx, _pull(ctx.state[0], grad, inputs, ctx.needs_input_grad[1:]), inputs)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Tensor:
         """The same slope, applied to each tangent: a linear element-wise pull is its own transpose."""
-        call = ctx.call
+        call = ctx.state[0]
         if not call.is_linear:
             raise _no_forward_mode(call)
         inputs = _recall(ctx)
@@ -211,13 +215,13 @@ class PseudogradCompiled(Function):
     @staticmethod
     def forward(ctx: Any, spec: tuple[Any, ...], *inputs: Any) -> Tensor:
         call = call_of(spec)
-        _remember(ctx, call, inputs, _kept(call, inputs, ctx.needs_input_grad[1:]))
+        _remember(ctx, call, None, inputs, _kept(call, inputs, ctx.needs_input_grad[1:]))
         return call.op.forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         inputs = _recall(ctx)
-        return _deliver(ctx, _pull(ctx.call, grad, inputs, ctx.needs_input_grad[1:]), inputs)
+        return _deliver(ctx, _pull(ctx.state[0], grad, inputs, ctx.needs_input_grad[1:]), inputs)
 
 
 def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:

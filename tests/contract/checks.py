@@ -37,6 +37,9 @@ PLAIN_TORCH = {
 }
 
 
+SAVES_NOTHING = {"identity", "replace"}  # as long as no bound asks for a gradient
+
+
 def plain(row: Row, inputs: tuple[Any, ...]) -> Tensor:
     """What torch computes; an op that is not listed yet is compared with its own forward, recording against not recording."""
     with torch.no_grad():
@@ -107,16 +110,29 @@ def _by_formula(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor 
 
 
 def check_additive(row: Row, sample: Sample) -> None:
-    """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b). The grads are exact in binary."""
+    """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b)."""
+    for of_a, of_b, of_both in _three_pulls(row, sample):
+        total = of_a + of_b
+        assert torch.allclose(total, of_both, rtol=1e-14, atol=1e-14), f"{sample.name}: {total} and {of_both}"
+
+
+def check_not_additive(row: Row) -> None:
+    """A rule that is said not to be linear in grad is not, at some sample: or it would refuse forward mode for nothing."""
+    for sample in row.samples():
+        for of_a, of_b, of_both in _three_pulls(row, sample):
+            if not torch.allclose(of_a + of_b, of_both):
+                return
+    raise AssertionError(f"{row} adds up in grad everywhere")
+
+
+def _three_pulls(row: Row, sample: Sample) -> list[tuple[Tensor, ...]]:
+    """The gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
     inputs = sample.build(torch.float64)
+    inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
     y = plain(row, inputs)
-    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).round().div(8).reshape(y.shape)
-    b = torch.where(a > 0.5, -3 * a, a + 0.25)
-    parts = [by_backward(row, inputs, grad) for grad in (a, b, a + b)]
-    for of_a, of_b, of_both in zip(*parts, strict=True):
-        if of_both is not None:
-            total = of_a + of_b
-            assert torch.allclose(total, of_both, rtol=1e-14, atol=1e-14), f"{sample.name}: {total} and {of_both}"
+    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8).reshape(y.shape)
+    pulls = [by_backward(row, inputs, grad) for grad in (a, -3 * a, -2 * a)]
+    return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]
 
 
 def check_saved(row: Row) -> None:
@@ -125,14 +141,20 @@ def check_saved(row: Row) -> None:
         inputs = sample.build(torch.float32)
         assert saved_by(row, inputs) == []
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
-            wants = tuple(isinstance(v, Tensor) and v.requires_grad for v in leaves)
+            wants = tuple(_asks(v) for v in leaves)
             names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
             kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names and isinstance(v, Tensor)]
             saved = saved_by(row, leaves)
             assert sum(t.nbytes for t in saved) == sum(t.nbytes for t in kept), sample.name
+            if row.rule.name in SAVES_NOTHING and len(tensors_of(tuple(v for v in leaves if _asks(v)))) == 1:
+                assert saved == [], sample.name
             assert {t.data_ptr() for t in saved} == {t.data_ptr() for t in kept}, f"{sample.name}: a copy was saved"
             with torch.no_grad():
                 assert saved_by(row, leaves) == []
+
+
+def _asks(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:

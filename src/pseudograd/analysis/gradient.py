@@ -10,8 +10,8 @@ from torch import Tensor
 from ..errors import must
 
 
-def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float = 1.0) -> Tensor:
-    """dL/dx of an element-wise `f` where dL/dy = `grad` everywhere.
+def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.0) -> Tensor:
+    """dL/dx of an element-wise `f` where dL/dy = `grad`.
 
     Forward:  nothing is returned of it; `x` is not touched, and not connected to the result.
     Backward: one reverse pass. For a function that is not element-wise, entry i is the sum of dL/dx_i over all outputs.
@@ -19,7 +19,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float = 1.0) -> Ten
     Args:
         f: a function of one tensor.
         x: any shape, floating point; the points to look at.
-        grad: dL/dy, the same number for every element.
+        grad: dL/dy; a number for all elements, or a tensor of the shape of x.
     Returns: shape and dtype of x; zeros where f does not depend on x.
     Raises: TypeError if x is not floating point or f does not return a floating-point tensor.
     Example:
@@ -31,15 +31,22 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float = 1.0) -> Ten
         raise TypeError(
             must("gradient", "x", "be a floating-point tensor", x, "Integers carry no gradient; call x.float() first")
         )
-    point = x.detach().clone().requires_grad_()
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        point = x.detach().clone().requires_grad_()
         y = f(point)
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(must("gradient", "f", "return a floating-point tensor", y))
     if not y.requires_grad:
         return torch.zeros_like(x)
-    (found,) = torch.autograd.grad(y, point, torch.full_like(y, grad), allow_unused=True)
+    upstream = grad.to(y.dtype) if isinstance(grad, Tensor) else torch.full_like(y, grad)
+    (found,) = torch.autograd.grad(y, point, upstream, allow_unused=True)
     return torch.zeros_like(x) if found is None else found
+
+
+def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:
+    """dy/dx of an element-wise f as the gradients `arriving` see it: a rule may answer their two signs differently."""
+    sign = torch.where(arriving < 0, -1.0, 1.0).to(x.dtype)
+    return gradient(f, x, sign) * sign
 
 
 get_gradient = gradient

@@ -19,11 +19,22 @@ _COLOURS = {
     "project": "#5D3A9B",
     "no clamp": "#8a8a8a",
 }
+_FAMILIAR = {
+    "clamp": "inward",
+    "clamp_with_grad": "inward",
+    "clamp_with_grad_proposed": "sign",
+    "_clamp_that_works": "zero",
+}
 _SHADES = {"zero/open": "#8C2D04"}
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def colour(label: str | RuleChoice, position: int = 0) -> str:
     """The colour of a rule, with or without "/edge" behind its name; of anything else, one by its position."""
-    name = label.name if isinstance(label, RuleChoice) else label
+    name = label.name if isinstance(label, RuleChoice) else _FAMILIAR.get(label, label)
     return _SHADES.get(name) or _COLOURS.get(name.split("/")[0].split("(")[0]) or _OTHERS[position % len(_OTHERS)]
+
+
+def darker(shade: str) -> str:
+    """The same hue at half the brightness."""
+    return "#" + "".join(f"{int(shade[i : i + 2], 16) // 2:02x}" for i in (1, 3, 5))

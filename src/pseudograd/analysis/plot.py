@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import must
 from ..ops.bounds import CLAMP, clamp
 from ..rule import RuleChoice, choose
-from .gradient import gradient
-from .palette import FORWARD, LOSS, colour
+from .gradient import gradient, slope
+from .palette import FORWARD, LOSS, colour, darker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def plot(
     else:
         _draw_loss(painter, curves, loss)
     axes.set_xlabel("x")
-    axes.set_ylabel("y and dL/dx")
+    axes.set_ylabel("y and dL/dx" if loss is None else "y, loss and dL/dx")
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
     return axes
@@ -81,9 +81,11 @@ def plot(
 
 def _draw_gradients(painter: _Painter, curves: list[Curve], grads: Sequence[float]) -> None:
     for width, curve in _widest_first(curves):
-        for style, value in zip(_STYLES, grads, strict=False):
-            slope = _gradient_of(curve.f, value)
-            painter.draw(slope, f"dL/dx {curve.label}, grad = {value:+g}", curve.colour, style, width, dots=True)
+        for position, (style, value) in enumerate(zip(_STYLES, grads, strict=False)):
+            found = _gradient_of(curve.f, value)
+            # The later sign is thinner and darker, so that both show where they coincide.
+            shade, thickness = (curve.colour, width + 1.6) if position == 0 else (darker(curve.colour), width)
+            painter.draw(found, f"dL/dx {curve.label}, grad = {value:+g}", shade, style, thickness, dots=True)
 
 
 def _draw_loss(painter: _Painter, curves: list[Curve], loss: Callable[[Tensor], Tensor]) -> None:
@@ -91,10 +93,12 @@ def _draw_loss(painter: _Painter, curves: list[Curve], loss: Callable[[Tensor], 
     painter.draw(lambda x: loss(first.f(x)), "loss", LOSS, ":", 1.4)
     if len(curves) == 1:
         painter.draw(lambda x: gradient(loss, first.f(x)), "dL/dy", LOSS, "--", 1.2)
-        painter.draw(_gradient_of(first.f, 1.0), "dy/dx (grad = +1)", "#b0b0b0", "-.", 1.4)
+        painter.draw(
+            lambda x: slope(first.f, x, gradient(loss, first.f(x))), "dy/dx for the sign of dL/dy", "#b0b0b0", "-.", 1.4
+        )
     for width, curve in _widest_first(curves):
-        slope = _gradient_of(lambda x, f=curve.f: loss(f(x)), 1.0)  # type: ignore[misc]
-        painter.draw(slope, f"dL/dx {curve.label}", curve.colour, "-", width, dots=True)
+        whole = _gradient_of(lambda x, f=curve.f: loss(f(x)), 1.0)  # type: ignore[misc]
+        painter.draw(whole, f"dL/dx {curve.label}", curve.colour, "-", width, dots=True)
 
 
 def _widest_first(curves: list[Curve]) -> list[tuple[float, Curve]]:
@@ -114,7 +118,7 @@ def _curve(one: Drawable, min: float | None, max: float | None, position: int) -
         return Curve(str(one), lambda x: clamp(x, min, max, **how), colour(one, position))
     if not callable(one):
         raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
-    label = getattr(one, "__name__", type(one).__name__)
+    label = "torch.clamp" if one is torch.clamp else getattr(one, "__name__", type(one).__name__)
     f = one if min is None and max is None else lambda x: one(x, min, max)
     return Curve(label, f, colour(label, position))
 
@@ -178,4 +182,6 @@ def _axes() -> Axes:
         raise ImportError(
             "plot: matplotlib must be installed, got none. Run pip install 'pseudograd[report]'."
         ) from error
-    return pyplot.gca()
+    axes = pyplot.gca()
+    axes.figure.set_layout_engine("constrained")  # room for the legend below
+    return axes

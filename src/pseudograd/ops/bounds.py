@@ -20,29 +20,26 @@ from ..rule import Call, Drawing, Op, RuleLike, chosen, register
 from .bound_rules import EDGES, RULES, Bound
 from .bound_samples import numbers, samples_of
 
-
-def _torch_clamp(x: Tensor, min: Bound, max: Bound) -> Tensor:
-    """torch.clamp, which takes two numbers or two tensors but not one of each: there the number becomes a 0-d tensor."""
-    if min is not None and max is not None and isinstance(min, Tensor) is not isinstance(max, Tensor):
-        dtype = x.dtype if x.is_floating_point() else None
-        min, max = (b if isinstance(b, Tensor) else torch.full((), b, dtype=dtype, device=x.device) for b in (min, max))
-    return torch.clamp(x, min, max)  # type: ignore[arg-type]
-
-
 _NUMBER_OR_NONE = (float, int, type(None))
 
 
-def _check(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str] = ("min", "max")) -> None:
-    """Raise our error for every bad argument. Number bounds that passed are remembered: checking costs as much as a small clamp."""
-    if type(x) is not Tensor or type(min) not in _NUMBER_OR_NONE or type(max) not in _NUMBER_OR_NONE or is_compiling():
-        _check_all(op, call, x, min, max, names)
-        return
-    asked = (min, max, x.dtype)
-    if asked not in call.admitted:
-        _check_all(op, call, x, min, max, names)
-        if len(call.admitted) > 1000:  # bounds that change at every step
-            call.admitted.clear()
-        call.admitted.add(asked)
+def _checked(
+    op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str] = ("min", "max")
+) -> tuple[Bound, Bound]:
+    """The bounds, of one kind; or our error for a bad argument.
+
+    Numbers that passed once are remembered: checking them costs as much as a small clamp.
+    """
+    if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
+        asked = (min, max, x.dtype)
+        if asked not in call.admitted:
+            _check_all(op, call, x, min, max, names)
+            if len(call.admitted) > 1000:  # bounds that change at every step
+                call.admitted.clear()
+            call.admitted.add(asked)
+        return min, max
+    _check_all(op, call, x, min, max, names)
+    return _of_one_kind(x, min, max)
 
 
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
@@ -113,22 +110,25 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    return _bounded(CLAMP, x, min, max, rule, edge, maximize)
+    call = chosen(CLAMP, rule, edge, maximize)
+    min, max = _checked("clamp", call, x, min, max)
+    return engine.run(call, x, min, max)
 
 
 def _bounded(
-    op: Op,
-    x: Tensor,
-    min: Bound,
-    max: Bound,
-    rule: RuleLike,
-    edge: str,
-    maximize: bool,
-    names: tuple[str, str] = ("min", "max"),
+    op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
 ) -> Tensor:
     call = chosen(op, rule, edge, maximize)
-    _check(op.name, call, x, min, max, names)
-    return engine.run(call, x, min, max)
+    return engine.run(call, x, *_checked(op.name, call, x, *bounds, names))
+
+
+def _of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
+    """torch.clamp takes two numbers or two tensors, but not one of each: there the number becomes a 0-d tensor."""
+    if min is None or max is None or isinstance(min, Tensor) is isinstance(max, Tensor):
+        return min, max
+    dtype = x.dtype if x.is_floating_point() else None
+    min, max = (b if isinstance(b, Tensor) else torch.full((), b, dtype=dtype, device=x.device) for b in (min, max))
+    return min, max
 
 
 def clamp_(
@@ -158,7 +158,7 @@ def clamp_(
     Source: as `clamp`.
     """
     call = chosen(CLAMP, rule, edge, maximize)
-    _check("clamp_", call, x, min, max)
+    min, max = _checked("clamp_", call, x, min, max)
     for name, bound in (("min", min), ("max", max)):
         if isinstance(bound, Tensor):
             check_broadcast("clamp_", name, bound, x.shape, "x", grows=False)
@@ -189,7 +189,7 @@ def lower_bound(
     Source: tensorflow-compression `lower_bound` (2018); CompressAI `LowerBound`.
     """
     _check_given("lower_bound", bound)
-    return _bounded(LOWER_BOUND, x, bound, None, rule, edge, maximize, ("bound", "max"))
+    return _bounded(LOWER_BOUND, x, (bound, None), ("bound", "max"), rule, edge, maximize)
 
 
 def _check_given(op: str, bound: object) -> None:
@@ -218,7 +218,7 @@ def upper_bound(
     Source: tensorflow-compression `upper_bound` (2018).
     """
     _check_given("upper_bound", bound)
-    return _bounded(UPPER_BOUND, x, None, bound, rule, edge, maximize, ("min", "bound"))
+    return _bounded(UPPER_BOUND, x, (None, bound), ("min", "bound"), rule, edge, maximize)
 
 
 def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
@@ -238,7 +238,7 @@ def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bo
         tensor([0., 1., 1.])
     Source: torch.relu; rule "inward" is lucid's redirected ReLU (2018).
     """
-    return _bounded(RELU, x, 0.0, None, rule, edge, maximize)
+    return _bounded(RELU, x, (0.0, None), ("min", "max"), rule, edge, maximize)
 
 
 def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
@@ -258,7 +258,7 @@ def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: b
         tensor([0., 1., 1.])
     Source: torch.nn.functional.relu6; rule "inward" is lucid's redirected ReLU6 (2018).
     """
-    return _bounded(RELU6, x, 0.0, 6.0, rule, edge, maximize)
+    return _bounded(RELU6, x, (0.0, 6.0), ("min", "max"), rule, edge, maximize)
 
 
 def hardtanh(
@@ -290,7 +290,7 @@ def hardtanh(
     for name, bound in (("min_val", min_val), ("max_val", max_val)):
         if not is_number(bound):
             raise TypeError(must("hardtanh", name, "be a number", bound, "Use clamp for tensor bounds"))
-    return _bounded(HARDTANH, x, min_val, max_val, rule, edge, maximize, ("min_val", "max_val"))
+    return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 
 
 def _op(
@@ -316,12 +316,12 @@ def _op(
 _CLAMP_DEFAULTS = {"default_rule": "inward", "default_edge": "closed"}
 _RELU_DEFAULTS = {"default_rule": "zero", "default_edge": "open"}
 
-CLAMP = _op("clamp", _torch_clamp, clamp, (-1.0, 1.0), **_CLAMP_DEFAULTS)
+CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), **_CLAMP_DEFAULTS)
 LOWER_BOUND = _op(
-    "lower_bound", _torch_clamp, lambda x, min, max, **how: lower_bound(x, min, **how), (-1.0, None), **_CLAMP_DEFAULTS
+    "lower_bound", torch.clamp, lambda x, min, max, **how: lower_bound(x, min, **how), (-1.0, None), **_CLAMP_DEFAULTS
 )
 UPPER_BOUND = _op(
-    "upper_bound", _torch_clamp, lambda x, min, max, **how: upper_bound(x, max, **how), (None, 1.0), **_CLAMP_DEFAULTS
+    "upper_bound", torch.clamp, lambda x, min, max, **how: upper_bound(x, max, **how), (None, 1.0), **_CLAMP_DEFAULTS
 )
 RELU = _op(
     "relu",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -34,10 +33,15 @@ def check_folder(folder: Path) -> None:
             must("compare", "--out", "be empty, new, or an older report", str(folder), "Choose another folder")
         )
     nearest = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise FolderError(
-            must("compare", "--out", "lie where files can be written", str(folder), "Choose another folder")
-        )
+    try:
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> FolderError:
+    remedy = f"{error.strerror}: choose another folder"
+    return FolderError(must("compare", "--out", "lie where files can be written", str(folder), remedy))
 
 
 def _is_report(folder: Path) -> bool:
@@ -55,15 +59,7 @@ def write(results: Results, folder: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
-        raise FolderError(
-            must(
-                "compare",
-                "--out",
-                "lie where files can be written",
-                str(folder),
-                f"{error.strerror}: choose another folder",
-            )
-        ) from error
+        raise _unwritable(folder, error) from error
     try:
         _fill(staging / "new", results)
         if folder.exists():

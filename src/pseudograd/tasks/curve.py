@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..analysis import gradient
+from ..analysis.gradient import gradient, slope
 from .base import Loss, Measured, Settings, Task, Variant
 
 LOSSES: dict[str, Loss] = {
@@ -46,22 +46,23 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
     def clamped(x: Tensor) -> Tensor:
         return variant.clamp(x, low, high)
 
-    slope = gradient(lambda x: loss(clamped(x)), x)
+    arriving = gradient(loss, clamped(x))
+    whole = gradient(lambda x: loss(clamped(x)), x)
     outside = (x < low) | (x > high)
-    lost = outside & (slope == 0)
+    lost = outside & (whole == 0)
     return Measured(
         numbers={
             "no_signal_outside": float(lost.sum() / outside.sum()),
-            "at_low": float(slope[200]),
-            "at_high": float(slope[600]),
+            "at_low": float(whole[200]),
+            "at_high": float(whole[600]),
         },
         arrays={
             "x": x,
             "y": clamped(x).detach(),
             "loss": loss(clamped(x)).detach(),
-            "dL_dy": gradient(loss, clamped(x)),
-            "dy_dx": gradient(clamped, x),
-            "dL_dx": slope,
+            "dL_dy": arriving,
+            "dy_dx": slope(clamped, x, arriving),
+            "dL_dx": whole,
         },
     )
 

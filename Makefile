@@ -1,0 +1,39 @@
+# make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
+# make test    the test suite
+# make check   lint, types, and that README and examples agree with the code
+# make bench   speed and import time
+# make test-versions   the suite on several torch versions (VERSIONS="2.13.0 2.15.0")
+#
+# PYTHON chooses the interpreter, TORCH the torch version; a suitable torch that PYTHON has is reused.
+
+VENV ?= .venv
+JOBS ?= 2
+VERSIONS ?= 2.13.0 2.15.0
+export PYTHON TORCH JOBS
+
+run = $(VENV)/bin/python
+
+.PHONY: demo test check bench test-versions
+
+demo:
+	@scripts/environment.sh $(VENV) report
+	@$(run) -m pseudograd compare
+
+test:
+	@scripts/environment.sh $(VENV) dev
+	$(run) -m pytest -q -n $(JOBS) --dist loadgroup
+
+check:
+	@scripts/environment.sh $(VENV) dev
+	$(run) -m ruff check .
+	$(run) -m ruff format --check .
+	$(run) -m mypy
+	$(run) scripts/generate_docs.py --check
+
+bench:
+	@scripts/environment.sh $(VENV) dev
+	$(run) benchmarks/speed.py --check
+	$(run) benchmarks/import_time.py --check
+
+test-versions:
+	@scripts/test_versions.sh $(VERSIONS)

@@ -1,0 +1,190 @@
+"""Write what README and docs derive from the code: the rule table, the support matrix, the numbers and figures of `compare`.
+
+python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts
+python scripts/generate_docs.py --check   fail if the generated text of README differs; runs no task and draws nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.func import grad, jacrev, jvp, vjp, vmap
+
+import pseudograd as pg
+from pseudograd.ops.bounds import CLAMP
+from pseudograd.rule import OPS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+RESULTS = ROOT / "docs" / "compare" / "results.json"
+FIGURES = ("retarget-1.png", "canvas-1.png")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--check", action="store_true")
+    check = options.parse_args().check
+    if not check:
+        _run_compare()
+        _draw_three_gradients()
+    old = README.read_text(encoding="utf-8")
+    new = _filled(old)
+    if check and new != old:
+        print("README.md: the generated parts differ from the code. Run scripts/generate_docs.py.", file=sys.stderr)
+        return 1
+    README.write_text(new, encoding="utf-8")
+    return 0
+
+
+def _filled(text: str) -> str:
+    """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name."""
+
+    def part(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{_PARTS[found[2]]()}\n{found[3]}"
+
+    return re.sub(r"(<!-- (\w+): generated -->)\n.*?(<!-- end -->)", part, text, flags=re.DOTALL)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _rule_table() -> str:
+    rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
+    for rule in CLAMP.rules.values():
+        how = {**rule.parameters, "edge": "closed"}
+        name = f"{rule.name}({', '.join(f'{key}={value}' for key, value in rule.parameters.items())})"
+        name = f"`{name if rule.parameters else rule.name}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
+        kept = rule.keeps((True, False, False), **how)
+        linear = "yes" if rule.is_linear(**how) else "no"
+        formula = rule.formula.replace("|", "\\|")
+        rows.append(f"| {name} | {formula} | {kept[0] if kept else 'nothing'} | {linear} | {rule.also_called} |")
+    return "\n".join(rows)
+
+
+def _compare_table() -> str:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    columns = [("retarget", "plain"), ("retarget", "sRGB curve"), ("canvas", "from black"), ("canvas", "over-exposed")]
+    worlds = [results["tasks"][task]["worlds"][world] for task, world in columns]
+    rows = [
+        "| backward rule | " + " | ".join(f"{task}, {world}" for task, world in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    names = dict.fromkeys(name for world in worlds for name in world if name != "torch.clamp")
+    rows += [f"| {name} | " + " | ".join(_decibels(world, name) for world in worlds) + " |" for name in names]
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, one run, the same every time.",
+        ]
+    )
+
+
+def _decibels(world: dict[str, dict[str, float | None]], name: str) -> str:
+    if name not in world:
+        return "–"
+    value = world[name]["psnr"]
+    return "NaN" if value is None else f"{value:.1f}"
+
+
+def _support_matrix() -> str:
+    """Run each transform on a linear and a directional rule and compare with plain backward: a word is a result, not a promise."""
+    rows = ["| transform | linear rules (`zero`) | directional rules (`inward`) |", "|---|---|---|"]
+    for name, transform in _TRANSFORMS.items():
+        rows.append(f"| {name} | {_outcome(transform, 'zero')} | {_outcome(transform, 'inward')} |")
+    return "\n".join(rows)
+
+
+def _outcome(transform: Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor], rule: str) -> str:
+    x = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0])
+    weights = torch.tensor([1.0, -1.0, 2.0, -3.0, 1.0, -1.0])
+
+    def f(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1.0, 1.0, rule=rule)
+
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(f(leaf), leaf, weights)
+    torch._dynamo.reset()
+    try:
+        found = transform(f, x, weights)
+    except NotImplementedError:
+        return "our error: no forward mode"
+    return "equal" if torch.equal(found, expected) else "DIFFERENT"
+
+
+def _loss(f: Callable[[Tensor], Tensor], weights: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: (f(x) * weights).sum()
+
+
+def _backward_of(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    loss(leaf).backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(f, backend="aot_eager", fullgraph=True)
+
+
+_TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]] = {
+    "func.grad": lambda f, x, w: grad(_loss(f, w))(x),
+    "func.vjp": lambda f, x, w: vjp(f, x)[1](w)[0],
+    "vmap(grad)": lambda f, x, w: vmap(grad(_loss(f, w)))(x.expand(2, -1))[1],
+    "jacrev": lambda f, x, w: jacrev(_loss(f, w))(x),
+    "jvp": lambda f, x, w: jvp(f, (x,), (w,))[1],
+    "torch.compile": lambda f, x, w: _backward_of(_compiled(_loss(f, w)), x),
+    "torch.compile of func.grad": lambda f, x, w: _compiled(grad(_loss(f, w)))(x),
+    "torch.compile of vmap(grad)": lambda f, x, w: _compiled(vmap(grad(_loss(f, w))))(x.expand(2, -1))[1],
+    "torch.compile of jacrev": lambda f, x, w: _compiled(jacrev(_loss(f, w)))(x),
+}
+
+_PARTS: dict[str, Callable[[], str]] = {
+    "rules": _rule_table,
+    "compare": _compare_table,
+    "support": _support_matrix,
+    "ops": lambda: ", ".join(f"`{name}`" for name in OPS),
+}
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _run_compare() -> None:
+    from pseudograd.report import compare, write
+
+    with tempfile.TemporaryDirectory() as folder:
+        page = write(compare(), Path(folder) / "report")
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        for name in (*FIGURES, "results.json"):
+            (RESULTS.parent / name).write_bytes((page.parent / name).read_bytes())
+
+
+def _draw_three_gradients() -> None:
+    """One forward, three gradients: the picture at the top of the README."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.6), layout="constrained", dpi=110)
+    panels = figure.subplots(1, 3, sharey=True)
+    for panel, rule in zip(panels, ("zero", "identity", "inward"), strict=True):
+        pg.plot(rule, -1, 1, ax=panel)
+        panel.set_title(f'clamp(x, -1, 1, rule="{rule}")', fontsize=11)
+        panel.get_legend().remove()
+    for panel in panels[1:]:
+        panel.set_ylabel("")
+    handles, _ = panels[0].get_legend_handles_labels()
+    labels = ["y = clamp(x, -1, 1)", "dL/dx where dL/dy = +1", "dL/dx where dL/dy = -1"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(ROOT / "docs" / "three_gradients.png", metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

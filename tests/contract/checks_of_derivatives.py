@@ -1,0 +1,86 @@
+"""Second derivatives: of the branch taken, and found here by differences of the scalar reference, not by autograd."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .gradients import special_pairs
+from .rows import Row, requiring_grad, tensors_of
+
+STEP = 1e-6
+JUMP = 1e3  # no rule is steeper at the samples; a jump by 0.01 looks ten times steeper
+WEIGHTS = (1.0, 0.75, -0.5)  # of grad_x, grad_min, grad_max in the scalar that is differentiated again
+
+
+def check_double_backward(row: Row) -> None:
+    """d(sum of weighted gradients) by every input and by grad, wherever the reference is smooth; finite and 0 where it is constant."""
+    tested = 0
+    for sample in row.samples():
+        inputs, grad = _finite(*special_pairs(sample.build(torch.float64), torch.float64))
+        second = _by_autograd(row, inputs, grad)
+        tensors = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
+        for index in range(grad.numel()):
+            point = tuple(v[index].item() if isinstance(v, Tensor) else v for v in inputs)
+            tested += _check_point(row, tensors, point, grad[index].item(), [s[index].item() for s in second], sample.name)
+    assert tested > 50
+
+
+def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    """Moderate points only: a difference quotient says nothing about infinities and subnormals."""
+    x = inputs[0]
+    keep = (grad.abs() < 10) & (grad.abs() > 1e-3) & (x.abs() < 100) & ((x == 0) | (x.abs() > 1e-3))
+    return tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
+
+
+def _by_autograd(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:
+    """Of each tensor input, then of grad."""
+    leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()
+    tensors = tensors_of(leaves)
+    first = torch.autograd.grad(row(*leaves), tensors, grad, create_graph=True, allow_unused=True)
+    total = sum(weight * g for weight, g in zip(_weights(row, inputs), first, strict=True) if g is not None)
+    assert isinstance(total, Tensor)
+    found = torch.autograd.grad(total.sum(), [*tensors, grad], allow_unused=True, materialize_grads=True)
+    return list(found)
+
+
+def _weights(row: Row, inputs: tuple[Any, ...]) -> list[float]:
+    return [weight for weight, value in zip(WEIGHTS, inputs, strict=False) if isinstance(value, Tensor)]
+
+
+def _check_point(row: Row, tensors: list[int], point: tuple[Any, ...], grad: float, found: list[float], name: str) -> int:
+    """One point: compare each derivative with the central difference if the two one-sided ones agree. Returns how many did."""
+    def scalar(values: tuple[Any, ...], g: float) -> float:
+        first = row.reference(values, g, torch.float64)
+        return sum(WEIGHTS[k] * first[k] for k in tensors)
+
+    tested = 0
+    for slot, k in enumerate([*tensors, None]):
+
+        def moved(by: float, k: int | None = k) -> float:
+            if k is None:
+                return scalar(point, grad + by)
+            return scalar(tuple(v + by if j == k else v for j, v in enumerate(point)), grad)
+
+        here, up, down = moved(0.0), moved(STEP), moved(-STEP)
+        right, left = (up - here) / STEP, (here - down) / STEP
+        if abs(right - left) < 1e-3 * max(1.0, abs(right)) and abs(right) < JUMP:
+            what = f"{row}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]} instead of {(right + left) / 2}"
+            assert abs(found[slot] - (right + left) / 2) < 1e-4 * max(1.0, abs(right)), what
+            tested += 1
+        else:  # a jump or a kink: whatever branch was taken, its derivative is a number
+            assert abs(found[slot]) < 1e3, f"{row}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]}"
+    return tested
+
+
+def check_second_derivative_is_finite_everywhere(row: Row) -> None:
+    """No where() may let a NaN of the branch not taken through: finite values and grads give finite second derivatives."""
+    for sample in row.samples():
+        inputs, grad = special_pairs(sample.build(torch.float64), torch.float64)
+        keep = (grad.abs() < 10) & (inputs[0].abs() < 100)
+        kept = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs)
+        for position, second in enumerate(_by_autograd(row, kept, grad[keep])):
+            wrong = ~second.isfinite()
+            where = int(wrong.nonzero()[0]) if wrong.any() else 0
+            shown = [v[where].item() if isinstance(v, Tensor) else v for v in kept]
+            assert not wrong.any(), f"{row}, {sample.name}: derivative {position} at {shown}, grad={grad[keep][where].item()}"

@@ -1,0 +1,162 @@
+"""Checks of a row under torch's transforms; like those in checks.py they take a row and assert."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pseudograd.rule import Sample
+from torch import Tensor
+
+from . import transforms
+from .checks import plain
+from .compare import assert_same_values
+from .rows import Row, tensors_of
+
+
+def same_shape_problem(row: Row, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+    """(f, x, grad): the op as a function of the tensor its gradient goes to, at finite values, all of one shape (rows, 3).
+
+    Tensor inputs other than x travel inside f as 0-d tensors, so that vmap may split x along any dimension.
+    """
+    inputs = sample.build(torch.float64)
+    x = tensors_of(inputs)[-1 if row.op.name == "replace_grad" else 0].reshape(-1)
+    x = x[x.isfinite()]
+    x = x[: len(x) // 3 * 3].reshape(-1, 3)
+    others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[1:]]
+    grad = torch.linspace(-2, 2, x.numel(), dtype=torch.float64).reshape(x.shape).flip(0)
+    if row.op.name == "replace_grad":
+        return lambda soft: row(torch.ones_like(soft), soft), x, grad
+    return lambda value: row(value, *others), x, grad
+
+
+def check_reverse(row: Row, sample: Sample) -> None:
+    """Every reverse-mode path gives the value that backward gives."""
+    f, x, grad = same_shape_problem(row, sample)
+    expected = transforms.by_backward(f, x, grad)
+    for path in transforms.REVERSE:
+        assert_same_values(path(f, x, grad), expected, f"{sample.name}, {path.__name__}", x=x, grad=grad)
+
+
+def check_forward_mode(row: Row, sample: Sample) -> None:
+    """A linear rule's forward mode is the transpose of its reverse mode: <u, J v> = <J^T u, v>, by real jvp and vjp."""
+    f, x, tangent = same_shape_problem(row, sample)
+    slope = transforms.by_backward(f, x, torch.ones_like(x))
+    for path in transforms.FORWARD_MODE:
+        assert_same_values(path(f, x, tangent), transforms.by_backward(f, x, tangent), path.__name__, x=x, slope=slope)
+    u = torch.linspace(1, 2, x.numel(), dtype=x.dtype).reshape(x.shape)
+    forward, reverse = transforms.diagonal_by_jvp(f, x, tangent), torch.func.vjp(f, x)[1](u)[0]
+    assert torch.allclose((u * forward).sum(), (reverse * tangent).sum(), rtol=1e-12)
+
+
+def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
+    """The same with a tangent for every tensor input, broadcast as they are: what bounds contribute must be there too."""
+    inputs = sample.build(torch.float64)
+    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    tensors = tuple(torch.nan_to_num(value, 0.5, 4.0, -4.0) for value in tensors_of(inputs))
+
+    def f(*given: Tensor) -> Tensor:
+        values: list[Any] = list(inputs)
+        for position, tensor in zip(at, given, strict=True):
+            values[position] = tensor
+        return row(*values)
+
+    tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
+    y, forward = torch.func.jvp(f, tensors, tangents)
+    u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
+    reverse = torch.func.vjp(f, *tensors)[1](u)
+    pairs = zip(reverse, tangents, strict=True)
+    assert torch.allclose((u * forward).sum(), sum((r * t).sum() for r, t in pairs), rtol=1e-12), sample.name
+
+
+def check_forward_mode_raises(row: Row, sample: Sample) -> None:
+    """Forward mode of a rule that reads grad is an error that says so, and what to use instead."""
+    f, x, tangent = same_shape_problem(row, sample)
+    for path in (*transforms.FORWARD_MODE, transforms.hessian):
+        with pytest.raises(NotImplementedError) as caught:
+            path(f, x, tangent)
+        text = str(caught.value)
+        assert text.startswith(f"{row.op.name}/{row.rule.name}: forward mode must not be used")
+        assert "reads the incoming gradient" in text
+        assert "reverse mode" in text
+        for name in ("zero", "identity", "leaky"):
+            assert name in text
+
+
+def check_form(row: Row, dtype: torch.dtype) -> None:
+    """Shape, dtype and device of result and gradients, for every layout; values as in the contiguous layout."""
+    for sample in row.samples():
+        inputs = torch_inputs(row, sample, dtype)
+        flat_y = plain(row, inputs)
+        grad = torch.linspace(-2, 2, flat_y.numel(), dtype=torch.float64).reshape(flat_y.shape).to(dtype)
+        flat_gradients = _gradients(row, inputs, grad)
+        for layout in LAYOUTS:
+            laid = tuple(layout(v) if isinstance(v, Tensor) else v for v in inputs)
+            y = row(*laid)
+            what = f"{sample.name}, {layout.__name__}"
+            assert_same_values(y, layout(flat_y), what)
+            assert y.device == laid[0].device
+            found = _gradients(row, laid, layout(grad))
+            for ours, theirs, leaf in zip(found, flat_gradients, tensors_of(laid), strict=True):
+                if theirs is not None:
+                    assert ours is not None
+                    assert ours.shape == leaf.shape
+                    assert ours.dtype == leaf.dtype
+                    assert_same_values(ours, layout(theirs), f"{what}, gradient")
+
+
+def torch_inputs(row: Row, sample: Sample, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The sample, its tensors expanded to one shape of four dimensions, so that every layout fits all of them."""
+    inputs = sample.build(dtype)
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
+    count = shape.numel() // 2 * 2
+    return tuple(v.expand(shape).reshape(-1)[:count].reshape(1, 2, -1, 1) if isinstance(v, Tensor) else v for v in inputs)
+
+
+def _gradients(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
+    leaves = tuple(v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
+    return torch.autograd.grad(row(*leaves), tensors_of(leaves), grad, allow_unused=True)
+
+
+def contiguous(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def scalar(x: Tensor) -> Tensor:
+    return x[0, 0, 0, 0].clone()
+
+
+def last_scalar(x: Tensor) -> Tensor:
+    return x[0, -1, -1, 0].clone()
+
+
+def empty(x: Tensor) -> Tensor:
+    return x[:, :, :0]
+
+
+def strided(x: Tensor) -> Tensor:
+    return torch.stack([x, torch.zeros_like(x)], dim=-1)[..., 0]
+
+
+def transposed(x: Tensor) -> Tensor:
+    return x.transpose(1, 2)
+
+
+def expanded(x: Tensor) -> Tensor:
+    return x.expand(3, *x.shape[1:])
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.expand(2, -1, -1, 2).contiguous(memory_format=torch.channels_last)
+
+
+LAYOUTS: tuple[Callable[[Tensor], Tensor], ...] = (
+    contiguous,
+    scalar,
+    last_scalar,
+    empty,
+    strided,
+    transposed,
+    expanded,
+    channels_last,
+)

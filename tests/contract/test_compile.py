@@ -1,0 +1,93 @@
+"""torch.compile gives the values of eager. Two rules per way of compiling by default, every rule with --slow."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from . import transforms
+from .compare import assert_same_values
+from .rows import ROWS, Row
+
+REVERSE = (transforms.by_func_grad, transforms.by_vmap_of_grad, transforms.by_vjp, transforms.by_jacrev)
+FORWARD = (transforms.diagonal_by_jvp, transforms.diagonal_by_jacfwd)
+
+
+def _usual(row: Row) -> bool:
+    """One linear and one other rule, with an edge that differs from torch's newest."""
+    return (row.op.name, row.rule.name, row.edge, row.maximize) in {
+        ("clamp", "zero", "closed", False),
+        ("clamp", "inward", "projected", True),
+        ("replace_grad", "replace", None, False),
+    }
+
+
+COMPILED = [pytest.param(row, id=str(row), marks=() if _usual(row) else pytest.mark.slow) for row in ROWS]
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_was_compiled():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _op(row: Row) -> Callable[[Tensor], Tensor]:
+    if row.op.name == "replace_grad":
+        return lambda soft: row(soft.detach().round(), soft)
+    inputs = row.samples()[-1].build(torch.float32)
+    others = [value.reshape(-1)[0] if isinstance(value, Tensor) else value for value in inputs[1:]]
+    return lambda x: row(x, *others)
+
+
+def _points() -> tuple[Tensor, Tensor]:
+    """Values on both sides of every bound of the samples and at them, with both signs of grad."""
+    x = torch.tensor([-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 0.7, 1.0, 1.5, 6.0, 7.0]).reshape(-1, 3)
+    x = torch.cat([x, x])
+    return x, torch.linspace(-2, 2, x.numel()).reshape(x.shape).where(torch.arange(8)[:, None] < 4, 1.5)
+
+
+def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(f, backend="aot_eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("row", COMPILED)
+def test_compiled_alone(row: Row) -> None:
+    f, (x, grad) = _op(row), _points()
+    compiled = _compiled(f)
+    assert_same_values(compiled(x), f(x), "forward, not recording")
+    leaf = x.clone().requires_grad_()
+    assert_same_values(compiled(leaf), f(x), "forward, recording")
+    assert_same_values(transforms.by_backward(compiled, x, grad), transforms.by_backward(f, x, grad), "gradient", x=x, grad=grad)
+
+
+@pytest.mark.parametrize("row", COMPILED)
+@pytest.mark.parametrize("transform", REVERSE, ids=lambda path: path.__name__)
+def test_compiled_over_functorch(row: Row, transform: Callable[..., Tensor]) -> None:
+    """Dynamo drops the backward of a Function it may look into; ours must survive."""
+    f, (x, grad) = _op(row), _points()
+    compiled = _compiled(lambda x, grad: transform(f, x, grad))
+    assert_same_values(compiled(x, grad), transforms.by_backward(f, x, grad), transform.__name__, x=x, grad=grad)
+
+
+@pytest.mark.parametrize("row", [p for p in COMPILED if p.values[0].is_linear])
+@pytest.mark.parametrize("transform", FORWARD, ids=lambda path: path.__name__)
+def test_compiled_forward_mode_of_linear_rules(row: Row, transform: Callable[..., Tensor]) -> None:
+    f, (x, tangent) = _op(row), _points()
+    compiled = _compiled(lambda x, tangent: transform(f, x, tangent))
+    assert_same_values(compiled(x, tangent), transform(f, x, tangent), transform.__name__, x=x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
+    """-0.3 and 0.7 are no numbers of any dtype: at the bound means at the rounded one, compiled too."""
+    import pseudograd as pg
+
+    def f(x: Tensor) -> Tensor:
+        return pg.clamp(x, -0.3, 0.7, rule="zero", edge="open")
+
+    x = torch.tensor([-0.3, 0.0, 0.7, 0.5], dtype=torch.float64).to(dtype)
+    expected = torch.tensor([0, 1, 0, 1], dtype=dtype)
+    assert_same_values(transforms.by_backward(f, x, torch.ones_like(x)), expected, "eager")
+    assert_same_values(transforms.by_backward(_compiled(f), x, torch.ones_like(x)), expected, "compiled")

@@ -1,0 +1,80 @@
+"""The suite is tested too: every broken rule fails a check, and the whole rules it was made from fail none."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from pseudograd import kernels
+from pseudograd.rule import OPS, Op
+
+from . import broken_rules, checks, checks_of_derivatives, checks_of_transforms
+from .rows import Row, rows_of
+
+
+def _failures(op: Op, rule: str) -> Iterator[str]:
+    """The name of every check that some row of this rule of `op` fails."""
+    for row in rows_of(op):
+        if row.parameters or row.rule.name != rule:
+            continue
+        for name, check in _checks(row):
+            try:
+                check()
+            except (AssertionError, RuntimeError, TypeError, AttributeError, pytest.fail.Exception):
+                yield name
+
+
+def _checks(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
+    sample = row.samples()[0]
+    for dtype in (torch.float32, torch.float16):
+        yield "forward", lambda dtype=dtype: checks.check_forward(row, dtype)
+        yield "gradient", lambda dtype=dtype: checks.check_gradient(row, dtype)
+    yield "random", lambda: checks.check_random(row, torch.float32)
+    yield "saved", lambda: checks.check_saved(row)
+    if row.is_linear:
+        yield "additive", lambda: checks.check_additive(row, sample)
+        yield "forward mode", lambda: checks_of_transforms.check_forward_mode(row, sample)
+    else:
+        yield "not additive", lambda: checks.check_not_additive(row)
+        yield "no forward mode", lambda: checks_of_transforms.check_forward_mode_raises(row, sample)
+    yield "derivatives", lambda: checks_of_derivatives.check_double_backward(row)
+
+
+def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
+    monkeypatch.setitem(OPS, op.name, op)
+    monkeypatch.setitem(checks.PLAIN_TORCH, op.name, checks.PLAIN_TORCH["clamp"])
+    return op
+
+
+@pytest.mark.parametrize("name", broken_rules.BROKEN)
+def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.BROKEN[name]))
+    assert next(_failures(op, broken_rules.BROKEN[name].name), None) is not None, f"no check finds: {name}"
+
+
+@pytest.mark.parametrize("name", ["zero", "inward", "identity", "leaky", "sign"])
+def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above would prove nothing."""
+    op = _in_the_table(monkeypatch, broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name]))
+    assert list(_failures(op, name)) == []
+
+
+def test_a_rule_that_claims_to_be_linear_is_caught_by_additivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = broken_rules.BROKEN["claims to be linear"]
+    op = _in_the_table(monkeypatch, broken_rules.broken_op("claims to be linear", rule))
+    assert "additive" in set(_failures(op, rule.name))
+
+
+def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = broken_rules.CLAMP.rules["zero"]
+    op = _in_the_table(monkeypatch, broken_rules.broken_op("detach trick", rule, forward=broken_rules.inexact_forward))
+    assert "forward" in set(_failures(op, rule.name))
+
+
+@pytest.mark.parametrize("fast", [broken_rules.product_kernel, broken_rules.shifted_kernel], ids=lambda f: f.__name__)
+def test_a_broken_kernel_fails(fast: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula behind it is whole, so only the comparison of both paths can tell."""
+    name = fast.__name__
+    op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.CLAMP.rules["inward"]))
+    kernel = broken_rules.kernel_of(fast, name)
+    monkeypatch.setitem(kernels._kernels, kernel.keys[0], [kernel])
+    assert "gradient" in set(_failures(op, "inward"))

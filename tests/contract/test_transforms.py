@@ -1,0 +1,37 @@
+"""The same values by every transform, in every layout; forward mode where the rule is linear, and our error where it is not."""
+
+import torch
+
+from . import checks, checks_of_transforms
+from .rows import ROWS, Row, every_dtype, every_linear_row, every_other_row, every_row
+
+
+@every_row
+def test_reverse_mode_gives_one_answer(row: Row) -> None:
+    for sample in row.samples()[-2:]:
+        checks_of_transforms.check_reverse(row, sample)
+
+
+@every_linear_row
+def test_linear_rules_add_up_and_have_forward_mode(row: Row) -> None:
+    for sample in row.samples():
+        checks.check_additive(row, sample)
+        checks_of_transforms.check_forward_mode_of_all_inputs(row, sample)
+    checks_of_transforms.check_forward_mode(row, row.samples()[0])
+
+
+@every_other_row
+def test_other_rules_refuse_forward_mode(row: Row) -> None:
+    checks.check_not_additive(row)
+    checks_of_transforms.check_forward_mode_raises(row, row.samples()[0])
+
+
+@every_dtype
+@every_row
+def test_every_layout_keeps_form_and_values(row: Row, dtype: torch.dtype) -> None:
+    checks_of_transforms.check_form(row, dtype)
+
+
+def test_the_table_is_not_empty_and_has_both_kinds() -> None:
+    kinds = {(row.op.name, row.is_linear) for row in ROWS}
+    assert {("clamp", True), ("clamp", False), ("relu", True), ("replace_grad", True)} <= kinds

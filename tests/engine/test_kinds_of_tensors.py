@@ -1,0 +1,186 @@
+"""Tensors that are not plain: meta, fake, subclasses; and modes that watch."""
+
+from typing import Any
+
+import pseudograd as pg
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+RULES = ["zero", "inward", "sign", "identity", "leaky", "elastic", "inverting"]
+every_rule = pytest.mark.parametrize("rule", RULES)
+VALUES = [-2.0, -1.0, 0.0, 1.0, 2.0]
+GRAD = [1.0, -1.0, 2.0, -2.0, -3.0]
+
+
+def _expected(rule: str) -> list[float]:
+    x = torch.tensor(VALUES, requires_grad=True)
+    pg.clamp(x, -1, 1, rule=rule).backward(torch.tensor(GRAD))
+    return x.grad.tolist()
+
+
+@every_rule
+def test_meta_tensors_have_shapes(rule: str) -> None:
+    x = torch.empty(2, 3, device="meta", dtype=torch.float16, requires_grad=True)
+    low = torch.empty(3, device="meta", dtype=torch.float16, requires_grad=True)
+    y = pg.clamp(x, low, 1.0, rule=rule)
+    y.sum().backward()
+    assert (y.shape, y.dtype, y.device.type) == ((2, 3), torch.float16, "meta")
+    assert (x.grad.shape, x.grad.device.type, low.grad.shape) == ((2, 3), "meta", (3,))
+
+
+@every_rule
+def test_fake_tensors(rule: str) -> None:
+    with FakeTensorMode():
+        x = torch.empty(4, 5, requires_grad=True)
+        y = pg.clamp(x, -1, 1, rule=rule)
+        y.sum().backward()
+    assert x.grad.shape == y.shape == (4, 5)
+
+
+class Logged(Tensor):
+    """A subclass that only takes part in __torch_function__."""
+
+    seen: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@every_rule
+def test_a_torch_function_subclass_stays_one(rule: str) -> None:
+    x = torch.tensor(VALUES).as_subclass(Logged).requires_grad_()
+    y = pg.clamp(x, -1, 1, rule=rule)
+    assert type(y) is Logged
+    y.backward(torch.tensor(GRAD).as_subclass(Logged))
+    assert x.grad.tolist() == _expected(rule)
+
+
+class Wrapped(Tensor):
+    """A wrapper whose every operation goes through __torch_dispatch__, and that has no storage of its own."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Wrapped":
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def opened(value: Any) -> Any:
+            return value.inner if isinstance(value, Wrapped) else value
+
+        out = func(*tree_map(opened, args), **tree_map(opened, kwargs or {}))
+        return tree_map(lambda value: Wrapped(value) if isinstance(value, Tensor) else value, out)
+
+
+@every_rule
+def test_a_torch_dispatch_wrapper_gets_formulas(rule: str) -> None:
+    """out= kernels would write into a tensor without storage."""
+    x = Wrapped(torch.tensor(VALUES)).requires_grad_()
+    y = pg.clamp(x, -1, 1, rule=rule)
+    assert isinstance(y, Wrapped)
+    y.backward(Wrapped(torch.tensor(GRAD)))
+    assert x.grad.inner.tolist() == _expected(rule)
+
+
+@every_rule
+def test_a_wrapped_grad_alone_gets_formulas(rule: str) -> None:
+    x = torch.tensor(VALUES, requires_grad=True)
+    y = pg.clamp(x, -1, 1, rule=rule)
+    (found,) = torch.autograd.grad(y, x, Wrapped(torch.tensor(GRAD)))
+    assert getattr(found, "inner", found).tolist() == _expected(rule)
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@every_rule
+def test_a_dispatch_mode_sees_only_plain_operations(rule: str) -> None:
+    x = torch.tensor(VALUES, requires_grad=True)
+    with Counting() as mode:
+        pg.clamp(x, -1, 1, rule=rule).backward(torch.tensor(GRAD))
+    assert x.grad.tolist() == _expected(rule)
+    assert "clamp" in mode.ops
+    assert not {"hardtanh_backward", "threshold_backward"} & set(mode.ops)
+
+
+@every_rule
+def test_make_fx_traces_forward_and_backward(rule: str) -> None:
+    def gradient(x: Tensor, grad: Tensor) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad(pg.clamp(leaf, -1, 1, rule=rule), leaf, grad)[0]
+
+    traced = make_fx(gradient)(torch.tensor([0.0] * 5), torch.tensor([1.0] * 5))
+    assert traced(torch.tensor(VALUES), torch.tensor(GRAD)).tolist() == _expected(rule)
+
+
+def test_export_shows_one_clamp() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return pg.clamp(x, -1, 1)
+
+    program = torch.export.export(Model(), (torch.zeros(3),))
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called == ["aten.clamp.default"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_jit_trace_of_the_forward() -> None:
+    traced = torch.jit.trace(lambda x: pg.clamp(x, -1, 1), torch.zeros(3))
+    assert "aten::clamp" in str(traced.graph)
+    assert traced(torch.tensor([-2.0, 0.0, 2.0])).tolist() == [-1, 0, 1]
+
+
+@every_rule
+def test_autocast_changes_nothing(rule: str) -> None:
+    x = torch.tensor(VALUES, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = pg.clamp(x, -1, 1, rule=rule)
+    assert y.dtype is torch.float32
+    y.backward(torch.tensor(GRAD))
+    assert x.grad.tolist() == _expected(rule)
+
+
+def test_autocast_hands_us_half_precision_and_takes_the_gradient_back() -> None:
+    weight = torch.eye(2, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = pg.clamp(torch.tensor([[3.0, 0.5]]) @ weight, -1, 1)
+    assert y.dtype is torch.bfloat16
+    y.sum().backward()
+    assert weight.grad.dtype is torch.float32
+    assert weight.grad.tolist() == [[3, 3], [0.5, 0.5]]
+
+
+def test_inference_tensors_pass() -> None:
+    with torch.inference_mode():
+        x = torch.tensor(VALUES)
+        assert pg.clamp(x, -1, 1).is_inference()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        pg.clamp(x, torch.tensor(-1.0, requires_grad=True))
+
+
+def test_forward_mode_of_mixed_dtypes_has_the_form_of_the_result() -> None:
+    """x is single, the bound double: so is the result, and so must its tangent be."""
+    high = torch.ones(3, dtype=torch.float64)
+    y, tangent = torch.func.jvp(lambda x: pg.clamp(x, max=high, rule="zero"), (torch.zeros(3),), (torch.ones(3),))
+    assert y.dtype is tangent.dtype is torch.float64
+    assert tangent.tolist() == [1, 1, 1]

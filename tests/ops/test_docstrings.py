@@ -1,0 +1,53 @@
+"""The examples in docstrings run and print what they say."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pseudograd
+import pseudograd.analysis
+import pseudograd.ops
+import pytest
+import torch
+
+MODULES = [
+    f"{package.__name__}.{found.name}"
+    for package in (pseudograd.ops, pseudograd.analysis)
+    for found in pkgutil.iter_modules(package.__path__)
+] + ["pseudograd.rules"]
+# Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.
+EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
+
+
+def _documented() -> dict[str, object]:
+    """Every public function and class method of the package's own modules that has a docstring."""
+    found: dict[str, object] = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for key, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == name and not key.startswith("_") and value.__doc__:
+                found[f"{name}.{key}"] = value
+    return found
+
+
+WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(inspect.cleandoc(f.__doc__ or ""))}
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
+def test_example_runs(name: str) -> None:
+    function = WITH_EXAMPLE[name]
+    found = EXAMPLE.search(inspect.cleandoc(function.__doc__ or ""))
+    assert found is not None
+    names = {**vars(inspect.getmodule(function)), "torch": torch}
+    test = doctest.DocTestParser().get_doctest(found[1], names, name, name, 0)
+    assert test.examples
+    printed: list[str] = []
+    result = doctest.DocTestRunner().run(test, out=printed.append)
+    assert result.failed == 0, "".join(printed)
+
+
+def test_every_public_op_has_an_example() -> None:
+    functions = {getattr(pseudograd, name) for name in pseudograd.__all__ if inspect.isfunction(getattr(pseudograd, name))}
+    assert functions <= set(WITH_EXAMPLE.values())

@@ -1,0 +1,62 @@
+"""The names people already use mean what they mean where people use them."""
+
+import pseudograd as pg
+import pytest
+import torch
+from torch import Tensor
+
+X = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+
+
+def _gradient(f: object, grad: float) -> list[float]:
+    return pg.gradient(f, X, grad).tolist()
+
+
+SAME = {
+    "clamp_with_grad": (pg.clamp_with_grad, {"rule": "inward"}),
+    "ClampWithGrad.apply": (pg.ClampWithGrad.apply, {"rule": "inward"}),
+    "clamp_with_grad_proposed": (pg.clamp_with_grad_proposed, {"rule": "sign"}),
+    "clamp_with_grad2": (pg.clamp_with_grad2, {"rule": "sign"}),
+    "ClampWithGradProposed.apply": (pg.ClampWithGradProposed.apply, {"rule": "sign"}),
+    "ClampWithGrad2.apply": (pg.ClampWithGrad2.apply, {"rule": "sign"}),
+    "ClampWithGradThatWorks.apply": (pg.ClampWithGradThatWorks.apply, {"rule": "zero", "edge": "closed"}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("grad", [1.0, -1.0, 0.0])
+def test_familiar_clamp(name: str, grad: float) -> None:
+    familiar, how = SAME[name]
+    assert torch.equal(familiar(X, -1, 1), torch.clamp(X, -1, 1))
+    assert _gradient(lambda x: familiar(x, -1, 1), grad) == _gradient(lambda x: pg.clamp(x, -1, 1, **how), grad)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_one_bound_may_be_none(name: str) -> None:
+    familiar, how = SAME[name]
+    assert _gradient(lambda x: familiar(x, None, 1), 1.0) == _gradient(lambda x: pg.clamp(x, None, 1, **how), 1.0)
+    assert _gradient(lambda x: familiar(x, min=-1), 1.0) == _gradient(lambda x: pg.clamp(x, -1, **how), 1.0)
+    with pytest.raises(ValueError, match="one of min and max must be given"):
+        familiar(X, None, None)
+
+
+def test_what_they_give() -> None:
+    assert _gradient(lambda x: pg.ClampWithGrad.apply(x, -1, 1), 1.0) == [0, 1, 1, 1, 1]
+    assert _gradient(lambda x: pg.ClampWithGrad.apply(x, -1, 1), -1.0) == [-1, -1, -1, -1, 0]
+    assert _gradient(lambda x: pg.ClampWithGradProposed.apply(x, -1, 1), -3.0) == [-1, -3, -3, -3, 1]
+    assert _gradient(lambda x: pg.ClampWithGradThatWorks.apply(x, -1, 1), -3.0) == [0, -3, -3, -3, 0]
+
+
+def test_names_that_are_one() -> None:
+    assert pg.clamp_with_grad2 is pg.clamp_with_grad_proposed
+    assert pg.ClampWithGrad2 is pg.ClampWithGradProposed
+    assert pg.get_gradient is pg.gradient
+    assert pg.ReplaceGrad.apply is pg.replace_grad
+    assert not any(issubclass(c, torch.autograd.Function) for c in (pg.ClampWithGrad, pg.ClampWithGrad2, pg.ReplaceGrad))
+
+
+def test_replace_grad_apply() -> None:
+    soft = torch.tensor([0.25, 0.75], requires_grad=True)
+    y: Tensor = pg.ReplaceGrad.apply(soft.round(), soft)
+    y.backward(torch.tensor([2.0, 3.0]))
+    assert (y.tolist(), soft.grad.tolist()) == ([0, 1], [2, 3])

@@ -1,0 +1,139 @@
+"""The report folder: whole or not at all, self-contained, and every number in a sentence computed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from pseudograd.report import Results, check_folder, sentences, write
+from pseudograd.report.write import FolderError
+
+
+@pytest.fixture(scope="session")
+def folder(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(results, tmp_path_factory.mktemp("out") / "report").parent
+
+
+def test_the_folder_holds_the_page_the_figures_and_the_numbers(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    figures = {
+        "retarget-1.png",
+        "retarget-2.png",
+        "canvas-1.png",
+        "canvas-2.png",
+        "basin.png",
+        "curve-1.png",
+        "curve-2.png",
+    }
+    assert names == figures | {"index.html", "results.json"}
+    assert all(path.stat().st_size > 1000 for path in folder.iterdir())
+
+
+def test_the_page_needs_nothing_from_outside(folder: Path) -> None:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    sources = re.findall(r'(?:src|href)="([^"]{0,40})', page)
+    assert len(sources) == 7
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
+
+
+def test_the_page_opens_and_closes_as_promised(folder: Path) -> None:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h[12]>([^<]+)</h[12]>", page)
+    assert headings[0] == "Same picture. Same loss. One backward rule changed."
+    assert headings[-1] == "When you do not need us"
+
+
+def test_results_are_json_without_nan_and_hold_what_was_measured(folder: Path, results: Results) -> None:
+    stored = json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    for task, worlds in results.tasks.items():
+        for world, by_variant in worlds.items():
+            for name, measured in by_variant.items():
+                row = stored["tasks"][task]["worlds"][world][name]
+                for key, value in measured.numbers.items():
+                    assert row[key] == value or (row[key] is None and value != value)
+
+
+def test_no_digit_in_a_template_outside_its_placeholders() -> None:
+    for name, template in sentences.TEMPLATES.items():
+        words = "".join(literal for literal, *_ in Formatter().parse(template))
+        assert not re.search(r"\d", words), name
+    page = Path(sentences.__file__).with_name("page.html").read_text(encoding="utf-8")
+    text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\d", text)
+
+
+def test_verdicts_follow_the_numbers(results: Results) -> None:
+    changed = copy.copy(results)
+    changed.tasks = copy.deepcopy(results.tasks)
+    world = changed.tasks["retarget"]["plain"]
+    world["inward"].numbers["psnr"] = 1.25
+    told = " ".join(sentences.verdicts("retarget", changed))
+    assert "plain: inward ends at 1.2 dB and does not beat" in told
+    assert "better than inward here: no clamp (49.9 dB)" in told
+    assert "plain: inward ends at 38.6 dB, 31.7 dB above the better" in " ".join(
+        sentences.verdicts("retarget", results)
+    )
+
+
+def test_what_beats_us_is_named(results: Results) -> None:
+    told = " ".join(sentences.verdicts("retarget", results))
+    row = {name: measured.numbers["psnr"] for name, measured in results.tasks["retarget"]["plain"].items()}
+    for name, value in row.items():
+        if value > row["inward"] + 0.05:
+            assert f"{name} ({value:.1f} dB)" in told
+    assert "project was as good or better here (from black and over-exposed)" in " ".join(
+        sentences.when_not_to(results)
+    )
+
+
+def test_an_older_report_is_replaced_and_nothing_else(results: Results, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    write(results, out)
+    (out / "basin.png").write_text("old")
+    write(results, out)
+    assert (out / "basin.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(
+        FolderError, match=r"compare: --out must be empty, new, or an older report, got .* Choose another"
+    ):
+        check_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    file.write_text("mine")
+    with pytest.raises(FolderError, match="--out must be a folder"):
+        check_folder(file)
+    with pytest.raises(FolderError, match="--out must lie where files can be written"):
+        check_folder(file / "below")
+    assert file.read_text() == "mine"
+
+
+def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report"
+    write(results, out)
+    before = (out / "index.html").read_bytes()
+
+    def no_space(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.modules["pseudograd.report.write"], "_page", no_space)
+    for target in (out, tmp_path / "new"):
+        with pytest.raises(FolderError, match="No space left on device: nothing was changed there"):
+            write(results, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert (out / "index.html").read_bytes() == before
