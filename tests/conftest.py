@@ -9,7 +9,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)")
+    parser.addoption(
+        "--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -59,6 +59,19 @@ def _requires_grad(inputs: tuple[Any, ...]) -> bool:
     return False
 
 
+def unscriptable(function: Any) -> Any:
+    """Decorator: torch.jit.script raises our error instead of a remark on our source. TorchScript has no custom backward."""
+
+    def refuse() -> None:
+        raise NotImplementedError(
+            f"{function.__name__}: torch.jit.script must not be used, TorchScript cannot hold a custom backward. "
+            "Use torch.compile to train, torch.export or torch.jit.trace for inference."
+        )
+
+    function.__prepare_scriptable__ = refuse  # torch.jit.script calls it before it reads any source
+    return function
+
+
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
@@ -68,8 +81,8 @@ def _remember(
     """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like."""
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept])
     others = [None if isinstance(value, Tensor) else value for value in kept]
-    # Kept inputs tell their own form; only what is not kept needs a note.
-    due = None if kept is inputs else [_form(value) for value in inputs]
+    # Kept inputs tell their own form; only what is not kept needs a note. (Dynamo on torch 2.8 cannot compare tuples by `is`.)
+    due = None if not _is_compiling() and kept is inputs else [_form(value) for value in inputs]
     ctx.state = call, kernel, others, due  # one attribute: each costs 0.1 us
 
 

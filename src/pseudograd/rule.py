@@ -134,13 +134,18 @@ def register(op: Op) -> Op:
 
 
 def call_of(spec: tuple[Any, ...]) -> Call:
-    """The call that `spec` names."""
+    """The call that `spec` names; remembered, except under a compiler, which must not see the memory change."""
+    if is_compiling():
+        return _call_named(*spec)
     found = _by_spec.get(spec)
     if found is None:
-        op_name, rule_name, parameters, maximize = spec
-        op = OPS[op_name]
-        found = _by_spec[spec] = Call(op, op.rules[rule_name], dict(parameters), maximize)
+        found = _by_spec[spec] = _call_named(*spec)
     return found
+
+
+def _call_named(op_name: str, rule_name: str, parameters: tuple[tuple[str, Any], ...], maximize: bool) -> Call:
+    op = OPS[op_name]
+    return Call(op, op.rules[rule_name], dict(parameters), maximize)
 
 
 def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
@@ -164,7 +169,7 @@ def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
 
 
 def chosen(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
-    """`choose`, looked up: one dictionary read on every call but the first. Under a compiler nothing is remembered."""
+    """`choose`, looked up: one dictionary read on every call but the first; not under a compiler, as in `call_of`."""
     if is_compiling():
         return choose(op, rule, edge, maximize)
     key = (op.name, rule, edge, maximize)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from pseudograd import engine, kernels
 from pseudograd.rule import OPS, Op, Rule, chosen
-from torch import Tensor
 
 CLAMP = OPS["clamp"]
 
@@ -54,25 +55,40 @@ BROKEN: dict[str, Rule] = {
     "all zeros": with_x("zero", lambda g, *_: torch.zeros_like(g)),
     "nothing blocked": with_x("zero", lambda g, grad, *_: grad),
     "sign branch dropped": with_x("inward", _zeroed(lambda grad, x, y: x != y)),
-    "the other sign blocked": with_x("inward", lambda g, grad, x, lo, hi, y: torch.where((x - y) * grad > 0, 0.0, grad)),
-    "only one side blocked": with_x("inward", lambda g, grad, x, lo, hi, y: torch.where((x > y) & (grad < 0), 0.0, grad)),
+    "the other sign blocked": with_x(
+        "inward", lambda g, grad, x, lo, hi, y: torch.where((x - y) * grad > 0, 0.0, grad)
+    ),
+    "only one side blocked": with_x(
+        "inward", lambda g, grad, x, lo, hi, y: torch.where((x > y) & (grad < 0), 0.0, grad)
+    ),
     "product instead of comparison": with_x("inward", lambda g, grad, x, *r: grad * (grad * (x - r[-1]) >= 0)),
     "product with an underflow only": with_x(
         "inward", lambda g, grad, x, *r: torch.where(grad * (x - r[-1]) < 0, 0.0, grad)
     ),
     "closed where open is meant": with_x("zero", lambda g, grad, x, lo, hi, y: torch.where(x == y, grad, g)),
     "open where closed is meant": with_x(
-        "zero", lambda g, grad, x, lo, hi, y: torch.where((x == lo) | (x == hi), 0.0, g) if lo is not None and hi is not None else g
+        "zero",
+        lambda g, grad, x, lo, hi, y: (
+            torch.where((x == lo) | (x == hi), 0.0, g) if lo is not None and hi is not None else g
+        ),
     ),
     "NaN blocked": with_x("zero", _no_nan_bug),
-    "NaN grad blocked": with_x("inward", lambda g, *_: torch.nan_to_num(g, nan=0.0, posinf=torch.inf, neginf=-torch.inf)),
+    "NaN grad blocked": with_x(
+        "inward", lambda g, *_: torch.nan_to_num(g, nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    ),
     "infinite grad cut down": with_x("identity", lambda g, *_: g.clamp(-1e4, 1e4)),
     "0 gets a direction": with_x("sign", lambda g, grad, x, lo, hi, y: torch.where(grad == 0, 1.0, g)),
     "size of grad kept": with_x("sign", lambda g, grad, x, lo, hi, y: torch.where(x != y, grad.abs() * g, g)),
     "bounds get nothing": with_bounds("zero", lambda lo, hi, x, y: (None, None)),
-    "bounds swapped": with_bounds("inward", lambda lo, hi, x, y: (hi, lo) if lo is not None and hi is not None else (lo, hi)),
-    "edge of min lost": with_bounds("zero", lambda lo, hi, x, y: (None if lo is None else torch.where(x < y, lo, 0.0), hi)),
-    "edge of max counted twice": with_bounds("zero", lambda lo, hi, x, y: (lo, None if hi is None else torch.where(x == y, 2 * hi, hi))),
+    "bounds swapped": with_bounds(
+        "inward", lambda lo, hi, x, y: (hi, lo) if lo is not None and hi is not None else (lo, hi)
+    ),
+    "edge of min lost": with_bounds(
+        "zero", lambda lo, hi, x, y: (None if lo is None else torch.where(x < y, lo, 0.0), hi)
+    ),
+    "edge of max counted twice": with_bounds(
+        "zero", lambda lo, hi, x, y: (lo, None if hi is None else torch.where(x == y, 2 * hi, hi))
+    ),
     "saves nothing": replaced("inward", keeps=lambda wants, **_: ()),
     "saves too much": replaced("identity", keeps=lambda wants, **_: ("x", "min", "max")),
     "claims to be linear": replaced("inward", is_linear=lambda **_: True),
@@ -89,7 +105,12 @@ def broken_op(name: str, rule: Rule, **changes: Any) -> Op:
         return engine.run(chosen(op, rule, edge, maximize), x, min, max)
 
     op = dataclasses.replace(
-        CLAMP, name=f"broken: {name}", family=f"broken: {name}", rules={**CLAMP.rules, rule.name: rule}, public=public, **changes
+        CLAMP,
+        name=f"broken: {name}",
+        family=f"broken: {name}",
+        rules={**CLAMP.rules, rule.name: rule},
+        public=public,
+        **changes,
     )
     return op
 

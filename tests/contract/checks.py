@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
-from pseudograd.rule import Sample
 from torch import Tensor
+
+from pseudograd.rule import Sample
 
 from .compare import assert_same_bits, assert_same_values
 from .gradients import (

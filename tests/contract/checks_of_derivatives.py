@@ -22,7 +22,9 @@ def check_double_backward(row: Row) -> None:
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
         for index in range(grad.numel()):
             point = tuple(v[index].item() if isinstance(v, Tensor) else v for v in inputs)
-            tested += _check_point(row, tensors, point, grad[index].item(), [s[index].item() for s in second], sample.name)
+            tested += _check_point(
+                row, tensors, point, grad[index].item(), [s[index].item() for s in second], sample.name
+            )
     assert tested > 50
 
 
@@ -48,8 +50,11 @@ def _weights(row: Row, inputs: tuple[Any, ...]) -> list[float]:
     return [weight for weight, value in zip(WEIGHTS, inputs, strict=False) if isinstance(value, Tensor)]
 
 
-def _check_point(row: Row, tensors: list[int], point: tuple[Any, ...], grad: float, found: list[float], name: str) -> int:
+def _check_point(
+    row: Row, tensors: list[int], point: tuple[Any, ...], grad: float, found: list[float], name: str
+) -> int:
     """One point: compare each derivative with the central difference if the two one-sided ones agree. Returns how many did."""
+
     def scalar(values: tuple[Any, ...], g: float) -> float:
         first = row.reference(values, g, torch.float64)
         return sum(WEIGHTS[k] * first[k] for k in tensors)
@@ -83,4 +88,6 @@ def check_second_derivative_is_finite_everywhere(row: Row) -> None:
             wrong = ~second.isfinite()
             where = int(wrong.nonzero()[0]) if wrong.any() else 0
             shown = [v[where].item() if isinstance(v, Tensor) else v for v in kept]
-            assert not wrong.any(), f"{row}, {sample.name}: derivative {position} at {shown}, grad={grad[keep][where].item()}"
+            assert not wrong.any(), (
+                f"{row}, {sample.name}: derivative {position} at {shown}, grad={grad[keep][where].item()}"
+            )

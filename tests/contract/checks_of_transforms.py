@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from pseudograd.rule import Sample
 from torch import Tensor
+
+from pseudograd.rule import Sample
 
 from . import transforms
 from .checks import plain
@@ -110,7 +111,9 @@ def torch_inputs(row: Row, sample: Sample, dtype: torch.dtype) -> tuple[Any, ...
     inputs = sample.build(dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     count = shape.numel() // 2 * 2
-    return tuple(v.expand(shape).reshape(-1)[:count].reshape(1, 2, -1, 1) if isinstance(v, Tensor) else v for v in inputs)
+    return tuple(
+        v.expand(shape).reshape(-1)[:count].reshape(1, 2, -1, 1) if isinstance(v, Tensor) else v for v in inputs
+    )
 
 
 def _gradients(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -3,7 +3,12 @@
 import torch
 from torch import Tensor
 
-_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:

@@ -82,13 +82,20 @@ def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor
         v.expand(shape).reshape(-1).tolist() if isinstance(v, Tensor) else [None if v is None else fl(v)] * grad.numel()
         for v in inputs
     ]
-    found = [row.reference(values, g, grad.dtype) for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)]
+    found = [
+        row.reference(values, g, grad.dtype) for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
+    ]
     kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
     return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]
 
 
 def assert_equals_reference(
-    found: Gradients, expected: list[Tensor], inputs: tuple[Any, ...], grad: Tensor, what: str, subnormals_may_pass: bool = False
+    found: Gradients,
+    expected: list[Tensor],
+    inputs: tuple[Any, ...],
+    grad: Tensor,
+    what: str,
+    subnormals_may_pass: bool = False,
 ) -> None:
     """No difference on any pair. Where a fused kernel ran, a subnormal grad may pass instead of being blocked."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}

@@ -1,14 +1,15 @@
 """Every row of the table with everything that can be varied: op, rule, parameters, edge, maximize. New rows appear by themselves."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
-import pseudograd  # noqa: F401  (fills the table)
 import pytest
 import torch
-from pseudograd.rule import OPS, Op, Rule, RuleChoice, Sample
 from torch import Tensor
+
+import pseudograd  # noqa: F401  (fills the table)
+from pseudograd.rule import OPS, Op, Rule, RuleChoice, Sample
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -63,7 +64,7 @@ def rounding_to(dtype: torch.dtype) -> Any:
 
 
 def _rounder(dtype: torch.dtype) -> Any:
-    @lru_cache(maxsize=None)
+    @cache
     def fl(value: float) -> float:
         return torch.tensor(value, dtype=torch.float64).to(dtype).item()
 

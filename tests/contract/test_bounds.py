@@ -1,10 +1,11 @@
 """Gradients to tensor bounds: true, whole, and at the edge what x does not get."""
 
-import pseudograd as pg
 import pytest
 import torch
-from pseudograd.rule import OPS
 from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.rule import OPS
 
 EDGES, NAMES = OPS["clamp"].edges, list(OPS["clamp"].rules)
 # x, min, max: inside, below, above, at min, at max, both, crossed on each side and at either bound.
@@ -58,7 +59,10 @@ def test_at_the_edge_the_bound_gets_what_x_does_not(rule: str) -> None:
         assert to_max == [0, rest, 0, rest]
 
 
-@pytest.mark.parametrize(("grad", "to_x", "to_min", "to_max"), [(1.0, [0, 1, 0], [1, 0, 1], [0, 0, 0]), (-1.0, [-1, 0, 0], [0, 0, -1], [0, -1, 0])])
+@pytest.mark.parametrize(
+    ("grad", "to_x", "to_min", "to_max"),
+    [(1.0, [0, 1, 0], [1, 0, 1], [0, 0, 0]), (-1.0, [-1, 0, 0], [0, 0, -1], [0, -1, 0])],
+)
 def test_projected_blocks_at_the_bound_what_points_out(grad: float, to_x: list, to_min: list, to_max: list) -> None:
     """At min, at max, and at both (where everything points out)."""
     rows = CASES[[3, 4, 5]]
@@ -112,7 +116,12 @@ def test_numbers_and_tensors_mean_the_same(rule: str) -> None:
     x = torch.linspace(-3, 3, 64).repeat(2)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         found = []
-        for low, high in ((-0.3, 0.7), (_as(-0.3, dtype), 0.7), (-0.3, _as(0.7, dtype)), (_as(-0.3, dtype), _as(0.7, dtype))):
+        for low, high in (
+            (-0.3, 0.7),
+            (_as(-0.3, dtype), 0.7),
+            (-0.3, _as(0.7, dtype)),
+            (_as(-0.3, dtype), _as(0.7, dtype)),
+        ):
             leaf = x.to(dtype).requires_grad_()
             found += torch.autograd.grad(pg.clamp(leaf, low, high, rule=rule), leaf, grad.to(dtype))
         for other in found[1:]:

@@ -59,7 +59,9 @@ def test_compiled_alone(row: Row) -> None:
     assert_same_values(compiled(x), f(x), "forward, not recording")
     leaf = x.clone().requires_grad_()
     assert_same_values(compiled(leaf), f(x), "forward, recording")
-    assert_same_values(transforms.by_backward(compiled, x, grad), transforms.by_backward(f, x, grad), "gradient", x=x, grad=grad)
+    assert_same_values(
+        transforms.by_backward(compiled, x, grad), transforms.by_backward(f, x, grad), "gradient", x=x, grad=grad
+    )
 
 
 @pytest.mark.parametrize("row", COMPILED)

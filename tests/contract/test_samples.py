@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from pseudograd.rule import OPS, Op, Sample
 from torch import Tensor
+
+from pseudograd.rule import OPS, Op, Sample
 
 from .rows import DTYPES, tensors_of
 
@@ -19,7 +20,9 @@ NUMBERS = {
 
 
 def _number_samples(op: Op) -> list[Sample]:
-    return [sample for sample in op.samples() if not any(isinstance(v, Tensor) for v in sample.build(torch.float32)[1:])]
+    return [
+        sample for sample in op.samples() if not any(isinstance(v, Tensor) for v in sample.build(torch.float32)[1:])
+    ]
 
 
 @pytest.mark.parametrize("op", CLAMPS, ids=lambda op: op.name)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+
 from pseudograd import kernels
 from pseudograd.rule import OPS, Op
 

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pseudograd
 import pytest
+
+import pseudograd
 
 ROOT = Path(pseudograd.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -42,7 +43,9 @@ def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> Non
 
 
 @pytest.mark.parametrize(
-    "order", ["import torch._dynamo, pseudograd as pg", "import pseudograd as pg, torch._dynamo"], ids=["before", "after"]
+    "order",
+    ["import torch._dynamo, pseudograd as pg", "import pseudograd as pg, torch._dynamo"],
+    ids=["before", "after"],
 )
 def test_dynamo_learns_of_us_whoever_comes_first(order: str) -> None:
     program = (
@@ -123,5 +126,16 @@ def test_rules_are_pure() -> None:
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
-        assert not called & {"clamp", "clip", "minimum", "maximum", "min", "max", "relu", "item", "tolist", "backward"}, path
+        assert not called & {
+            "clamp",
+            "clip",
+            "minimum",
+            "maximum",
+            "min",
+            "max",
+            "relu",
+            "item",
+            "tolist",
+            "backward",
+        }, path
         assert not [name for name in called if name.endswith("_") and not name.startswith("_")], path

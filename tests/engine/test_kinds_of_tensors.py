@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +9,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+import pseudograd as pg
 
 RULES = ["zero", "inward", "sign", "identity", "leaky", "elastic", "inverting"]
 every_rule = pytest.mark.parametrize("rule", RULES)

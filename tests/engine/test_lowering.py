@@ -1,18 +1,19 @@
 """Which lowering runs in which context: the table at the head of engine.py."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pseudograd as pg
 import pytest
 import torch
-from pseudograd import engine, kernels
 from torch import Tensor
 from torch.autograd import forward_ad
 
+import pseudograd as pg
+from pseudograd import engine, kernels
+
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What ran, in order: the lowerings' forwards, the kernels and the formula."""
     seen: list[str] = []
 
@@ -38,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return kernel
 
     monkeypatch.setattr(kernels, "find", found)
-    yield seen
+    return seen
 
 
 def _x() -> Tensor:
@@ -51,7 +52,11 @@ def _clamp(x: Tensor, **how: Any) -> Tensor:
 
 def test_not_recording_is_torch_s_own_op(calls: list[str]) -> None:
     x = _x()
-    for call in (lambda: _clamp(x.detach()), lambda: _no_grad(lambda: _clamp(x)), lambda: _inference(lambda: _clamp(x))):
+    for call in (
+        lambda: _clamp(x.detach()),
+        lambda: _no_grad(lambda: _clamp(x)),
+        lambda: _inference(lambda: _clamp(x)),
+    ):
         y = call()
         assert y.grad_fn is None
         assert y.tolist() == [-1, 0, 1]
@@ -147,7 +152,9 @@ def test_compiling_is_the_compiled_lowering() -> None:
         return graph
 
     torch.compile(_clamp, backend=backend, fullgraph=True)(_x())
-    torch.compile(lambda x: torch.func.grad(lambda x: _clamp(x).sum())(x), backend=backend, fullgraph=True)(_x().detach())
+    torch.compile(lambda x: torch.func.grad(lambda x: _clamp(x).sum())(x), backend=backend, fullgraph=True)(
+        _x().detach()
+    )
     plain, functional = (graph.print_readable(print_output=False) for graph in graphs)
     assert "autograd_function_apply" in plain
     assert "_in_graph" in functional

@@ -2,10 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pseudograd as pg
 import torch
-from pseudograd.rule import OPS
 from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.rule import OPS
 
 RULES = list(OPS["clamp"].rules)
 

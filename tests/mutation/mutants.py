@@ -49,7 +49,14 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
                 mutated = _Replace(target, changed).visit(mutated)
             ast.fix_missing_locations(mutated)
             line = getattr(node, "lineno", 0)
-            yield Mutant(file, functions.get(id(node), "module"), line, ast.unparse(node), ast.unparse(changed), ast.unparse(mutated))
+            yield Mutant(
+                file,
+                functions.get(id(node), "module"),
+                line,
+                ast.unparse(node),
+                ast.unparse(changed),
+                ast.unparse(mutated),
+            )
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -65,14 +72,21 @@ def _changes(node: ast.AST) -> Iterator[Callable[[ast.AST], ast.AST]]:
         for index, op in enumerate(node.ops):
             if type(op) in COMPARISONS:
                 yield lambda target, index=index: _with_comparison(target, index)
-    elif isinstance(node, ast.BoolOp):
-        yield _with_other_connective
-    elif isinstance(node, ast.BinOp) and type(node.op) in CONNECTIVES and not _is_a_type(node):
+    elif isinstance(node, ast.BoolOp) or (
+        isinstance(node, ast.BinOp) and type(node.op) in CONNECTIVES and not _is_a_type(node)
+    ):
         yield _with_other_connective
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
         yield lambda target: target.operand
     elif isinstance(node, ast.Call) and _called(node) in WHERE and len(node.args) == 3:
         yield _with_swapped_branches
+
+
+def _is_connective(node: ast.AST) -> bool:
+    """`and`, `or`; `&`, `|` between values."""
+    if isinstance(node, ast.BinOp):
+        return type(node.op) in CONNECTIVES and not _is_a_type(node)
+    return isinstance(node, ast.BoolOp)
 
 
 def _is_a_type(node: ast.BinOp) -> bool:

@@ -2,73 +2,230 @@
 
 from collections.abc import Callable
 
-import pseudograd as pg
 import pytest
 import torch
+
+import pseudograd as pg
 
 X = torch.tensor([0.5, 2.0])
 NAN = float("nan")
 
 CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] = {
-    "no bound": (lambda: pg.clamp(X), ValueError, ("clamp: one of min and max must be given", "got None for both", "Give at least one")),
+    "no bound": (
+        lambda: pg.clamp(X),
+        ValueError,
+        ("clamp: one of min and max must be given", "got None for both", "Give at least one"),
+    ),
     "no bound of clamp_": (lambda: pg.clamp_(X.clone()), ValueError, ("clamp_: one of min and max",)),
-    "no bound of hardtanh": (lambda: pg.hardtanh(X, None, None), TypeError, ("hardtanh: min_val must be a number, got None", "Use clamp")),
-    "tensor bound of hardtanh": (lambda: pg.hardtanh(X, -1, X), TypeError, ("hardtanh: max_val must be a number, got a Tensor",)),
-    "no lower bound": (lambda: pg.lower_bound(X, None), ValueError, ("lower_bound: bound must be a number or a tensor, got None",)),
-    "no upper bound": (lambda: pg.upper_bound(X, None), ValueError, ("upper_bound: bound must be a number or a tensor, got None",)),
-    "min > max": (lambda: pg.clamp(X, 1.0, -1.0), ValueError, ("clamp: min must not exceed max", "got min=1.0 and max=-1.0", "Swap them or drop one.")),
-    "min > max of hardtanh": (lambda: pg.hardtanh(X, 1, -1), ValueError, ("hardtanh: min_val must not exceed max_val", "min_val=1", "max_val=-1")),
+    "no bound of hardtanh": (
+        lambda: pg.hardtanh(X, None, None),
+        TypeError,
+        ("hardtanh: min_val must be a number, got None", "Use clamp"),
+    ),
+    "tensor bound of hardtanh": (
+        lambda: pg.hardtanh(X, -1, X),
+        TypeError,
+        ("hardtanh: max_val must be a number, got a Tensor",),
+    ),
+    "no lower bound": (
+        lambda: pg.lower_bound(X, None),
+        ValueError,
+        ("lower_bound: bound must be a number or a tensor, got None",),
+    ),
+    "no upper bound": (
+        lambda: pg.upper_bound(X, None),
+        ValueError,
+        ("upper_bound: bound must be a number or a tensor, got None",),
+    ),
+    "min > max": (
+        lambda: pg.clamp(X, 1.0, -1.0),
+        ValueError,
+        ("clamp: min must not exceed max", "got min=1.0 and max=-1.0", "Swap them or drop one."),
+    ),
+    "min > max of hardtanh": (
+        lambda: pg.hardtanh(X, 1, -1),
+        ValueError,
+        ("hardtanh: min_val must not exceed max_val", "min_val=1", "max_val=-1"),
+    ),
     "NaN min": (lambda: pg.clamp(X, NAN, 1), ValueError, ("clamp: min must not be NaN, got nan", "Use None")),
     "NaN max": (lambda: pg.clamp(X, 0, NAN), ValueError, ("clamp: max must not be NaN",)),
     "NaN bound": (lambda: pg.lower_bound(X, NAN), ValueError, ("lower_bound: bound must not be NaN",)),
     "NaN upper": (lambda: pg.upper_bound(X, NAN), ValueError, ("upper_bound: bound must not be NaN",)),
-    "too large for the dtype": (lambda: pg.clamp(X.half(), -1e6, 1), ValueError, ("clamp: min must fit torch.float16, got -1000000.0", "wider dtype")),
+    "too large for the dtype": (
+        lambda: pg.clamp(X.half(), -1e6, 1),
+        ValueError,
+        ("clamp: min must fit torch.float16, got -1000000.0", "wider dtype"),
+    ),
     "no number": (lambda: pg.clamp(X, "0", 1), TypeError, ("clamp: min must be a number, a tensor or None, got '0'",)),
-    "complex number": (lambda: pg.clamp(X, 0, 1j), TypeError, ("clamp: max must be a number, a tensor or None, got 1j",)),
-    "complex x": (lambda: pg.clamp(X + 0j, 0, 1), TypeError, ("clamp: x must be real, got torch.complex64", "call x.real first")),
+    "complex number": (
+        lambda: pg.clamp(X, 0, 1j),
+        TypeError,
+        ("clamp: max must be a number, a tensor or None, got 1j",),
+    ),
+    "complex x": (
+        lambda: pg.clamp(X + 0j, 0, 1),
+        TypeError,
+        ("clamp: x must be real, got torch.complex64", "call x.real first"),
+    ),
     "complex bound": (lambda: pg.clamp(X, X + 0j), TypeError, ("clamp: min must be real",)),
     "no tensor": (lambda: pg.clamp([1.0], 0, 1), TypeError, ("clamp: x must be a tensor, got [1.0]", "torch.tensor")),
     "no tensor of relu": (lambda: pg.relu(1.0), TypeError, ("relu: x must be a tensor, got 1.0",)),
-    "shape": (lambda: pg.clamp(X, torch.zeros(3)), ValueError, ("clamp: min must broadcast with x of shape (2,), got (3,)", "Reshape or expand")),
+    "shape": (
+        lambda: pg.clamp(X, torch.zeros(3)),
+        ValueError,
+        ("clamp: min must broadcast with x of shape (2,), got (3,)", "Reshape or expand"),
+    ),
     "shape of max": (lambda: pg.clamp(X, 0, torch.zeros(2, 3)), ValueError, ("clamp: max must broadcast with x",)),
-    "larger bound in place": (lambda: pg.clamp_(X.clone(), torch.zeros(3, 2)), ValueError, ("clamp_: min must broadcast to x of shape (2,), got (3, 2)",)),
-    "longer bound in place": (lambda: pg.clamp_(X[:1].clone(), 0, torch.ones(2)), ValueError, ("clamp_: max must broadcast to x of shape (1,)",)),
-    "device": (lambda: pg.clamp(X, torch.zeros(2, device="meta")), ValueError, ("clamp: min must be on cpu, the device of x, got 'meta'", "Call .to('cpu') first")),
+    "larger bound in place": (
+        lambda: pg.clamp_(X.clone(), torch.zeros(3, 2)),
+        ValueError,
+        ("clamp_: min must broadcast to x of shape (2,), got (3, 2)",),
+    ),
+    "longer bound in place": (
+        lambda: pg.clamp_(X[:1].clone(), 0, torch.ones(2)),
+        ValueError,
+        ("clamp_: max must broadcast to x of shape (1,)",),
+    ),
+    "device": (
+        lambda: pg.clamp(X, torch.zeros(2, device="meta")),
+        ValueError,
+        ("clamp: min must be on cpu, the device of x, got 'meta'", "Call .to('cpu') first"),
+    ),
     "unknown rule": (
         lambda: pg.clamp(X, 0, 1, rule="inwards"),
         ValueError,
-        ("clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero", "got 'inwards'", "Did you mean 'inward'?"),
+        (
+            "clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero",
+            "got 'inwards'",
+            "Did you mean 'inward'?",
+        ),
     ),
     "unknown rule is a KeyError too": (lambda: pg.clamp(X, 0, 1, rule="inwards"), KeyError, ("rule must be one of",)),
     "no name": (lambda: pg.clamp(X, 0, 1, rule=None), ValueError, ("clamp: rule must be one of", "got None")),
-    "unhashable rule": (lambda: pg.clamp(X, 0, 1, rule=["zero"]), ValueError, ("clamp: rule must be one of", "got ['zero']")),
-    "unknown edge": (lambda: pg.clamp(X, 0, 1, edge="close"), ValueError, ("clamp: edge must be one of closed, half, open, projected, got 'close'", "Did you mean 'closed'?")),
+    "unhashable rule": (
+        lambda: pg.clamp(X, 0, 1, rule=["zero"]),
+        ValueError,
+        ("clamp: rule must be one of", "got ['zero']"),
+    ),
+    "unknown edge": (
+        lambda: pg.clamp(X, 0, 1, edge="close"),
+        ValueError,
+        ("clamp: edge must be one of closed, half, open, projected, got 'close'", "Did you mean 'closed'?"),
+    ),
     "no edge": (lambda: pg.clamp(X, 0, 1, edge=None), ValueError, ("clamp: edge must be one of", "got None")),
-    "maximize": (lambda: pg.clamp(X, 0, 1, rule="sign", maximize="yes"), TypeError, ("clamp: maximize must be True or False, got 'yes'",)),
-    "elastic with one bound": (lambda: pg.clamp(X, min=0, rule="elastic"), ValueError, ("clamp: rule must be one that works with a single bound, got 'elastic'", "max - min", "rule='inward'")),
-    "inverting with one bound": (lambda: pg.clamp(X, max=0, rule="inverting"), ValueError, ("single bound, got 'inverting'",)),
-    "elastic relu": (lambda: pg.relu(X, rule="elastic"), ValueError, ("relu: rule must be one that works with a single bound",)),
-    "parameter 0": (lambda: pg.rules.leaky(0.0), ValueError, ("leaky: slope must be finite and above 0, got 0.0", "The default is 0.1")),
-    "negative parameter": (lambda: pg.rules.elastic(-1), ValueError, ("elastic: width must be finite and above 0, got -1",)),
+    "maximize": (
+        lambda: pg.clamp(X, 0, 1, rule="sign", maximize="yes"),
+        TypeError,
+        ("clamp: maximize must be True or False, got 'yes'",),
+    ),
+    "elastic with one bound": (
+        lambda: pg.clamp(X, min=0, rule="elastic"),
+        ValueError,
+        ("clamp: rule must be one that works with a single bound, got 'elastic'", "max - min", "rule='inward'"),
+    ),
+    "inverting with one bound": (
+        lambda: pg.clamp(X, max=0, rule="inverting"),
+        ValueError,
+        ("single bound, got 'inverting'",),
+    ),
+    "elastic relu": (
+        lambda: pg.relu(X, rule="elastic"),
+        ValueError,
+        ("relu: rule must be one that works with a single bound",),
+    ),
+    "parameter 0": (
+        lambda: pg.rules.leaky(0.0),
+        ValueError,
+        ("leaky: slope must be finite and above 0, got 0.0", "The default is 0.1"),
+    ),
+    "negative parameter": (
+        lambda: pg.rules.elastic(-1),
+        ValueError,
+        ("elastic: width must be finite and above 0, got -1",),
+    ),
     "infinite parameter": (lambda: pg.rules.elastic(width=torch.inf), ValueError, ("finite and above 0, got inf",)),
     "NaN parameter": (lambda: pg.rules.leaky(NAN), ValueError, ("finite and above 0, got nan",)),
-    "parameter of the wrong kind": (lambda: pg.rules.leaky("0.1"), TypeError, ("leaky: slope must be a number, got '0.1'",)),
+    "parameter of the wrong kind": (
+        lambda: pg.rules.leaky("0.1"),
+        TypeError,
+        ("leaky: slope must be a number, got '0.1'",),
+    ),
     "boolean parameter": (lambda: pg.rules.leaky(True), TypeError, ("leaky: slope must be a number, got True",)),
-    "parameter of another rule": (lambda: pg.rules.inward(slope=0.1), TypeError, ("inward: parameters must be absent, got 'slope'",)),
-    "x_forward no tensor": (lambda: pg.replace_grad(1.0, X), TypeError, ("replace_grad: x_forward must be a tensor, got 1.0",)),
-    "x_backward no tensor": (lambda: pg.replace_grad(X, None), TypeError, ("replace_grad: x_backward must be a tensor, got None",)),
-    "integer x_forward": (lambda: pg.replace_grad(X.long(), X), TypeError, ("replace_grad: x_forward must be floating point, got torch.int64", "Integers carry no gradient")),
-    "integer x_backward": (lambda: pg.replace_grad(X, X.long()), TypeError, ("replace_grad: x_backward must be floating point, got torch.int64",)),
-    "real and complex": (lambda: pg.replace_grad(X, X + 0j), TypeError, ("replace_grad: x_backward must be as torch.float32, real or complex, got torch.complex64",)),
-    "shape of x_backward": (lambda: pg.replace_grad(torch.zeros(5, 4), torch.zeros(5, 3)), ValueError, ("replace_grad: x_backward must broadcast to x_forward of shape (5, 4), got (5, 3)",)),
-    "larger x_backward": (lambda: pg.replace_grad(X, torch.zeros(1, 2)), ValueError, ("replace_grad: x_backward must broadcast to",)),
-    "x_backward elsewhere": (lambda: pg.replace_grad(X, torch.zeros(2, device="meta")), ValueError, ("replace_grad: x_backward must be on cpu, the device of x_forward",)),
-    "hard is no function": (lambda: pg.straight_through(1), TypeError, ("straight_through: hard must be a function, got 1",)),
-    "soft is no function": (lambda: pg.straight_through(torch.sign, 1), TypeError, ("straight_through: soft must be a function, got 1",)),
-    "backward is no function": (lambda: pg.surrogate(backward=None), TypeError, ("surrogate: backward must be a function, got None",)),
-    "gradient of integers": (lambda: pg.gradient(torch.sin, torch.arange(3)), TypeError, ("gradient: x must be a floating-point tensor", "call x.float() first")),
-    "gradient of a number": (lambda: pg.gradient(torch.sin, 1.0), TypeError, ("gradient: x must be a floating-point tensor, got 1.0",)),
-    "no gradient in integers": (lambda: pg.gradient(lambda x: x.long(), X), TypeError, ("gradient: f must return a floating-point tensor",)),
+    "parameter of another rule": (
+        lambda: pg.rules.inward(slope=0.1),
+        TypeError,
+        ("inward: parameters must be absent, got 'slope'",),
+    ),
+    "x_forward no tensor": (
+        lambda: pg.replace_grad(1.0, X),
+        TypeError,
+        ("replace_grad: x_forward must be a tensor, got 1.0",),
+    ),
+    "x_backward no tensor": (
+        lambda: pg.replace_grad(X, None),
+        TypeError,
+        ("replace_grad: x_backward must be a tensor, got None",),
+    ),
+    "integer x_forward": (
+        lambda: pg.replace_grad(X.long(), X),
+        TypeError,
+        ("replace_grad: x_forward must be floating point, got torch.int64", "Integers carry no gradient"),
+    ),
+    "integer x_backward": (
+        lambda: pg.replace_grad(X, X.long()),
+        TypeError,
+        ("replace_grad: x_backward must be floating point, got torch.int64",),
+    ),
+    "real and complex": (
+        lambda: pg.replace_grad(X, X + 0j),
+        TypeError,
+        ("replace_grad: x_backward must be as torch.float32, real or complex, got torch.complex64",),
+    ),
+    "shape of x_backward": (
+        lambda: pg.replace_grad(torch.zeros(5, 4), torch.zeros(5, 3)),
+        ValueError,
+        ("replace_grad: x_backward must broadcast to x_forward of shape (5, 4), got (5, 3)",),
+    ),
+    "larger x_backward": (
+        lambda: pg.replace_grad(X, torch.zeros(1, 2)),
+        ValueError,
+        ("replace_grad: x_backward must broadcast to",),
+    ),
+    "x_backward elsewhere": (
+        lambda: pg.replace_grad(X, torch.zeros(2, device="meta")),
+        ValueError,
+        ("replace_grad: x_backward must be on cpu, the device of x_forward",),
+    ),
+    "hard is no function": (
+        lambda: pg.straight_through(1),
+        TypeError,
+        ("straight_through: hard must be a function, got 1",),
+    ),
+    "soft is no function": (
+        lambda: pg.straight_through(torch.sign, 1),
+        TypeError,
+        ("straight_through: soft must be a function, got 1",),
+    ),
+    "backward is no function": (
+        lambda: pg.surrogate(backward=None),
+        TypeError,
+        ("surrogate: backward must be a function, got None",),
+    ),
+    "gradient of integers": (
+        lambda: pg.gradient(torch.sin, torch.arange(3)),
+        TypeError,
+        ("gradient: x must be a floating-point tensor", "call x.float() first"),
+    ),
+    "gradient of a number": (
+        lambda: pg.gradient(torch.sin, 1.0),
+        TypeError,
+        ("gradient: x must be a floating-point tensor, got 1.0",),
+    ),
+    "no gradient in integers": (
+        lambda: pg.gradient(lambda x: x.long(), X),
+        TypeError,
+        ("gradient: f must return a floating-point tensor",),
+    ),
 }
 
 

@@ -6,11 +6,12 @@ import inspect
 import pkgutil
 import re
 
+import pytest
+import torch
+
 import pseudograd
 import pseudograd.analysis
 import pseudograd.ops
-import pytest
-import torch
 
 MODULES = [
     f"{package.__name__}.{found.name}"
@@ -49,5 +50,7 @@ def test_example_runs(name: str) -> None:
 
 
 def test_every_public_op_has_an_example() -> None:
-    functions = {getattr(pseudograd, name) for name in pseudograd.__all__ if inspect.isfunction(getattr(pseudograd, name))}
+    functions = {
+        getattr(pseudograd, name) for name in pseudograd.__all__ if inspect.isfunction(getattr(pseudograd, name))
+    }
     assert functions <= set(WITH_EXAMPLE.values())

@@ -1,9 +1,10 @@
 """The names people already use mean what they mean where people use them."""
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
+
+import pseudograd as pg
 
 X = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
 
@@ -52,7 +53,9 @@ def test_names_that_are_one() -> None:
     assert pg.ClampWithGrad2 is pg.ClampWithGradProposed
     assert pg.get_gradient is pg.gradient
     assert pg.ReplaceGrad.apply is pg.replace_grad
-    assert not any(issubclass(c, torch.autograd.Function) for c in (pg.ClampWithGrad, pg.ClampWithGrad2, pg.ReplaceGrad))
+    assert not any(
+        issubclass(c, torch.autograd.Function) for c in (pg.ClampWithGrad, pg.ClampWithGrad2, pg.ReplaceGrad)
+    )
 
 
 def test_replace_grad_apply() -> None:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
+
+import pseudograd as pg
 
 from ..contract.compare import assert_same_bits, assert_same_values
 
@@ -113,7 +114,10 @@ def test_under_functorch(rule: str) -> None:
 
     expected = torch.func.grad(loss(pg.clamp))(x)
     assert torch.equal(torch.func.grad(loss(pg.clamp_))(x), expected)
-    assert torch.equal(torch.func.vmap(torch.func.grad(loss(pg.clamp_)))(x[None]), torch.func.vmap(torch.func.grad(loss(pg.clamp)))(x[None]))
+    assert torch.equal(
+        torch.func.vmap(torch.func.grad(loss(pg.clamp_)))(x[None]),
+        torch.func.vmap(torch.func.grad(loss(pg.clamp)))(x[None]),
+    )
 
 
 @pytest.mark.parametrize("rule", ["inward", "identity"])

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+import pseudograd as pg
 
 ERA_OF_OPEN_EDGES = (2, 14)
 IS_OPEN = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= ERA_OF_OPEN_EDGES
@@ -40,7 +41,9 @@ def test_tensor_bounds_and_their_gradients(which: str) -> None:
     elif which == "min":
         _assert_same(lambda x, a: pg.clamp(x, a, rule="zero", edge=edge), lambda x, a: torch.clamp(x, min=a), X, low)
     else:
-        _assert_same(lambda x, b: pg.clamp(x, max=b, rule="zero", edge=edge), lambda x, b: torch.clamp(x, max=b), X, high)
+        _assert_same(
+            lambda x, b: pg.clamp(x, max=b, rule="zero", edge=edge), lambda x, b: torch.clamp(x, max=b), X, high
+        )
 
 
 def test_crossed_tensor_bounds() -> None:
@@ -66,7 +69,9 @@ def test_the_documented_defaults() -> None:
     """clamp lets through what leads back; lower_bound and upper_bound too."""
     ones = torch.ones_like(X)
     assert pg.gradient(lambda x: pg.clamp(x, -1, 1), X).tolist() == torch.where(X < -1, 0.0, ones).tolist()
-    assert pg.gradient(lambda x: pg.clamp(x, -1, 1, maximize=True), X).tolist() == torch.where(X > 1, 0.0, ones).tolist()
+    assert (
+        pg.gradient(lambda x: pg.clamp(x, -1, 1, maximize=True), X).tolist() == torch.where(X > 1, 0.0, ones).tolist()
+    )
     assert pg.gradient(lambda x: pg.lower_bound(x, -1), X).tolist() == torch.where(X < -1, 0.0, ones).tolist()
     assert pg.gradient(lambda x: pg.upper_bound(x, 1), X, -1.0).tolist() == torch.where(X > 1, 0.0, -ones).tolist()
     assert pg.gradient(lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.25)), X)[0].item() == 0.25

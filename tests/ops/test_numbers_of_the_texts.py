@@ -1,9 +1,10 @@
 """The numbers that the texts this project grew out of print, and what they do not say: the edge decides some of them."""
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
+
+import pseudograd as pg
 
 
 def _leaf(*values: float) -> Tensor:
@@ -12,7 +13,11 @@ def _leaf(*values: float) -> Tensor:
 
 @pytest.mark.parametrize(
     ("edge", "a_grad", "b_grad"),
-    [("closed", [1, 2, 1, 0], [1, 2, 3, 0]), ("open", [0, 2, 1, 0], [0, 2, 3, 0]), ("half", [0.5, 2, 1, 0], [0.5, 2, 3, 0])],
+    [
+        ("closed", [1, 2, 1, 0], [1, 2, 3, 0]),
+        ("open", [0, 2, 1, 0], [0, 2, 3, 0]),
+        ("half", [0.5, 2, 1, 0], [0.5, 2, 3, 0]),
+    ],
 )
 def test_product_through_a_clamp(edge: str, a_grad: list[float], b_grad: list[float]) -> None:
     """a[0] * b[0] = 1 lies exactly on min: only there do the edges differ."""

@@ -1,9 +1,10 @@
 """replace_grad, straight_through, surrogate."""
 
-import pseudograd as pg
 import pytest
 import torch
 from torch import Tensor
+
+import pseudograd as pg
 
 
 def _leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -40,7 +41,7 @@ def test_requires_grad_iff_x_backward_does() -> None:
 
 def test_result_cannot_be_changed_in_place() -> None:
     y = pg.replace_grad(torch.rand(3), _leaf(3))
-    with pytest.raises(RuntimeError, match="(?i)view.*modified inplace|inplace"):
+    with pytest.raises(RuntimeError, match=r"(?i)view.*inplace"):
         y.add_(1)
 
 
@@ -64,7 +65,9 @@ def test_forward_mode_has_the_form_of_the_result() -> None:
     """A tangent in double for a result in half, and one that is broadcast."""
     hard = torch.rand(2, 3, dtype=torch.float16)
     tangent = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    y, forward = torch.func.jvp(lambda soft: pg.replace_grad(hard, soft), (torch.rand(3, dtype=torch.float64),), (tangent,))
+    y, forward = torch.func.jvp(
+        lambda soft: pg.replace_grad(hard, soft), (torch.rand(3, dtype=torch.float64),), (tangent,)
+    )
     assert forward.dtype is y.dtype is torch.float16
     assert forward.tolist() == [[1, 2, 3]] * 2
 

@@ -182,6 +182,5 @@ def _axes() -> Axes:
         raise ImportError(
             "plot: matplotlib must be installed, got none. Run pip install 'pseudograd[report]'."
         ) from error
-    axes = pyplot.gca()
-    axes.figure.set_layout_engine("constrained")  # room for the legend below
-    return axes
+    pyplot.gcf().set_layout_engine("constrained")  # room for the legend below
+    return pyplot.gca()

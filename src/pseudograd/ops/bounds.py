@@ -75,6 +75,7 @@ def _check_number(op: str, name: str, bound: Any, x: Tensor) -> None:
             raise ValueError(must(op, name, f"fit {x.dtype}", bound, "Use None for no bound, or a wider dtype"))
 
 
+@engine.unscriptable
 def clamp(
     x: Tensor,
     min: Bound = None,
@@ -131,6 +132,7 @@ def _of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
     return min, max
 
 
+@engine.unscriptable
 def clamp_(
     x: Tensor,
     min: Bound = None,
@@ -168,6 +170,7 @@ def clamp_(
     return x.copy_(engine.run(call, kept, min, max))
 
 
+@engine.unscriptable
 def lower_bound(
     x: Tensor, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
 ) -> Tensor:
@@ -197,6 +200,7 @@ def _check_given(op: str, bound: object) -> None:
         raise ValueError(must(op, "bound", "be a number or a tensor", None))
 
 
+@engine.unscriptable
 def upper_bound(
     x: Tensor, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
 ) -> Tensor:
@@ -221,6 +225,7 @@ def upper_bound(
     return _bounded(UPPER_BOUND, x, (None, bound), ("min", "bound"), rule, edge, maximize)
 
 
+@engine.unscriptable
 def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
     """max(x, 0), by default with torch's own gradient.
 
@@ -241,6 +246,7 @@ def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bo
     return _bounded(RELU, x, (0.0, None), ("min", "max"), rule, edge, maximize)
 
 
+@engine.unscriptable
 def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
     """min(max(x, 0), 6), by default with torch's own gradient.
 
@@ -261,6 +267,7 @@ def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: b
     return _bounded(RELU6, x, (0.0, 6.0), ("min", "max"), rule, edge, maximize)
 
 
+@engine.unscriptable
 def hardtanh(
     x: Tensor,
     min_val: float = -1.0,

@@ -28,6 +28,7 @@ def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tu
     return None, grad
 
 
+@engine.unscriptable
 def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
     """The value of `x_forward`, with all gradient going to `x_backward`.
 
