@@ -1,9 +1,10 @@
-"""The command line: `pseudograd rules` and `pseudograd compare`."""
+"""The command line: `pseudograd rules`, `pseudograd compare` and `pseudograd doctor`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import os
 import sys
@@ -53,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("pseudograd-report"), metavar="FOLDER", help="default: %(default)s"
     )
     compare.set_defaults(run=_compare)
+    doctor = commands.add_parser("doctor", help="what the installed torch does at a bound, and which kernels run")
+    doctor.add_argument("--json", action="store_true", help="the findings as JSON")
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -165,6 +169,17 @@ def _require_report_extras() -> None:
         raise ImportError(
             f"compare: {', '.join(missing)} must be installed, got none. Run pip install 'pseudograd[report]'."
         )
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from .doctor import examine, text
+
+    findings = examine()
+    print(json.dumps(findings, indent=1) if options.json else text(findings))
+    return 0
 
 
 if __name__ == "__main__":

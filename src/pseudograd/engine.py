@@ -8,6 +8,7 @@
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
 | compiling                                                        | PseudogradCompiled: the formula alone           |
+| exporting while recording                                        | torch's own op, and a warning                   |
 | compiling over functorch                                         | PseudogradFunctional through allow_in_graph     |
 
 No mechanism of torch is right everywhere: setup_context costs 17 us a call, Dynamo refuses a jvp, and torch.compile over functorch
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -49,7 +51,23 @@ def run(call: Call, *inputs: Any) -> Tensor:
         return _in_graph(call.spec, *inputs) if _is_compiling() else PseudogradFunctional.apply(call.spec, *inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.op.forward(*inputs)
-    return PseudogradCompiled.apply(call.spec, *inputs) if _is_compiling() else _apply_eager(call, *inputs)
+    if not _is_compiling():
+        return _apply_eager(call, *inputs)
+    return _export(call, inputs) if torch.compiler._is_exporting_flag else PseudogradCompiled.apply(call.spec, *inputs)
+
+
+def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
+    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained.
+
+    With strict=True Dynamo traces this call, and no warning can leave a trace.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        warnings.warn(
+            f"{call.label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
+            "gradient. Export under torch.no_grad() for inference, or train the original.",
+            stacklevel=2,
+        )
+    return call.op.forward(*inputs)
 
 
 def _requires_grad(inputs: tuple[Any, ...]) -> bool:

@@ -20,15 +20,15 @@ from .gradients import (
 from .rows import Row, requiring_grad, tensors_of
 
 
-def _two_tensors(x: Tensor, min: Any, max: Any) -> Tensor:
-    """torch.clamp refuses one number with one tensor; a full tensor of x's dtype says the same."""
+def of_one_kind(x: Tensor, min: Any, max: Any) -> tuple[Any, Any]:
+    """torch.clamp refuses one number with one tensor; a 0-d tensor of x's dtype says the same."""
     if isinstance(min, Tensor) != isinstance(max, Tensor) and min is not None and max is not None:
-        min, max = (b if isinstance(b, Tensor) else torch.full_like(x, b) for b in (min, max))
-    return torch.clamp(x, min, max)
+        min, max = (b if isinstance(b, Tensor) else x.new_full((), b) for b in (min, max))
+    return min, max
 
 
 PLAIN_TORCH = {
-    "clamp": _two_tensors,
+    "clamp": lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),
     "lower_bound": torch.clamp,
     "upper_bound": torch.clamp,
     "relu": lambda x, min, max: torch.relu(x),
@@ -144,12 +144,17 @@ def check_saved(row: Row) -> None:
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
             wants = tuple(_asks(v) for v in leaves)
             names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
-            kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names and isinstance(v, Tensor)]
+            kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names]
+            given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
             saved = saved_by(row, leaves)
-            assert sum(t.nbytes for t in saved) == sum(t.nbytes for t in kept), sample.name
-            if row.rule.name in SAVES_NOTHING and len(tensors_of(tuple(v for v in leaves if _asks(v)))) == 1:
+            new = [t for t in saved if t.data_ptr() not in given]
+            assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, sample.name
+            assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
+            # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
+            beside = [v for v in kept if isinstance(v, float)] if any(isinstance(v, Tensor) for v in kept[1:]) else []
+            assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{sample.name}: a copy was saved"
+            if row.rule.name in SAVES_NOTHING and sum(wants) == 1:
                 assert saved == [], sample.name
-            assert {t.data_ptr() for t in saved} == {t.data_ptr() for t in kept}, f"{sample.name}: a copy was saved"
             with torch.no_grad():
                 assert saved_by(row, leaves) == []
 

@@ -1,6 +1,6 @@
 """Every row of the table with everything that can be varied: op, rule, parameters, edge, maximize. New rows appear by themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -95,7 +95,7 @@ every_other_row = pytest.mark.parametrize("row", OTHER_ROWS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
-def tensors_of(inputs: tuple[Any, ...]) -> list[Tensor]:
+def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
     return [value for value in inputs if isinstance(value, Tensor)]
 
 

@@ -8,7 +8,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 EDGES, NAMES = OPS["clamp"].edges, list(OPS["clamp"].rules)
-# x, min, max: inside, below, above, at min, at max, both, crossed on each side and at either bound.
+# x, min, max: inside, below, above, at min, at max, both, crossed on each side and at either bound, one point from both sides.
 CASES = torch.tensor(
     [
         (0.0, -1.0, 1.0),
@@ -22,6 +22,8 @@ CASES = torch.tensor(
         (3.0, 1.0, -1.0),
         (1.0, 1.0, -1.0),
         (-1.0, 1.0, -1.0),
+        (0.0, 0.5, 0.5),
+        (1.0, 0.5, 0.5),
     ]
 )
 
@@ -43,8 +45,8 @@ def test_zero_loses_nothing_and_counts_nothing_twice(edge: str, value: float, ma
 @pytest.mark.parametrize("rule", NAMES)
 def test_what_was_replaced_goes_to_the_bound_that_replaced_it(rule: str) -> None:
     _, to_min, to_max = _gradients(*CASES.T, torch.ones(len(CASES)), rule=rule, edge="closed")
-    assert to_min.tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    assert to_max.tolist() == [0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 0]
+    assert to_min.tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert to_max.tolist() == [0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky", "elastic"])

@@ -93,3 +93,20 @@ def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     expected = torch.tensor([0, 1, 0, 1], dtype=dtype)
     assert_same_values(transforms.by_backward(f, x, torch.ones_like(x)), expected, "eager")
     assert_same_values(transforms.by_backward(_compiled(f), x, torch.ones_like(x)), expected, "compiled")
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("rule", ["zero", "inward"])
+def test_compiled_bounds_get_their_summed_gradients(rule: str, dynamic: bool) -> None:
+    import pseudograd as pg
+
+    def f(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return pg.clamp(x, low, high, rule=rule)
+
+    leaves = [torch.linspace(-2, 2, 10).reshape(2, 5), torch.tensor([[-1.0], [-0.5]]), torch.tensor(1.0)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    grad = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]).repeat(2, 1)
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    found = torch.autograd.grad(compiled(*leaves), leaves, grad)
+    for ours, eager in zip(found, torch.autograd.grad(f(*leaves), leaves, grad), strict=True):
+        assert_same_values(ours, eager, "gradient")

@@ -2,6 +2,8 @@
 
 import torch
 
+import pseudograd as pg
+
 from . import checks, checks_of_transforms
 from .rows import ROWS, Row, every_dtype, every_linear_row, every_other_row, every_row
 
@@ -35,3 +37,22 @@ def test_every_layout_keeps_form_and_values(row: Row, dtype: torch.dtype) -> Non
 def test_the_table_is_not_empty_and_has_both_kinds() -> None:
     kinds = {(row.op.name, row.is_linear) for row in ROWS}
     assert {("clamp", True), ("clamp", False), ("relu", True), ("replace_grad", True)} <= kinds
+
+
+def test_second_derivatives_by_functorch() -> None:
+    """Forward over reverse where the rule is linear, reverse over reverse for every rule."""
+    x = torch.tensor([-2.0, -1.0, -0.5, 0.0, 1.0, 2.0])
+    weight = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+
+    def of_squares(rule: str) -> object:
+        return lambda x: pg.clamp(x, -1, 1, rule=rule).square().sum()
+
+    assert torch.func.hessian(of_squares("zero"))(x).diagonal().tolist() == [0, 2, 2, 2, 2, 0]
+    for rule in ("zero", "inward", "sign", "leaky", "elastic", "inverting"):
+        found = torch.func.jacrev(torch.func.grad(of_squares(rule)))(x)
+        assert torch.equal(found, torch.autograd.functional.hessian(of_squares(rule), x)), rule
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda x: (pg.clamp(x, -1, 1, rule="elastic") * weight).sum())(x).sum()
+
+    assert torch.func.grad(first)(x).tolist() == [0.5, 0, 0, 0, 0, 0.5]

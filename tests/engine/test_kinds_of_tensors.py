@@ -185,3 +185,28 @@ def test_forward_mode_of_mixed_dtypes_has_the_form_of_the_result() -> None:
     y, tangent = torch.func.jvp(lambda x: pg.clamp(x, max=high, rule="zero"), (torch.zeros(3),), (torch.ones(3),))
     assert y.dtype is tangent.dtype is torch.float64
     assert tangent.tolist() == [1, 1, 1]
+
+
+def test_export_while_recording_warns_that_the_rule_is_dropped() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return pg.clamp(x * self.weight, -1, 1)
+
+    with pytest.warns(UserWarning, match="clamp/inward: torch.export keeps the values and drops the rule"):
+        program = torch.export.export(Model(), (torch.zeros(3),), strict=False)
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called[-1] == "aten.clamp.default"
+    assert not [name for name in called if "seudograd" in name]
+
+
+@pytest.mark.parametrize(
+    "name", ["clamp", "clamp_", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh", "replace_grad"]
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_jit_script_is_our_error(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"{name}: torch.jit.script must not be used.*Use torch.compile"):
+        torch.jit.script(getattr(pg, name))

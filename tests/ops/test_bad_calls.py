@@ -1,5 +1,6 @@
 """Every bad call gets our error: op, argument, requirement, what was given, and what to do."""
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -267,6 +268,15 @@ def test_a_bad_bound_fails_after_a_good_one_was_remembered() -> None:
         pg.clamp(X, position - 1100, 1)
     with pytest.raises(ValueError, match="must not exceed"):
         pg.clamp(X, 3, 1)
+
+
+def test_an_error_survives_a_process_boundary() -> None:
+    """Workers send their errors pickled."""
+    with pytest.raises(ValueError, match="rule must be one of") as caught:
+        pg.clamp(X, 0, 1, rule="inwards")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is type(caught.value)
+    assert str(again) == str(caught.value)
 
 
 def test_maximize_must_be_a_bool_whatever_was_called_before() -> None:

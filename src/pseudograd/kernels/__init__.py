@@ -55,4 +55,14 @@ def find(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> Kernel
     return None
 
 
+def status() -> list[dict[str, str]]:
+    """Which families of kernels run, and why the others do not."""
+    served = ", ".join(sorted({f"{family}/{rule}" for family, rule in _kernels}))
+    return [
+        {"kernel": "portable", "state": "active", "why": f"fused ATen calls for {served}"},
+        {"kernel": "native", "state": "not active", "why": "not part of this build"},
+        {"kernel": "triton", "state": "not active", "why": "not part of this build"},
+    ]
+
+
 from . import portable  # noqa: E402, F401  (registers itself, last because it needs the table)

@@ -12,7 +12,7 @@ import torch
 
 from ..tasks import TASKS, Measured, variants
 from ..tasks.base import DEFAULT_RULES, Settings, unknown_task
-from ..torch_facts import edge_slopes, installed_era
+from ..torch_facts import FORMS, RULE_OF_ERA, installed_era, measure
 
 World = dict[str, Measured]  # by variant
 
@@ -62,6 +62,10 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _edges() -> dict[str, float]:
+    return {name: measure(form).x for name, form in FORMS.items()}
+
+
 def compare(
     tasks: Sequence[str] = tuple(TASKS),
     rules: Sequence[str] = DEFAULT_RULES,
@@ -75,7 +79,7 @@ def compare(
     if error := unknown_task(tasks, TASKS):
         raise error
     settings = settings or Settings()
-    results = Results(settings, tuple(rules), edges=edge_slopes(), era=installed_era())
+    results = Results(settings, tuple(rules), edges=_edges(), era=RULE_OF_ERA[installed_era()])
     plan = [
         (task, world, variant)
         for task in (TASKS[name] for name in dict.fromkeys(tasks))

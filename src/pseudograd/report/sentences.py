@@ -184,7 +184,7 @@ def when_not_to(results: Results) -> list[str]:
 
 
 def installed(results: Results) -> str:
-    return TEMPLATES["installed"].format(name=INSTALLED, era=results.era, slope=results.edges["clamp with a number"])
+    return TEMPLATES["installed"].format(name=INSTALLED, era=results.era, slope=results.edges["clamp(x, min=0)"])
 
 
 _VERDICTS: dict[str, Callable[[Results], list[str]]] = {
