@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import UnknownNameError, must
+from .errors import must, unknown_name
 from .rule import OPS, Op, Rule
 
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _rules(options: argparse.Namespace) -> int:
     if options.op is not None and options.op not in OPS:
-        raise UnknownNameError("rules", "op", tuple(OPS), options.op)
+        raise unknown_name("rules", "op", tuple(OPS), options.op)
     print(rules_text([OPS[options.op]] if options.op else list(OPS.values())))
     return 0
 

@@ -215,8 +215,9 @@ class PseudogradFunctional(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = call_of(inputs[0]), inputs[1:]
-        _remember(ctx, call, None, values, values)
-        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in values])
+        kept = _kept(call, values, tuple(isinstance(value, Tensor) for value in values))
+        _remember(ctx, call, None, values, kept)
+        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept])
         ctx.shape = output.shape
 
     @staticmethod

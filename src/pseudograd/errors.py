@@ -23,16 +23,19 @@ def shown(value: object) -> str:
 class UnknownNameError(ValueError, KeyError):
     """A name that is not in the table. Both a ValueError and a KeyError, so that either `except` finds it."""
 
-    def __init__(self, where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None) -> None:
-        names = sorted(allowed)
-        if hint is None:
-            close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
-            hint = f"Did you mean {close[0]!r}?" if close else None
-        text = must(where, argument, f"be one of {', '.join(names)}", got)
-        if hint:
-            text = f"{text} {hint}" if hint.endswith("?") else f"{text} {hint}."
-        super().__init__(text)
-        self.text = text
-
     def __str__(self) -> str:
-        return self.text
+        return str(self.args[0])  # KeyError would show its repr
+
+
+def unknown_name(
+    where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None
+) -> UnknownNameError:
+    """The error for `got`, with the closest allowed name unless there is a better hint."""
+    names = sorted(allowed)
+    text = must(where, argument, f"be one of {', '.join(names)}", got)
+    close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
+    if hint:
+        text = f"{text} {hint}."
+    elif close:
+        text = f"{text} Did you mean {close[0]!r}?"
+    return UnknownNameError(text)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .errors import UnknownNameError, must
+from .errors import UnknownNameError, must, unknown_name
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -161,15 +161,15 @@ def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
         parameters[key] = value
     if op.edges:
         if edge not in op.edges:
-            raise UnknownNameError(op.name, "edge", op.edges, edge)
+            raise unknown_name(op.name, "edge", op.edges, edge)
         parameters["edge"] = edge
-    if not isinstance(maximize, bool):
-        raise TypeError(must(op.name, "maximize", "be True or False", maximize))
     return Call(op, row, parameters, maximize)
 
 
 def chosen(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
     """`choose`, looked up: one dictionary read on every call but the first; not under a compiler, as in `call_of`."""
+    if maximize is not True and maximize is not False:  # before the memory, where 1 would be found as True
+        raise TypeError(must(op.name, "maximize", "be True or False", maximize))
     if is_compiling():
         return choose(op, rule, edge, maximize)
     key = (op.name, rule, edge, maximize)
@@ -186,7 +186,7 @@ def rule_named(name: str, **given: float) -> RuleChoice:
     """A rule object by name, its parameters checked: finite numbers above 0."""
     row = next((op.rules[name] for op in OPS.values() if name in op.rules), None)
     if row is None:
-        raise UnknownNameError("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
+        raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
@@ -201,7 +201,7 @@ def _unknown_rule(op: Op, rule: object) -> UnknownNameError:
     asked = rule.name if isinstance(rule, RuleChoice) else rule
     translation = next((row.name for row in op.rules.values() if asked in row.translates), None)
     hint = f"{asked!r} is {translation!r} here" if translation else None
-    return UnknownNameError(op.name, "rule", tuple(op.rules), asked, hint)
+    return unknown_name(op.name, "rule", tuple(op.rules), asked, hint)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 LEVELS = [
     {"__main__"},
     {"cli"},
-    {"report"},
+    {"report", "doctor"},
     {"tasks", "diagnose", "rewrite", "nn", "optim"},
     {"analysis"},
     {"ops", "rules"},

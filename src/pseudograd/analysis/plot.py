@@ -58,7 +58,10 @@ def plot(
         >>> ax = plot(["zero", "inward"], -1, 1)  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    wanted = [f_or_rules] if isinstance(f_or_rules, (str, RuleChoice)) or callable(f_or_rules) else list(f_or_rules)
+    if isinstance(f_or_rules, (str, RuleChoice)) or not isinstance(f_or_rules, Sequence):
+        wanted: list[Any] = [f_or_rules]
+    else:
+        wanted = list(f_or_rules)
     if not wanted:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", f_or_rules))
     if min is None and max is None and any(isinstance(one, (str, RuleChoice)) for one in wanted):

@@ -44,20 +44,27 @@ def _leaky(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above
 
 
 def _elastic(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float) -> Tensor:
+    blocked = _blocked(grad, below, above)
     span = _span(min, max, grad)
     scale = rounded(rounded(width, grad) * span, grad)
-    share = torch.where(above, x - max, min - x) / scale
+    usable = _is_usable(span) & (scale < torch.inf)
+    distance = torch.where(blocked & usable, torch.where(above, x - max, min - x), 0.0)
+    share = distance / _or_one(scale, usable)
     share = torch.where(share < 1, share, 1.0)
-    usable = _is_usable(span, above) & _as_mask(scale < torch.inf, above) & (share > 0)
-    return torch.where(_blocked(grad, below, above), torch.where(usable, -grad * share, 0.0), grad)
+    return torch.where(blocked, -torch.where(share > 0, grad, 0.0) * share, grad)
 
 
 def _inverting(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
     span = _span(min, max, grad)
-    room = torch.where(grad < 0, max - x, x - min) / span
-    scaled = torch.where(room == 0, 0.0, grad * room)
-    scaled = torch.where((grad == 0) | (x != x), grad, scaled)
-    return torch.where(_is_usable(span, above), scaled, _inward(grad, x, min, max, below, above))
+    usable = (x == x) & _is_usable(span)
+    room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _or_one(span, _is_usable(span))
+    zero_times_inf = ((room == 0) & (grad.abs() == torch.inf)) | ((grad == 0) & (room.abs() == torch.inf))
+    scaled = torch.where(zero_times_inf, 0.0, grad) * torch.where(zero_times_inf, 0.0, room)
+    return torch.where(usable, scaled, _inward(grad, x, min, max, below, above))
+
+
+# In these two, `where` stands before each division and product, not after: a second derivative multiplies the branch that was not taken
+# by zero, and that must not meet an infinity.
 
 
 def _span(min: Any, max: Any, like: Tensor) -> Any:
@@ -65,9 +72,15 @@ def _span(min: Any, max: Any, like: Tensor) -> Any:
     return rounded(max - min, like)
 
 
-def _is_usable(span: Any, like: Tensor) -> Tensor:
-    """Positive and finite? As a mask, because bounds may be tensors."""
-    return _as_mask((span > 0) & (span < torch.inf), like)
+def _is_usable(span: Any) -> Any:
+    """Positive and finite? A bool for a number, a mask for a tensor."""
+    return (span > 0) & (span < torch.inf)
+
+
+def _or_one(divisor: Any, usable: Any) -> Any:
+    if isinstance(divisor, Tensor):
+        return torch.where(usable, divisor, 1.0)
+    return divisor if usable else 1.0
 
 
 # --- the edge, and the gradient to the bounds -----------------------------------------------------------------------

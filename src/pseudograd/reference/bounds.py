@@ -71,12 +71,14 @@ def _outside(
 
 def _inverting(x: Number, grad: Number, low: Number, high: Number, y: Number, fl: Round) -> Number:
     width = _usable_range(low, high, fl)
-    if math.isnan(x) or grad == 0:
+    if math.isnan(x):
         return grad
     if width is None:
         return 0.0 if _blocks(grad, x < y, x > y) else grad
     room = fl((fl(high - x) if grad < 0 else fl(x - low)) / width)
-    return fl(grad * room) if room != 0 else 0.0
+    if (room == 0 and math.isinf(grad)) or (grad == 0 and math.isinf(room)):
+        return 0.0
+    return fl(grad * room)
 
 
 def _at_the_edge(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round) -> tuple[Number, Number]:

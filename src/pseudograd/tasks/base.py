@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import UnknownNameError
+from ..errors import UnknownNameError, unknown_name
 from ..ops.bounds import CLAMP, clamp
 from ..rule import choose
 
@@ -88,4 +88,4 @@ def _of_rule(name: str) -> Variant:
 def unknown_task(names: Iterable[str], known: Iterable[str]) -> UnknownNameError | None:
     """The error for the first name that is no task."""
     known = tuple(known)
-    return next((UnknownNameError("compare", "task", known, name) for name in names if name not in known), None)
+    return next((unknown_name("compare", "task", known, name) for name in names if name not in known), None)
