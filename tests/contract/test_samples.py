@@ -44,8 +44,8 @@ def test_values_on_and_around_each_bound_and_at_the_ends_of_the_dtype(op: Op, dt
                 continue
             at = torch.tensor(bound, dtype=torch.float64).to(dtype)
             assert at.item() in values
-            assert any(at < v <= at + 0.25 for v in values)
-            assert any(at - 0.25 <= v < at for v in values)
+            assert any(at + 0.2 < v < at + 0.3 for v in values)
+            assert any(at - 0.3 < v < at - 0.2 for v in values)
             assert any(v >= at + 40 for v in values - {torch.inf, info.max})
             assert any(v <= at - 40 for v in values - {-torch.inf, info.min})
         assert {tiny, -tiny, info.tiny, -info.tiny, info.max, info.min, torch.inf, -torch.inf} <= values
@@ -74,7 +74,7 @@ def test_tensor_bounds_of_every_kind(name: str) -> None:
         _, low, high = samples["crossed"]
         assert bool((low > high).all())
         _, low, high = samples["a number and a tensor"]
-        assert isinstance(low, float)
+        assert low == -1
         assert isinstance(high, Tensor)
 
 

@@ -33,11 +33,14 @@ from mutants import Mutant, mutants_of  # noqa: E402
 
 # The fast tests first: most mutants die in the first second.
 TESTS = [
-    ["tests/ops", "tests/contract/test_bounds.py", "--ignore=tests/ops/test_flush_denormal.py"],
+    [
+        *("tests/ops", "tests/contract/test_bounds.py", "tests/contract/test_second_slopes.py"),
+        *("tests/contract/test_samples.py", "--ignore=tests/ops/test_flush_denormal.py"),
+    ],
     ["tests/contract/test_values.py", "-k", "(clamp- or replace_grad-) and not ascent and float32"],
     ["tests/contract/test_derivatives.py", "-k", "clamp- and not ascent"],
-    ["tests/contract/test_compile.py", "tests/contract/test_samples.py", "tests/analysis", "tests/test_api.py"],
-    ["tests/engine"],
+    ["tests/contract/test_compile.py", "tests/analysis", "tests/test_api.py"],
+    ["tests/engine", "tests/ops/test_flush_denormal.py"],
     ["tests/contract/test_transforms.py", "-k", "(clamp- or replace_grad-) and not ascent"],
     ["tests/contract/test_values.py", "-k", "clamp- and not ascent and not float32"],
     [
@@ -45,7 +48,6 @@ TESTS = [
         "-k",
         "(ascent or lower_bound- or relu6-) and (float16 or float32) and not bfloat16",
     ],
-    ["tests/ops/test_flush_denormal.py"],
 ]
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 THRESHOLD = 0.95

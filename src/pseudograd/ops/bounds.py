@@ -5,11 +5,12 @@ All share the rules of `bound_rules` and the samples of `bound_samples`. Most of
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.compiler import is_compiling
 from torch.nn import functional
 
@@ -39,6 +40,7 @@ def _checked(
             call.admitted.add(asked)
         return min, max
     _check_all(op, call, x, min, max, names)
+    _warn_of_ranks(op, call, x)
     return _of_one_kind(x, min, max)
 
 
@@ -61,6 +63,18 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tu
     if is_number(min) and is_number(max) and min > max:  # type: ignore[operator]
         raise ValueError(
             f"{op}: {names[0]} must not exceed {names[1]}, got {names[0]}={min!r} and {names[1]}={max!r}. Swap them or drop one."
+        )
+
+
+def _warn_of_ranks(op: str, call: Call, x: Tensor) -> None:
+    """A rule that reads grad sees each rank's part of a shared parameter's gradient. This is where that can be seen."""
+    if call.is_linear or is_compiling() or not isinstance(x, torch.nn.Parameter):
+        return
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        warnings.warn(
+            f"{op}/{call.rule.name}: x is a parameter and {distributed.get_world_size()} ranks share it, so gradients of this rule do not "
+            "add up over ranks. Use a rule that is linear in grad, or clip the parameter after each step.",
+            stacklevel=4,
         )
 
 

@@ -1,0 +1,152 @@
+"""What each of two processes does; module-level, so that a spawned process finds it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._debug_mode import DebugMode
+
+import pseudograd as pg
+
+LINEAR = ("zero", "identity", "leaky")
+RULES = (*LINEAR, "inward", "sign", "elastic", "inverting")
+EDGES = ("closed", "projected")
+
+
+def _problem() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 6, generator=generator) * 2
+    x[0, :2] = torch.tensor([-1.0, 1.0])
+    return x, torch.randn(4, 6, generator=generator)
+
+
+def sharded_tensors(rank: int) -> None:
+    """Values, gradients and placements of DTensors, for numbers, 0-d, per-column and mixed bounds."""
+    mesh = init_device_mesh("cpu", (2,))
+    x, weight = _problem()
+    columns = torch.full((6,), 1.0)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        of_columns = Shard(0) if placement == Shard(1) else Replicate()
+        high = distribute_tensor(columns, mesh, [of_columns])
+        bounds: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
+            "numbers": ((-1.0, 1.0), (-1.0, 1.0)),
+            "0-d": ((torch.tensor(-1.0), torch.tensor(1.0)),) * 2,
+            "per column": ((-columns, columns), (-high, high)),
+            "mixed": ((-1.0, columns), (-1.0, high)),
+        }
+        for rule in RULES:
+            for edge in EDGES:
+                for what, (plain, sharded) in bounds.items():
+                    leaf = x.clone().requires_grad_()
+                    (expected,) = torch.autograd.grad(pg.clamp(leaf, *plain, rule=rule, edge=edge), leaf, weight)
+                    spread = distribute_tensor(x, mesh, [placement]).requires_grad_()
+                    y = pg.clamp(spread, *sharded, rule=rule, edge=edge)
+                    (found,) = torch.autograd.grad(y, spread, distribute_tensor(weight, mesh, [placement]))
+                    case = f"{rule}, {edge}, {what}, {placement}"
+                    assert isinstance(found, DTensor), case
+                    assert found.placements == y.placements == (placement,), case
+                    assert torch.equal(found.full_tensor(), expected), case
+
+
+def no_gather(rank: int) -> None:
+    """A clamp of a sharded tensor talks to nobody, forward or backward."""
+    mesh = init_device_mesh("cpu", (2,))
+    x, weight = _problem()
+    for rule in RULES:
+        spread = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
+        grad = distribute_tensor(weight, mesh, [Shard(0)])
+        with DebugMode(record_torchfunction=False) as seen:
+            torch.autograd.grad(pg.clamp(spread, -1.0, 1.0, rule=rule), spread, grad)
+        told = seen.debug_string()
+        assert "clamp" in told, "the log must show the op, or it shows nothing"
+        for word in ("all_gather", "all_reduce", "reduce_scatter", "redistribute", "_c10d_functional"):
+            assert word not in told, f"{rule}: {word}"
+
+
+class _Net(nn.Module):
+    """Activations and, where wanted, a weight go through the clamp."""
+
+    def __init__(self, rule: str, clamps_weight: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 2, bias=not clamps_weight)
+        self.rule, self.clamps_weight = rule, clamps_weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = pg.clamp(self.first(x), -0.5, 0.5, rule=self.rule)
+        if self.clamps_weight:
+            return nn.functional.linear(hidden, pg.clamp(self.second.weight, -0.1, 0.1, rule=self.rule))
+        return self.second(hidden)
+
+
+def _steps(net: nn.Module, batch: Tensor, target: Tensor, ranks: int = 1) -> None:
+    """Three steps. The loss is divided by the size of the whole batch, so that the gradient which arrives at an activation is the
+    same on any number of ranks: rule "sign" ignores its magnitude. The mean over ranks is made up for by the rate.
+    """
+    optimizer = torch.optim.SGD(net.parameters(), 0.5 * ranks)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((net(batch) - target).pow(2).sum() / (target.numel() * ranks)).backward()
+        optimizer.step()
+
+
+def _data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(8, 6, generator=generator), torch.randn(8, 2, generator=generator)
+
+
+def _one_process(rule: str, clamps_weight: bool) -> list[Tensor]:
+    net = _Net(rule, clamps_weight)
+    _steps(net, *_data())
+    return [parameter.detach().clone() for parameter in net.parameters()]
+
+
+def _compare(found: list[Tensor], rule: str, clamps_weight: bool) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(found, _one_process(rule, clamps_weight), strict=True))
+
+
+def ddp(rank: int) -> None:
+    """Activations under every rule, weights under linear rules: three steps on two ranks equal one process."""
+    batch, target = (part[rank::2] for part in _data())
+    for clamps_weight, rules in ((False, RULES), (True, LINEAR)):
+        for rule in rules:
+            net = _Net(rule, clamps_weight)
+            wrapped = DistributedDataParallel(net)
+            _steps(wrapped, batch, target, ranks=2)
+            assert _compare([p.detach() for p in net.parameters()], rule, clamps_weight) < 1e-6, rule
+
+
+def fsdp(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    batch, target = (part[rank::2] for part in _data())
+    for clamps_weight, rules in ((False, RULES), (True, LINEAR)):
+        for rule in rules:
+            net = _Net(rule, clamps_weight)
+            fully_shard(net.first, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+            _steps(net, batch, target, ranks=2)
+            whole = [p.full_tensor().detach() for p in net.parameters()]
+            assert _compare(whole, rule, clamps_weight) < 1e-6, rule
+
+
+def other_rules_on_shared_parameters(rank: int) -> None:
+    """The documented example: a directional rule sees each rank's gradient, not their mean. It differs, and warns."""
+    parameter = nn.Parameter(torch.tensor([2.0]))
+    arriving = torch.tensor([3.0, -1.0])[rank]  # mean +1: leads back inside, so one process would pass it
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (grad,) = torch.autograd.grad(pg.clamp(parameter, -1, 1) * arriving, parameter)
+    assert any("do not add up over ranks" in str(one.message) for one in caught)
+    torch.distributed.all_reduce(grad)
+    assert float(grad) / 2 == 1.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pg.clamp(parameter, -1, 1, rule="identity")
+        pg.clamp(parameter * 1, -1, 1)

@@ -1,0 +1,78 @@
+"""torch.export and ONNX show torch's own op, and say that the rule is dropped where the program might be trained."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pseudograd as pg
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pg.clamp(self.linear(x), -0.3, 0.7)
+
+
+def exported(strict: bool) -> tuple[list[str], list[str]]:
+    """(the graph's calls, our warnings)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program = torch.export.export(Net(), (torch.randn(2, 4),), strict=strict)
+    calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    return calls, [str(one.message) for one in caught if "drops the rule" in str(one.message)]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_the_graph_holds_one_plain_clamp(strict: bool) -> None:
+    assert exported(strict)[0] == ["aten.linear.default", "aten.clamp.default"]
+
+
+def test_a_program_that_may_be_trained_gets_one_warning() -> None:
+    (text,) = exported(strict=False)[1]
+    assert text.startswith("clamp/inward: torch.export keeps the values and drops the rule")
+    assert "Export under torch.no_grad() for inference, or train the original." in text
+
+
+def test_a_program_for_inference_gets_none() -> None:
+    with torch.no_grad():
+        assert exported(strict=False) == (["aten.linear.default", "aten.clamp.default"], [])
+
+
+def test_a_compiled_program_keeps_the_rule_after_an_export() -> None:
+    exported(strict=False)
+    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+    torch.compile(lambda x: pg.clamp(x, -1, 1), backend="aot_eager", fullgraph=True)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("function", [pg.clamp, pg.relu, pg.replace_grad], ids=lambda f: f.__name__)
+def test_torchscript_gets_our_error(function: object) -> None:
+    with pytest.raises(NotImplementedError, match="TorchScript cannot hold a custom backward"):
+        torch.jit.script(function)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_holds_one_clip_with_our_values() -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+
+    class Only(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return pg.clamp(x, -0.3, 0.7)
+
+    x = torch.tensor([-torch.inf, -2.0, -0.3, -0.0, 0.5, 0.7, 2.0, torch.inf])
+    program = torch.onnx.export(Only(), (x,), dynamo=True, verbose=False)
+    assert program is not None
+    model = program.model_proto
+    assert [node.op_type for node in model.graph.node] == ["Clip"]
+    session = runtime.InferenceSession(model.SerializeToString())
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert torch.equal(torch.from_numpy(found), pg.clamp(x, -0.3, 0.7))
