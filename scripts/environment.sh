@@ -39,7 +39,10 @@ suitable='import sys, torch; sys.exit(tuple(int(n) for n in torch.__version__.sp
 if [ ! -x "$folder/bin/python" ]; then
     if [ -z "$wanted" ] && "$python" -c "$suitable" 2>/dev/null; then
         say "using the torch that $python already has: $("$python" -c 'import torch; print(torch.__version__)')"
-        "$python" -m venv --system-site-packages "$folder"
+        "$python" -m venv "$folder"
+        # By path, because --system-site-packages would skip the packages of an interpreter that is itself an environment.
+        "$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' \
+            > "$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/reused_torch.pth"
     else
         "$python" -m venv "$folder"
     fi
