@@ -1,5 +1,6 @@
 # make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
 # make test    the test suite
+# make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types, and that README and examples agree with the code
 # make bench   speed and import time
 # make test-versions   the suite on several torch versions (VERSIONS="2.13.0 2.15.0")
@@ -13,7 +14,7 @@ export PYTHON TORCH JOBS
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test check bench test-versions
+.PHONY: demo test test-all check bench test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -22,6 +23,10 @@ demo:
 test:
 	@scripts/environment.sh $(VENV) dev
 	$(run) -m pytest -q -n $(JOBS) --dist loadgroup
+
+test-all:
+	@scripts/environment.sh $(VENV) dev
+	PSEUDOGRAD_EXAMPLES=20000 $(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow --matrix docs/matrix.md
 
 check:
 	@scripts/environment.sh $(VENV) dev

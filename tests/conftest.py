@@ -12,12 +12,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)"
     )
+    parser.addoption("--matrix", metavar="FILE", help="write the value matrix of this run as a page of the docs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes minutes; skipped unless --slow is given")
     # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
-    config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated")
+    config.addinivalue_line("filterwarnings", "ignore:`torch.jit.(script|trace|trace_method)` is deprecated")
     config.addinivalue_line("filterwarnings", "ignore:.*should not be instantiated")
 
 

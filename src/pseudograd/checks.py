@@ -60,6 +60,8 @@ def check_tensor(op: str, argument: str, value: object) -> None:
 
 def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to: str, grows: bool = True) -> None:
     """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
+    if torch.jit.is_tracing():  # sizes are tensors there, and asking them leaves a warning in the trace
+        return
     fits = grows or value.dim() <= len(shape)
     for own, other in zip(reversed(value.shape), reversed(shape), strict=False):
         fits = fits and (own == other or own == 1 or (grows and other == 1))

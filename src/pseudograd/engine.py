@@ -190,8 +190,11 @@ _apply_eager = super(Function, Pseudograd).apply
 
 
 def _are_plain(values: tuple[Any, ...]) -> bool:
-    """Numbers and ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe."""
-    if _dispatch_modes() or _functorch_is_active():
+    """Numbers and ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe.
+
+    Compiled autograd traces an eager backward, and must not see what Dynamo cannot trace.
+    """
+    if _is_compiling() or _dispatch_modes() or _functorch_is_active():
         return False
     for value in values:
         kind = type(value)

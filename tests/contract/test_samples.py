@@ -69,8 +69,14 @@ def test_tensor_bounds_of_every_kind(name: str) -> None:
     assert (low is None, high is None) == (name == "upper_bound", name == "lower_bound")
     assert larger[0].dim() == 1
     assert all(t.dim() == 2 for t in tensors_of(larger[1:]))
+    assert all(bool((larger[0] == bound).any()) for bound in tensors_of(larger[1:]))
+    for bound, sign in ((low, -1), (high, 1)):
+        assert bound is None or bool((bound.sign() == sign).all())
+    for bound, sign in ((larger[1], -1), (larger[2], 1)):
+        assert bound is None or bool((bound.sign() == sign).all())
     assert [v is None for v in larger[1:]] == [low is None, high is None]
     if name == "clamp":
+        assert all(bool((v[1] < v[2]).all()) for v in (samples["per channel"], larger))
         _, low, high = samples["crossed"]
         assert bool((low > high).all())
         _, low, high = samples["a number and a tensor"]
@@ -87,3 +93,10 @@ def test_samples_are_fresh_tensors_of_the_dtype(op: Op) -> None:
             assert not {t.data_ptr() for t in first} & {t.data_ptr() for t in second}
     names = [sample.name for sample in op.samples()]
     assert len(set(names)) == len(names)
+
+
+def test_values_of_replace_grad_tell_its_elements_apart() -> None:
+    for sample in OPS["replace_grad"].samples():
+        for tensor in sample.build(torch.float64):
+            assert len(tensor.unique()) == tensor.numel()
+            assert tensor.numel() == 1 or bool((tensor < 0).any())

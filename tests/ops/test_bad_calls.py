@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pseudograd as pg
+from pseudograd.ops import bounds
 
 X = torch.tensor([0.5, 2.0])
 NAN = float("nan")
@@ -277,6 +278,26 @@ def test_an_error_survives_a_process_boundary() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is type(caught.value)
     assert str(again) == str(caught.value)
+
+
+def test_number_bounds_that_passed_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking costs as much as a small clamp; another dtype, a tensor or a parameter is another question."""
+    checked: list[object] = []
+    right = bounds._check_all
+
+    def counted(*arguments: object) -> None:
+        checked.append(arguments)
+        right(*arguments)
+
+    monkeypatch.setattr(bounds, "_check_all", counted)
+    for _ in range(3):
+        pg.clamp(X, -0.123, 0.456)
+    assert len(checked) == 1
+    pg.clamp(X.double(), -0.123, 0.456)
+    assert len(checked) == 2
+    for _ in range(2):
+        pg.clamp(X, torch.tensor(-0.123), 0.456)
+    assert len(checked) == 4
 
 
 def test_maximize_must_be_a_bool_whatever_was_called_before() -> None:

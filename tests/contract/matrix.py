@@ -1,0 +1,194 @@
+"""The value matrix: every op and rule through every way torch has of asking for a gradient. A cell is equal values, or our error.
+
+Each way takes (f, x, weight) and returns what must equal the plain backward, or the plain double backward, of the same problem.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import functional
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from . import transforms
+from .rows import ROWS, Row
+from .transforms import by_backward, loss_of
+
+Way = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]
+
+# One row for each op and rule, at the op's own edge, descending.
+MATRIX_ROWS = [
+    row for row in ROWS if not row.parameters and not row.maximize and row.edge in (row.op.default_edge, None)
+]
+
+
+def _curved(f: Callable[[Tensor], Tensor], weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """A loss with a second derivative, so that a Hessian has something to show."""
+    return lambda x: (f(x) ** 2 * weight).sum()
+
+
+def second_by_double_backward(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
+    """What all Hessian ways must equal: each row by a second reverse pass."""
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(_curved(f, weight)(leaf), leaf, create_graph=True)
+    rows = [
+        torch.autograd.grad(one, leaf, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        for one in first.reshape(-1)
+    ]
+    return torch.stack(rows).reshape(*x.shape, *x.shape)
+
+
+def autocast(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return by_backward(f, x, weight)
+
+
+def functional_jacobian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    found = functional.jacobian(loss_of(f, weight), x, vectorize=True)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    loss = loss_of(f, weight)(leaf)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        loss.backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def traced_by_make_fx(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    return make_fx(lambda x, weight: by_backward(f, x, weight))(x * 0.5, weight)(x, weight)
+
+
+def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    """check_trace=False: torch's own check runs the function on inputs that require no grad and finds another graph."""
+    return by_backward(torch.jit.trace(f, (x.clone().requires_grad_(),), check_trace=False), x, weight)
+
+
+class _Module(nn.Module):
+    """A model as users write it: it holds what it was told, and calls the op."""
+
+    def __init__(self, row: str, others: list[Any]) -> None:
+        super().__init__()
+        self.row, self.others = row, others
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _BY_NAME[self.row](x, *self.others)
+
+
+_BY_NAME: dict[str, Row] = {str(row): row for row in MATRIX_ROWS}
+
+
+def as_module(row: Row, others: list[Any]) -> _Module:
+    return _Module(str(row), others)
+
+
+def copied(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    return by_backward(copy.deepcopy(f), x, weight)
+
+
+def pickled(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    return by_backward(pickle.loads(pickle.dumps(f)), x, weight)
+
+
+def _per_sample(loss: Callable[..., Tensor], f: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda one, weight: loss(f, weight)(one)
+
+
+# Values that equal the plain backward, for every rule.
+FIRST: dict[str, Way] = {
+    "func.grad": transforms.by_func_grad,
+    "func.vjp": transforms.by_vjp,
+    "jacrev": transforms.by_jacrev,
+    "vmap(grad)": transforms.by_vmap_of_grad,
+    "vmap(vjp)": lambda f, x, w: vmap(lambda one, weight: vjp(f, one)[1](weight)[0])(x, w),
+    "vmap(jacrev)": lambda f, x, w: vmap(lambda one, weight: jacrev(loss_of(f, weight))(one))(x, w),
+    "grad(vmap)": transforms.by_grad_of_vmap,
+    "vmap, then backward": transforms.by_recorded_vmap,
+    "is_grads_batched": transforms.by_batched_grads,
+    "functional.jacobian(vectorize=True)": functional_jacobian,
+    "checkpoint, not reentrant": transforms._checkpointed(False),
+    "checkpoint, reentrant": transforms._checkpointed(True),
+    "autocast": autocast,
+    "saved_tensors_hooks": transforms.by_saved_tensors_hooks,
+    "make_fx": traced_by_make_fx,
+    "jit.trace": traced_by_jit,
+    "deepcopy of a module": copied,
+    "pickle of a module": pickled,
+    "compiled autograd": compiled_autograd,
+}
+# Values that equal the double backward, for every rule: reverse over reverse.
+SECOND: dict[str, Way] = {
+    "jacrev(jacrev)": lambda f, x, w: jacrev(jacrev(_curved(f, w)))(x),
+    "grad of grad": lambda f, x, w: _stacked(lambda pick: grad(lambda x: (grad(_curved(f, w))(x) * pick).sum())(x), x),
+    "vmap(grad of grad)": lambda f, x, w: _stacked(
+        lambda pick: vmap(lambda one, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(one))(x, w, pick), x
+    ),
+}
+# Forward mode: values for rules that are linear in grad, our error for the others.
+FORWARD: dict[str, Way] = {
+    "func.jvp": lambda f, x, w: jvp(f, (x,), (w,))[1],
+    "jacfwd": lambda f, x, w: jacfwd(loss_of(f, w))(x),
+    "vmap(jvp)": lambda f, x, w: vmap(lambda one, weight: jvp(f, (one,), (weight,))[1])(x, w),
+    "vmap(jacfwd)": lambda f, x, w: vmap(lambda one, weight: jacfwd(loss_of(f, weight))(one))(x, w),
+    "forward_ad.dual_level": transforms.diagonal_by_dual_level,
+}
+FORWARD_SECOND: dict[str, Way] = {
+    "hessian": lambda f, x, w: hessian(_curved(f, w))(x),
+    "vmap(hessian)": lambda f, x, w: _block_diagonal(vmap(lambda one, weight: hessian(_curved(f, weight))(one))(x, w)),
+}
+COMPILED_FIRST: dict[str, Way] = {
+    "plain": by_backward,
+    **{name: FIRST[name] for name in ("func.grad", "func.vjp", "jacrev", "vmap(grad)", "vmap(vjp)", "vmap(jacrev)")},
+    "vmap, then backward": transforms.by_recorded_vmap,
+}
+COMPILED_SECOND: dict[str, Way] = {"jacrev(jacrev)": SECOND["jacrev(jacrev)"]}
+COMPILED_FORWARD: dict[str, Way] = {
+    **{name: FORWARD[name] for name in ("func.jvp", "jacfwd", "vmap(jvp)")},
+    "vmap(jacfwd)": lambda f, x, w: vmap(lambda one: jacfwd(lambda z: f(z).sum())(one))(x) * w,
+}
+COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
+# What Dynamo cannot compile of any function, torch.sin included; a test holds that this is still so. (Hence the weight outside above.)
+LIMITS_OF_TORCH: dict[str, Way] = {
+    "vmap(jacfwd) over a batched weight": FORWARD["vmap(jacfwd)"],
+    "vmap(hessian)": FORWARD_SECOND["vmap(hessian)"],
+}
+RECORDED_OUTSIDE = ("plain", "vmap, then backward")  # compile f itself: the backward is asked for outside
+
+
+def _stacked(row_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    rows = [row_of(pick.reshape(x.shape)) for pick in torch.eye(x.numel(), dtype=x.dtype)]
+    return torch.stack(rows).reshape(*x.shape, *x.shape)
+
+
+def _block_diagonal(blocks: Tensor) -> Tensor:
+    """(n, m, m) Hessians of independent samples as the (n, m, n, m) Hessian of all of them."""
+    n, m = blocks.shape[:2]
+    whole = torch.zeros(n, m, n, m, dtype=blocks.dtype)
+    for i in range(n):
+        whole[i, :, i, :] = blocks[i]
+    return whole
+
+
+class _Rounded(nn.Module):
+    """replace_grad as a function of the tensor that gets the gradient."""
+
+    def forward(self, soft: Tensor) -> Tensor:
+        return _BY_NAME["replace_grad-replace"](soft.detach().round(), soft)
+
+
+def problem(row: Row) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+    """(f, x, weight): both sides of each bound and the bounds themselves, both signs of grad, in float64."""
+    inputs = row.samples()[0].build(torch.float64)
+    bounds = [value for value in inputs[1:] if isinstance(value, float)] or [0.5]
+    x = torch.tensor([bounds[0], bounds[0] - 0.7, bounds[0] + 0.3, bounds[-1], bounds[-1] + 0.9, bounds[-1] - 0.2])
+    x = torch.cat([x, x]).double().reshape(4, 3)
+    weight = torch.tensor([[1.0, -0.5, 2.0], [-1.5, 0.25, 1.0]], dtype=torch.float64)
+    f = _Rounded() if row.op.name == "replace_grad" else as_module(row, list(inputs[1:]))
+    return f, x, torch.cat([weight, -weight])

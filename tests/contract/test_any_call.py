@@ -1,0 +1,110 @@
+"""Random calls against the scalar reference: shapes, strides, dtypes, kinds of bounds, rules, edges and special values at once.
+
+PSEUDOGRAD_EXAMPLES sets how many; `make test-all` asks for 20,000.
+"""
+
+import os
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.ops.bound_rules import EDGES, RULES
+from pseudograd.ops.bounds import CLAMP
+
+from .compare import assert_same_bits, assert_same_values
+from .rows import Row
+
+EXAMPLES = int(os.environ.get("PSEUDOGRAD_EXAMPLES", "300"))
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Numbers that meet each other often, so that x hits bounds exactly; some that no dtype holds, and what is special.
+NUMBERS = some.sampled_from([-2.0, -1.0, -0.5, -0.3, 0.0, 0.1, 0.5, 0.7, 1.0, 3.0])
+VALUES = some.one_of(NUMBERS, some.sampled_from([-0.0, 1e-30, -1e-30, 6e4, -6e4, torch.inf, -torch.inf, torch.nan]))
+GRADS = some.sampled_from([1.0, -1.0, 0.5, -0.25, 0.0, 2e-4, -2e-4, 1e4, -1e4, torch.inf, -torch.inf, torch.nan])
+NO_ARITHMETIC = ("zero", "identity", "inward", "sign")
+
+
+@some.composite
+def calls(draw: some.DrawFn) -> dict[str, Any]:
+    """Everything that one call needs, by value: nothing here is a tensor, so that a failure prints well."""
+    common = draw(some.lists(some.integers(1, 3), min_size=0, max_size=3))
+
+    def tensor(values: some.SearchStrategy[float]) -> tuple[tuple[int, ...], list[float]]:
+        kept = [1 if draw(some.booleans()) else size for size in common]
+        shape = tuple(kept[draw(some.integers(0, len(kept))) :])
+        count = torch.Size(shape).numel()
+        return shape, draw(some.lists(values, min_size=count, max_size=count))
+
+    rule = draw(some.sampled_from(sorted(RULES)))
+    kinds = ["number", "tensor"] if RULES[rule].requires else ["number", "tensor", "none"]
+    low_kind, high_kind = draw(some.sampled_from([(a, b) for a in kinds for b in kinds if (a, b) != ("none", "none")]))
+    low, high = sorted((draw(NUMBERS), draw(NUMBERS)))
+    bounds = {
+        "number": lambda value: value,
+        "tensor": lambda value: tensor(NUMBERS),
+        "none": lambda value: None,
+    }
+    return {
+        "x": (tuple(common), draw(some.lists(VALUES, min_size=_count(common), max_size=_count(common)))),
+        "low": bounds[low_kind](low),
+        "high": bounds[high_kind](high),
+        "grad": draw(some.lists(GRADS, min_size=_count(common), max_size=_count(common))),
+        "row": Row(CLAMP, RULES[rule], (), draw(some.sampled_from(EDGES)), draw(some.booleans())),
+        "dtype": draw(some.sampled_from(DTYPES)),
+        "strided": draw(some.booleans()),
+    }
+
+
+def _count(shape: list[int]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _made(value: Any, dtype: torch.dtype, strided: bool) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    found = torch.tensor(value[1], dtype=torch.float64).reshape(value[0]).to(dtype)
+    return torch.stack([found, found + 1], dim=-1)[..., 0] if strided else found
+
+
+def _expected(row: Row, inputs: list[Any], grad: Tensor) -> list[Tensor]:
+    """The reference for each element, one gradient per input, unreduced and in float64."""
+    spread = [
+        v.expand(grad.shape).reshape(-1).tolist() if isinstance(v, Tensor) else [v] * grad.numel() for v in inputs
+    ]
+    rounded = [[None if v is None else _in(grad.dtype, v) for v in values] for values in spread]
+    found = [
+        row.reference(tuple(values), g, grad.dtype)
+        for *values, g in zip(*rounded, grad.reshape(-1).tolist(), strict=True)
+    ]
+    columns = torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
+    return [column.reshape(grad.shape) for column in columns]
+
+
+def _in(dtype: torch.dtype, value: float) -> float:
+    return torch.tensor(value, dtype=torch.float64).to(dtype).item()
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+@given(calls())
+def test_any_call_equals_the_reference(call: dict[str, Any]) -> None:
+    row, dtype = call["row"], call["dtype"]
+    x, low, high = (_made(call[name], dtype, call["strided"]) for name in ("x", "low", "high"))
+    grad = torch.tensor(call["grad"], dtype=torch.float64).reshape(x.shape).to(dtype)
+    leaves = [v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in (x, low, high)]
+    y = pg.clamp(*leaves, rule=row.rule.name, edge=row.edge, maximize=row.maximize)
+    plain = [v if isinstance(v, Tensor) or v is None else torch.full((), v, dtype=dtype) for v in (x, low, high)]
+    assert_same_bits(y.detach(), torch.clamp(*plain), "forward")
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    found = iter(torch.autograd.grad(y, tensors, grad))
+    for leaf, unreduced in zip(leaves, _expected(row, [x, low, high], grad), strict=True):
+        if isinstance(leaf, Tensor):
+            # Summed as torch sums: in the dtype of the gradient, from elements of that dtype.
+            expected = unreduced.to(dtype).sum_to_size(leaf.shape)
+            ours = next(found)
+            if row.rule.name in NO_ARITHMETIC or leaf.shape == y.shape:
+                assert_same_values(ours, expected, f"gradient of shape {tuple(leaf.shape)}", x=leaf.detach())
+            else:
+                assert torch.allclose(ours, expected, rtol=1e-2, equal_nan=True)
