@@ -60,7 +60,7 @@ def check_tensor(op: str, argument: str, value: object) -> None:
 
 def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to: str, grows: bool = True) -> None:
     """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
-    if torch.jit.is_tracing():  # sizes are tensors there, and asking them leaves a warning in the trace
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
         return
     fits = grows or value.dim() <= len(shape)
     for own, other in zip(reversed(value.shape), reversed(shape), strict=False):

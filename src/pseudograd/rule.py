@@ -32,14 +32,6 @@ class RuleChoice(NamedTuple):
 RuleLike = str | RuleChoice
 
 
-class Drawing(NamedTuple):
-    """What a plot or a table needs to show an op without being told: the range of x and the op's other inputs."""
-
-    low: float
-    high: float
-    inputs: tuple[Any, ...]
-
-
 @dataclass(frozen=True)
 class Rule:
     """One backward rule.
@@ -79,7 +71,6 @@ class Op:
     rules: Mapping[str, Rule]
     default_rule: str
     public: Callable[..., Tensor]
-    drawing: Drawing
     samples: Callable[[], Iterable[Sample]]
     edges: tuple[str, ...] = ()
     default_edge: str | None = None

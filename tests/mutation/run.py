@@ -66,13 +66,14 @@ class Workplace:
         shutil.copytree(ROOT / "tests", directory / "tests", ignore=leave)
         shutil.copy(ROOT / "pyproject.toml", directory)
 
-    def mutants(self, only: list[str], text: str) -> list[Mutant]:
+    def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
         """Of the files that decide gradients: ops, engine, kernels, checks."""
         files = [*sorted((self.package / "ops").glob("*.py")), *sorted((self.package / "kernels").glob("*.py"))]
         files += [self.package / "engine.py", self.package / "checks.py"]
         names = {path: path.relative_to(self.package).as_posix() for path in files}
         chosen = [path for path in files if not only or names[path] in only]
-        return [m for path in chosen for m in mutants_of(names[path], path.read_text()) if text in str(m)]
+        found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]
+        return [mutant for mutant in found if any(text in str(mutant) for text in texts)]
 
 
 class Known:
@@ -155,7 +156,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for one mutant")
     parser.add_argument("--files", nargs="*", default=[], help="as in ops/bounds.py; default: all")
-    parser.add_argument("--only", default="", help="only mutants whose text holds this")
+    parser.add_argument("--only", nargs="*", default=[""], help="only mutants whose text holds one of these")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -93,6 +93,16 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("clamp: min must be on cpu, the device of x, got 'meta'", "Call .to('cpu') first"),
     ),
+    "device of a scalar that is elsewhere": (
+        lambda: pg.clamp(X, torch.zeros((), device="meta")),
+        ValueError,
+        ("clamp: min must be on cpu, the device of x, got 'meta'",),
+    ),
+    "device of a vector from the cpu": (
+        lambda: pg.clamp(X.to("meta"), max=torch.zeros(2)),
+        ValueError,
+        ("clamp: max must be on meta, the device of x, got 'cpu'", "Call .to('meta') first"),
+    ),
     "unknown rule": (
         lambda: pg.clamp(X, 0, 1, rule="inwards"),
         ValueError,

@@ -17,7 +17,7 @@ from torch.nn import functional
 from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
 from ..errors import must
-from ..rule import Call, Drawing, Op, RuleLike, chosen, register
+from ..rule import Call, Op, RuleLike, chosen, register
 from .bound_rules import EDGES, RULES, Bound
 from .bound_samples import numbers, samples_of
 
@@ -314,41 +314,35 @@ def hardtanh(
     return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 
 
-def _op(
-    name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], bounds: tuple[Any, Any], **defaults: Any
-) -> Op:
-    low, high = bounds
-    drawing = Drawing(-2.0, 2.0, bounds) if high != 6.0 else Drawing(-3.0, 9.0, bounds)
+def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], **rest: Any) -> Op:
+    inputs = ("x", "min", "max")
     return register(
-        Op(
-            name=name,
-            family="clamp",
-            forward=forward,
-            inputs=("x", "min", "max"),
-            rules=RULES,
-            edges=EDGES,
-            public=public,
-            drawing=drawing,
-            **{"samples": samples_of(low is not None, high is not None), **defaults},
-        )
+        Op(name=name, family="clamp", forward=forward, inputs=inputs, rules=RULES, edges=EDGES, public=public, **rest)
     )
 
 
 _CLAMP_DEFAULTS = {"default_rule": "inward", "default_edge": "closed"}
 _RELU_DEFAULTS = {"default_rule": "zero", "default_edge": "open"}
 
-CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), **_CLAMP_DEFAULTS)
+CLAMP = _op("clamp", torch.clamp, clamp, samples=samples_of(low=True, high=True), **_CLAMP_DEFAULTS)
 LOWER_BOUND = _op(
-    "lower_bound", torch.clamp, lambda x, min, max, **how: lower_bound(x, min, **how), (-1.0, None), **_CLAMP_DEFAULTS
+    "lower_bound",
+    torch.clamp,
+    lambda x, min, max, **how: lower_bound(x, min, **how),
+    samples=samples_of(low=True, high=False),
+    **_CLAMP_DEFAULTS,
 )
 UPPER_BOUND = _op(
-    "upper_bound", torch.clamp, lambda x, min, max, **how: upper_bound(x, max, **how), (None, 1.0), **_CLAMP_DEFAULTS
+    "upper_bound",
+    torch.clamp,
+    lambda x, min, max, **how: upper_bound(x, max, **how),
+    samples=samples_of(low=False, high=True),
+    **_CLAMP_DEFAULTS,
 )
 RELU = _op(
     "relu",
     lambda x, min, max: torch.relu(x),
     lambda x, min, max, **how: relu(x, **how),
-    (0.0, None),
     samples=lambda: [numbers("relu", 0.0, None)],
     **_RELU_DEFAULTS,
 )
@@ -356,7 +350,6 @@ RELU6 = _op(
     "relu6",
     lambda x, min, max: functional.relu6(x),
     lambda x, min, max, **how: relu6(x, **how),
-    (0.0, 6.0),
     samples=lambda: [numbers("relu6", 0.0, 6.0)],
     **_RELU_DEFAULTS,
 )
@@ -364,7 +357,6 @@ HARDTANH = _op(
     "hardtanh",
     functional.hardtanh,
     hardtanh,
-    (-1.0, 1.0),
     samples=lambda: [numbers("hardtanh", -1.0, 1.0), numbers("from zero", 0.0, 1.0), numbers("one point", 0.5, 0.5)],
     **_RELU_DEFAULTS,
 )

@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
-from ..rule import Drawing, Gradients, Op, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Rule, Sample, chosen, register
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 
@@ -167,7 +167,6 @@ REPLACE_GRAD = register(
         },
         default_rule="replace",
         public=replace_grad,
-        drawing=Drawing(-2.0, 2.0, ()),
         samples=_samples,
     )
 )
