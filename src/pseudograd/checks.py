@@ -63,7 +63,8 @@ def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
         return
     fits = grows or value.dim() <= len(shape)
-    for own, other in zip(reversed(value.shape), reversed(shape), strict=False):
+    for back in range(1, min(value.dim(), len(shape)) + 1):
+        own, other = value.shape[-back], shape[-back]
         fits = fits and (own == other or own == 1 or (grows and other == 1))
     if not fits:
         relation = "broadcast with" if grows else "broadcast to"

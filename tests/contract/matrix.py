@@ -82,7 +82,7 @@ class _Module(nn.Module):
         return _BY_NAME[self.row](x, *self.others)
 
 
-_BY_NAME: dict[str, Row] = {str(row): row for row in MATRIX_ROWS}
+_BY_NAME: dict[str, Callable[..., Tensor]] = {str(row): row.function() for row in MATRIX_ROWS}
 
 
 def as_module(row: Row, others: list[Any]) -> _Module:

@@ -1,6 +1,6 @@
 """Every row of the table with everything that can be varied: op, rule, parameters, edge, maximize. New rows appear by themselves."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,12 +28,17 @@ class Row(NamedTuple):
 
     def __call__(self, *inputs: Any) -> Tensor:
         """The public function, called as a user would."""
+        return self.function()(*inputs)
+
+    def function(self) -> Callable[..., Tensor]:
+        """The same as a function that holds names and numbers only: Dynamo on torch 2.8 cannot trace a tuple that holds records."""
         how: dict[str, Any] = {}
         if len(self.op.rules) > 1:
             how["rule"] = RuleChoice(self.rule.name, self.parameters) if self.parameters else self.rule.name
         if self.op.edges:
             how.update(edge=self.edge, maximize=self.maximize)
-        return self.op.public(*inputs, **how)
+        public = self.op.public
+        return lambda *inputs: public(*inputs, **how)
 
     @property
     def all_parameters(self) -> dict[str, Any]:

@@ -34,11 +34,12 @@ def _forget_what_was_compiled():
 
 
 def _op(row: Row) -> Callable[[Tensor], Tensor]:
+    call = row.function()
     if row.op.name == "replace_grad":
-        return lambda soft: row(soft.detach().round(), soft)
+        return lambda soft: call(soft.detach().round(), soft)
     inputs = row.samples()[-1].build(torch.float32)
     others = [value.reshape(-1)[0] if isinstance(value, Tensor) else value for value in inputs[1:]]
-    return lambda x: row(x, *others)
+    return lambda x: call(x, *others)
 
 
 def _points() -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[
             return transforms.by_backward(options(f), x, weight)
         if name == "vmap, then backward":
             leaf = x.clone().requires_grad_()
-            options(torch.func.vmap(f))(leaf).backward(weight)
+            options(torch.func.vmap(lambda one: f(one)))(leaf).backward(weight)
             assert leaf.grad is not None
             return leaf.grad
         return options(lambda x, weight: COMPILED[name](f, x, weight))(x, weight)

@@ -15,9 +15,21 @@ pytestmark = [
 ]
 
 
+# Shown without pseudograd: a plain two-layer net differs from one process, too.
+fsdp_averages = pytest.mark.skipif(
+    torch.__version__ < "2.10", reason="FSDP2 over gloo averages wrongly before torch 2.10"
+)
+
+
 @pytest.mark.parametrize(
     "job",
-    [jobs.sharded_tensors, jobs.no_gather, jobs.ddp, jobs.fsdp, jobs.other_rules_on_shared_parameters],
+    [
+        jobs.sharded_tensors,
+        jobs.no_gather,
+        jobs.ddp,
+        pytest.param(jobs.fsdp, marks=fsdp_averages),
+        jobs.other_rules_on_shared_parameters,
+    ],
     ids=lambda job: job.__name__,
 )
 def test_two_processes_equal_one(job: Callable[[int], None]) -> None:
