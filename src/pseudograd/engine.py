@@ -32,9 +32,8 @@ from .rule import Call, Gradients, call_of
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_is_batched = (
-    torch._C._functorch.is_legacy_batchedtensor
-)  # what is_grads_batched hands to backward, under no functorch transform
+# What is_grads_batched hands to backward: a batched tensor under no functorch transform.
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 _is_compiling = torch.compiler.is_compiling
 
 
