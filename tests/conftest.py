@@ -32,5 +32,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _same_start_for_every_test():
+    """And the same end: a test that leaves a transform or a mode behind would fail its successors in ways nobody understands."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    yield
+    assert not torch._C._are_functorch_transforms_active(), "this test leaves a functorch transform behind"
+    assert torch.autograd.forward_ad._current_level == -1, "this test leaves a forward-mode level behind"
+    assert torch.is_grad_enabled(), "this test leaves grad mode off"
+    assert torch._C._len_torch_dispatch_stack() == 0, "this test leaves a dispatch mode behind"
