@@ -149,6 +149,7 @@ def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
     for key, value in given:
         if key not in parameters:
             raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
+        _check_parameter(name, key, value, row.parameters[key])
         parameters[key] = value
     if op.edges:
         if edge not in op.edges:
@@ -181,11 +182,15 @@ def rule_named(name: str, **given: float) -> RuleChoice:
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(must(name, key, "be a number", value))
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(must(name, key, "be finite and above 0", value, f"The default is {row.parameters[key]}"))
+        _check_parameter(name, key, value, row.parameters[key])
     return RuleChoice(name, tuple((key, float(value)) for key, value in given.items()))
+
+
+def _check_parameter(rule: str, key: str, value: object, default: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(must(rule, key, "be a number", value))
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 
 def _unknown_rule(op: Op, rule: object) -> UnknownNameError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ def _checked(
                 call.admitted.clear()
             call.admitted.add(asked)
         return min, max
+    if not is_compiling():
+        min, max = _as_python(min), _as_python(max)
     _check_all(op, call, x, min, max, names)
     _warn_of_ranks(op, call, x)
     return _of_one_kind(x, min, max)
@@ -135,6 +138,11 @@ def _bounded(
 ) -> Tensor:
     call = chosen(op, rule, edge, maximize)
     return engine.run(call, x, *_checked(op.name, call, x, *bounds, names))
+
+
+def _as_python(bound: Any) -> Any:
+    """NumPy's scalars as the numbers they are."""
+    return float(bound) if isinstance(bound, Real) and not is_number(bound) else bound
 
 
 def _of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
