@@ -1,4 +1,4 @@
-"""Choose the gradient of a clamp. See where a gradient is cut. Change it without editing the code.
+"""Choose the gradient of a clamp, the same on every torch, and see what the choice does.
 
 import pseudograd as pg
 
