@@ -18,7 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes minutes; skipped unless --slow is given")
     # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
-    config.addinivalue_line("filterwarnings", "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated")
+    config.addinivalue_line(
+        "filterwarnings", "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated"
+    )
     config.addinivalue_line("filterwarnings", "ignore:.*should not be instantiated")
 
 
