@@ -97,10 +97,6 @@ def pickled(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     return by_backward(pickle.loads(pickle.dumps(f)), x, weight)
 
 
-def _per_sample(loss: Callable[..., Tensor], f: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda one, weight: loss(f, weight)(one)
-
-
 # Values that equal the plain backward, for every rule.
 FIRST: dict[str, Way] = {
     "func.grad": transforms.by_func_grad,
@@ -159,7 +155,6 @@ LIMITS_OF_TORCH: dict[str, Way] = {
     "vmap(jacfwd) over a batched weight": FORWARD["vmap(jacfwd)"],
     "vmap(hessian)": FORWARD_SECOND["vmap(hessian)"],
 }
-RECORDED_OUTSIDE = ("plain", "vmap, then backward")  # compile f itself: the backward is asked for outside
 
 
 def _stacked(row_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
