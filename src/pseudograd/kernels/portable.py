@@ -121,7 +121,11 @@ def _numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
 
 
 def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
-    return _numbers(inputs, wants) and not any(bound is not None and abs(bound) == math.inf for bound in inputs[1:])
+    """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
+    if not _numbers(inputs, wants) or any(bound is not None and abs(bound) == math.inf for bound in inputs[1:]):
+        return False
+    _, low, high = inputs
+    return low is None or high is None or not low > high
 
 
 def _tensors_of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:

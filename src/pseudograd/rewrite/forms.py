@@ -1,0 +1,182 @@
+"""Every way to write a clamp, relu or rounding with torch: which family it belongs to, how its arguments read, what stands in for it.
+
+A row is found by the function that torch hands to a TorchFunctionMode. Plain classes and loops: Dynamo reads this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_MISSING = object()
+
+
+class Form:
+    """One function of torch. `read(args, kwargs)` gives (stand-in, inputs, in_place), or None where torch is left alone."""
+
+    __slots__ = ("arrange", "defaults", "family", "in_place", "name", "names")
+
+    def __init__(
+        self,
+        name: str,
+        family: str,
+        names: tuple[str, ...],
+        defaults: tuple[Any, ...],
+        arrange: Callable[..., tuple[str, tuple[Any, ...]] | None],
+        in_place: bool,
+    ) -> None:
+        self.name = name
+        self.family = family
+        self.names = names
+        self.defaults = defaults
+        self.arrange = arrange
+        self.in_place = in_place
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...], bool] | None:
+        if len(args) > len(self.names):
+            return None
+        values = list(args) + list(self.defaults[len(args) :])
+        for key in kwargs:
+            if key == "self":
+                values[0] = kwargs[key]
+            elif key in self.names:
+                values[self.names.index(key)] = kwargs[key]
+            else:  # out=, and what torch will refuse
+                return None
+        in_place = self.in_place
+        if self.names[-1] == "inplace":
+            in_place = bool(values.pop())
+        if not isinstance(values[0], Tensor):
+            return None
+        arranged = self.arrange(*values)
+        if arranged is None:
+            return None
+        return arranged[0], arranged[1], in_place
+
+
+# --- arrangements: (stand-in, its inputs) -----------------------------------------------------------------------------
+
+
+def _clamp(x: Tensor, min: Any, max: Any) -> tuple[str, tuple[Any, ...]] | None:
+    return None if min is None and max is None else ("torch.clamp", (x, min, max))
+
+
+def _clamp_min(x: Tensor, min: Any) -> tuple[str, tuple[Any, ...]] | None:
+    return None if min is None else ("torch.clamp_min", (x, min, None))
+
+
+def _clamp_max(x: Tensor, max: Any) -> tuple[str, tuple[Any, ...]] | None:
+    return None if max is None else ("torch.clamp_max", (x, None, max))
+
+
+def _relu(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "torch.relu", (x, 0.0, None)
+
+
+def _relu6(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "torch.relu6", (x, 0.0, 6.0)
+
+
+def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> tuple[str, tuple[Any, ...]] | None:
+    if min_val > max_val:  # an error in torch.nn.functional
+        return None
+    return "torch.hardtanh", (x, min_val, max_val)
+
+
+def _hardsigmoid(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "torch.hardsigmoid", (x, -3.0, 3.0)
+
+
+def _is_constant(value: Any) -> bool:
+    """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
+    return torch.autograd.forward_ad._current_level < 0 or torch.autograd.forward_ad.unpack_dual(value).tangent is None
+
+
+def _minimum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
+    if not _is_constant(x) and _is_constant(other):
+        return "torch.minimum", (x, None, other)
+    if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
+        return "torch.minimum", (other, None, x)
+    return None
+
+
+def _maximum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
+    if not _is_constant(x) and _is_constant(other):
+        return "torch.maximum", (x, other, None)
+    if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
+        return "torch.maximum", (other, x, None)
+    return None
+
+
+def _fmin(x: Tensor, other: Any) -> tuple[str, tuple[Any, ...]] | None:
+    return ("torch.fmin", (x, other)) if isinstance(other, Tensor) else None
+
+
+def _fmax(x: Tensor, other: Any) -> tuple[str, tuple[Any, ...]] | None:
+    return ("torch.fmax", (x, other)) if isinstance(other, Tensor) else None
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+FORMS: dict[Any, Form] = {}
+
+
+def _add(
+    form: Form, owners: tuple[Any, ...], overloads: tuple[str, ...] = ("default",)
+) -> None:
+    """Under every owner that has a function of that name; aten's packet and its overloads too."""
+    for owner in owners:
+        function = getattr(owner, form.name, None)
+        if function is None:
+            continue
+        FORMS[function] = form
+        if owner is torch.ops.aten:
+            for overload in overloads:
+                if overload in function.overloads():
+                    FORMS[getattr(function, overload)] = form
+
+
+def register_all() -> None:
+    """Fill the table when the first context is made: looking up aten's functions takes milliseconds."""
+    if FORMS:
+        return
+    everywhere = (torch, Tensor, torch.ops.aten)
+    two, both = ("default", "Tensor"), (None, None)
+    for name in ("clamp", "clip"):
+        for suffix in ("", "_"):
+            form = Form(name + suffix, "clamp", ("input", "min", "max"), (_MISSING, *both), _clamp, suffix == "_")
+            _add(form, everywhere, two)
+    for name, bound, arrange in (("clamp_min", "min", _clamp_min), ("clamp_max", "max", _clamp_max)):
+        for suffix in ("", "_"):
+            form = Form(name + suffix, "clamp", ("input", bound), (_MISSING, None), arrange, suffix == "_")
+            _add(form, everywhere, two)
+    for name, extreme in (("minimum", _minimum), ("maximum", _maximum)):
+        _add(Form(name, "extreme", ("input", "other"), (_MISSING, None), extreme, False), everywhere)
+    for name, extreme in (("min", _minimum), ("max", _maximum)):
+        _add(Form(name, "extreme", ("input", "other"), (_MISSING, None), extreme, False), everywhere, ("other",))
+    for name, fextreme in (("fmin", _fmin), ("fmax", _fmax)):
+        _add(Form(name, "nan extreme", ("input", "other"), (_MISSING, None), fextreme, False), everywhere)
+
+    nn = (functional, torch._C._nn)
+    relus: tuple[tuple[str, tuple[str, ...], tuple[Any, ...], Callable[..., Any]], ...] = (
+        ("relu", (), (), _relu),
+        ("relu6", (), (), _relu6),
+        ("hardtanh", ("min_val", "max_val"), (-1.0, 1.0), _hardtanh),
+        ("hardsigmoid", (), (), _hardsigmoid),
+    )
+    for name, bounds, values, arrange in relus:
+        names, defaults = ("input", *bounds), (_MISSING, *values)
+        _add(Form(name, "relu", names, defaults, arrange, False), (torch, Tensor, torch._C._nn, torch.ops.aten))
+        _add(Form(name + "_", "relu", names, defaults, arrange, True), (torch, Tensor, *nn, torch.ops.aten))
+        in_module = Form(name, "relu", (*names, "inplace"), (*defaults, False), arrange, False)
+        FORMS[getattr(functional, name)] = in_module

@@ -1,0 +1,191 @@
+"""What a context did: the calls it rewrote, and those it saw and could not reach. Silence never means success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from . import sites
+
+_sequence_number = torch.autograd._get_sequence_nr
+# The families whose work shows in a node of the graph, by the start of the node's name.
+NODES = {
+    "ClampMin": "clamp",
+    "ClampMax": "clamp",
+    "Clamp": "clamp",
+    "Relu": "relu",
+    "Hardtanh": "relu",
+    "Hardsigmoid": "relu",
+    "Fmin": "nan extreme",
+    "Fmax": "nan extreme",
+    "Round": "round",
+    "Floor": "round",
+    "Ceil": "round",
+    "Trunc": "round",
+    "Sign": "sign",
+    "FakeQuantize": "fake_quantize",
+}
+_SCRIPT = "torch::jit::"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Calls of one op at one line that got another rule. `compiled`: calls counts how often it was traced, not how often it ran."""
+
+    op: str
+    rule: str
+    where: str
+    calls: int
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class Missed:
+    """Matching calls that were seen and left to torch."""
+
+    op: str
+    why: str
+    where: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """`rewritten` and `missed`, each with the most frequent first; `str()` is the text that a person reads."""
+
+    label: str
+    rewritten: tuple[Rewritten, ...]
+    missed: tuple[Missed, ...]
+
+    @classmethod
+    def of(cls, label: str, logs: Iterable[Log]) -> Report:
+        done: dict[tuple[str, str, str, bool], int] = {}
+        missed: dict[tuple[str, str, str], int] = {}
+        for log in logs:
+            for (op, rule, code, line, why), calls in list(log.calls.items()):
+                where = sites.shown(code, line)
+                if why is None:
+                    done[op, rule, where, False] = done.get((op, rule, where, False), 0) + calls
+                else:
+                    missed[op, why, where] = missed.get((op, why, where), 0) + calls
+            for (op, rule, where, why), calls in list(log.compiled.items()):
+                if why is None:
+                    done[op, rule, where, True] = done.get((op, rule, where, True), 0) + calls
+                else:
+                    missed[op, why, where] = missed.get((op, why, where), 0) + calls
+        return cls(
+            label,
+            tuple(Rewritten(op, rule, where, n, c) for (op, rule, where, c), n in _by_calls(done)),
+            tuple(Missed(op, why, where, n) for (op, why, where), n in _by_calls(missed)),
+        )
+
+    def __str__(self) -> str:
+        eager = sum(site.calls for site in self.rewritten if not site.compiled)
+        compiled = sum(site.calls for site in self.rewritten if site.compiled)
+        head = f"{self.label}: {eager:,} calls rewritten at {len({s.where for s in self.rewritten})} lines"
+        if compiled:
+            head += f", {compiled:,} traced into compiled code"
+        lines = [head]
+        for site in self.rewritten:
+            times = f"{site.calls:,}" if not site.compiled else "compiled"
+            lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {site.where}")
+        if not self.rewritten:
+            lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
+        if self.missed:
+            lines.append(f"not reached: {sum(site.calls for site in self.missed):,} calls keep torch's own rule")
+            lines += [f"  {site.calls:>9,}  {site.op:<12} {site.where}: {site.why}" for site in self.missed]
+        return "\n".join(lines)
+
+
+def _by_calls(counts: dict[Any, int]) -> list[tuple[Any, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+
+
+class Log:
+    """What one thread did inside one context."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, str, CodeType | str, int, str | None], int] = {}
+        self.compiled: dict[tuple[str, str, str, str | None], int] = {}
+        self.seen_nodes = 0
+
+    def count(self, form: Any, call: Any, why: str | None) -> None:
+        self._add(form.name, shown_rule(call), why, 3)
+
+    def _add(self, op: str, rule: str, why: str | None, depth: int) -> None:
+        frame = sites.user_frame(depth + 1)
+        code, line = (frame.f_code, frame.f_lineno) if frame else ("?", 0)
+        key = op, rule, code, line, why
+        self.calls[key] = self.calls.get(key, 0) + 1
+
+    def count_compiled(self, op: str, rule: str, where: str, why: str | None) -> None:
+        key = op, rule, where, why
+        self.compiled[key] = self.compiled.get(key, 0) + 1
+
+    # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
+
+    def forget_nodes(self) -> None:
+        """Nodes made so far are accounted for. Numbers are given out in order, in each thread."""
+        self.seen_nodes = _sequence_number()
+
+    def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
+        before = _sequence_number()
+        if before != self.seen_nodes:
+            self._look(mode, (*args, *kwargs.values()), self.seen_nodes, "code that no mode sees: TorchScript or C++")
+        result = func(*args, **kwargs)
+        after = _sequence_number()
+        if after != before:
+            self._look(mode, (result,), before, f"inside {_name(func)}, which torch runs as one call")
+        self.seen_nodes = after
+        return result
+
+    def _look(self, mode: Any, values: Iterable[Any], start: int, why: str) -> None:
+        for name in _names_since(values, start):
+            if name.startswith(_SCRIPT):
+                self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into", 2)
+                continue
+            for prefix, family in NODES.items():
+                if name.startswith(prefix):
+                    if family in mode.choices:
+                        self._add(name.split("Backward")[0].lower(), "", why, 2)
+                    break
+
+
+def _names_since(values: Iterable[Any], start: int) -> list[str]:
+    """Names of the nodes with a number of at least `start` that lead to these values."""
+    found: list[str] = []
+    ways = [node for value in values for node in _nodes_of(value)]
+    visited: set[Any] = set()
+    while ways:
+        node = ways.pop()
+        name = node.name()
+        if node in visited or "AccumulateGrad" in name or node._sequence_nr() < start:
+            continue
+        visited.add(node)
+        found.append(name)
+        ways += [other for other, _ in node.next_functions if other is not None]
+    return found
+
+
+def _nodes_of(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [] if value.grad_fn is None else [value.grad_fn]
+    if isinstance(value, (tuple, list)):
+        return [node for item in value for node in _nodes_of(item)]
+    return []
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", None) or str(func)
+
+
+def _rule(call: Any) -> str:
+    edge = call.parameters.get("edge")
+    return call.rule.name if edge is None else f"{call.rule.name}/{edge}"
+
+
