@@ -184,7 +184,7 @@ def _name(func: Any) -> str:
     return getattr(func, "__name__", None) or str(func)
 
 
-def _rule(call: Any) -> str:
+def shown_rule(call: Any) -> str:
     edge = call.parameters.get("edge")
     return call.rule.name if edge is None else f"{call.rule.name}/{edge}"
 
