@@ -1,7 +1,8 @@
 """Pinned edges: the gradients that torch's own clamps have in each era, element for element, and each edge within an era.
 
 The formulas are those of torch's derivatives.yaml: 2.13 for "torch<=2.13", 2.15 for "torch>=2.14". They also fix what is not at the edge
-but differs between eras: NaN in x or in a tensor bound, and bounds that cross.
+but differs between eras: NaN in x or in a tensor bound, and bounds that cross. (Forward mode has the slope of backward; torch 2.13's own
+fmax has another one at a tie.)
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def pull_of_tensors(
     grads = of_era(grad, x, min, max)
     if share is None:
         return grads
-    at = x == y
+    at = x == y  # and nowhere where bounds cross: there x is replaced in both eras
+    if min is not None and max is not None:
+        at = at & (min <= max)
     at_min = at & (x == min) if min is not None else torch.zeros_like(at)
     at_max = at & (x == max) if max is not None else torch.zeros_like(at)
     to_x, to_bound = _share(grad, share), _share(grad, 1.0 - share)

@@ -1,0 +1,53 @@
+"""The grid on which both eras were measured: python -m tests.rewrite.eras FILE, run on torch 2.13 and on torch 2.15.
+
+`eras.json` holds what those two torches gave; `test_pin_edge.py` holds pin_edge against it on every torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+VALUES = [-torch.inf, -2.0, -1.0, 0.0, 1.0, 2.0, torch.inf, torch.nan]
+BOUNDS = [None, -1.0, 1.0, torch.nan, torch.inf, -torch.inf]
+GRAD = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0]
+
+
+def cases() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """(name, function, its bounds as numbers or "tensor:" numbers)."""
+    for low, high in itertools.product(BOUNDS, BOUNDS):
+        if (low, high) != (None, None):
+            yield f"clamp {low} {high}", torch.clamp, (low, high)
+            yield f"clamp tensors {low} {high}", torch.clamp, tuple(_tensor(bound) for bound in (low, high))
+    for bound in BOUNDS[1:]:
+        for name in ("clamp_min", "clamp_max"):
+            yield f"{name} {bound}", getattr(torch, name), (bound,)
+            yield f"{name} tensor {bound}", getattr(torch, name), (_tensor(bound),)
+        for name in ("fmin", "fmax"):
+            yield f"{name} {bound}", getattr(torch, name), (_tensor(bound),)
+
+
+def _tensor(value: float | None) -> torch.Tensor | None:
+    return None if value is None else torch.full((8,), value, dtype=torch.float64, requires_grad=True)
+
+
+def gradients(function: Any, bounds: tuple[Any, ...]) -> list[list[float]]:
+    """To x, and to each tensor bound."""
+    x = torch.tensor(VALUES, dtype=torch.float64, requires_grad=True)
+    tensors = [x, *[bound for bound in bounds if isinstance(bound, torch.Tensor)]]
+    grads = torch.autograd.grad(function(x, *bounds), tensors, torch.tensor(GRAD, dtype=torch.float64))
+    return [(grad + 0.0).tolist() for grad in grads]  # + 0.0: the sign of a zero is free
+
+
+def measured() -> dict[str, list[list[float]]]:
+    return {name: gradients(function, bounds) for name, function, bounds in cases()}
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "w") as file:
+        json.dump(measured(), file)

@@ -1,0 +1,182 @@
+"""Every spelling of a clamp or a relu, in every rule: values stay torch's bit for bit, gradients are the rule's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import pseudograd as pg
+from pseudograd import rules
+from pseudograd.rewrite import override
+
+from .calls import LOW, SPELLINGS, Spelling, expected, inputs_for
+
+RULES = ("zero", "identity", "inward", "sign")
+DEFAULT_EDGE = {"clamp": "closed", "relu": "open"}
+
+
+def gradient_of(spelling: Spelling, x: Tensor, grad: Tensor) -> Tensor:
+    return torch.autograd.grad(spelling.f(x), x, grad)[0]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_each_spelling_gets_the_rule(name: str, rule: str) -> None:
+    spelling = SPELLINGS[name]
+    x = inputs_for(spelling)
+    for sign in (1.0, -1.0):
+        grad = sign * torch.arange(1.0, 10.0, dtype=torch.float64)
+        with override(**{spelling.family: rule}) as context:
+            found = gradient_of(spelling, x, grad)
+        torch.testing.assert_close(found, expected(spelling, rule, DEFAULT_EDGE[spelling.family], x, grad))
+        assert [site.calls for site in context.report().rewritten] == [1]
+        assert context.report().missed == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_values_stay_torchs_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    f = SPELLINGS[name].f
+    special = [0.0, -0.0, -1.0, 1.0, torch.inf, -torch.inf, torch.nan, 1e-30, 5.5]
+    x = torch.tensor(special, dtype=dtype, requires_grad=True)
+    plain = f(x)
+    with override(clamp="inward", relu="inward"):
+        rewritten = f(x)
+    assert rewritten.dtype == plain.dtype
+    bits = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}.get(plain.dtype)
+    assert torch.equal(plain.detach().view(bits or torch.int64), rewritten.detach().view(bits or torch.int64))
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_family_is_off_unless_named(name: str) -> None:
+    spelling = SPELLINGS[name]
+    x, grad = inputs_for(spelling), torch.arange(1.0, 10.0, dtype=torch.float64)
+    plain = gradient_of(spelling, x, grad)
+    others: dict[str, str | None] = {"clamp": "identity", "relu": "identity"}
+    others[spelling.family] = None
+    with override(**others) as context:
+        assert torch.equal(gradient_of(spelling, x, grad), plain)
+    assert context.report().rewritten == ()
+
+
+def test_a_rule_object_and_its_parameter() -> None:
+    x = torch.tensor([-3.0, 0.0, 3.0], requires_grad=True)
+    with override(clamp=rules.leaky(0.25)):
+        torch.clamp(x, -1, 1).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.25, 1.0, 0.25]
+
+
+def test_gradients_to_tensor_bounds_are_those_of_the_public_op() -> None:
+    x = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0], requires_grad=True)
+    low, high = torch.tensor(-1.0, requires_grad=True), torch.full((5,), 1.0, requires_grad=True)
+    grad = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0])
+    for rule in RULES:
+        wanted = torch.autograd.grad(pg.clamp(x, low, high, rule=rule), (x, low, high), grad)
+        with override(clamp=rule):
+            found = torch.autograd.grad(torch.clamp(x, low, high), (x, low, high), grad)
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_what_is_no_clamp_to_a_constant_keeps_its_gradient() -> None:
+    x, y = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    with override(clamp="identity") as context:
+        grads = torch.autograd.grad(torch.maximum(x, y).sum(), (x, y))
+        assert torch.max(x, 0).indices.tolist() == 0
+        assert torch.max(x).item() == 0
+    assert [g.tolist() for g in grads] == [[0.5] * 3, [0.5] * 3]
+    assert context.report().rewritten == ()
+
+
+ERRORS = {
+    "no bounds": lambda x: torch.clamp(x),
+    "out": lambda x: torch.clamp(x, 0, 1, out=torch.empty(3)),
+    "complex": lambda x: torch.clamp(x.to(torch.complex64), 0, 1),
+    "unknown keyword": lambda x: torch.clamp(x, 0, upper=1),
+    "too many": lambda x: torch.clamp(x, 0, 1, 2),
+    "no tensor": lambda x: torch.clamp(3.0, 0, 1),
+    "a bound of a wrong shape": lambda x: torch.clamp(x, torch.zeros(2)),
+    "a bound of a wrong shape, in place": lambda x: (x * 1).clamp_(torch.zeros(2, 3)),
+    "a number and a tensor": lambda x: torch.clamp(x, 0.0, torch.ones(3, requires_grad=True)),
+    "a bound that does not fit": lambda x: torch.clamp(x.half(), max=1e6),
+    "a leaf": lambda x: x.clamp_(0, 1),
+    "a view of a leaf": lambda x: x[:2].clamp_(0, 1),
+    "relu of a leaf": lambda x: torch.relu_(x),
+    "hardtanh the wrong way": lambda x: functional.hardtanh(x, 1.0, -1.0),
+    "memory that overlaps": lambda x: (x * 1)[:1].expand(3).clamp_(0, 1),
+    "a dtype that cannot be stored": lambda x: torch.ones(3, dtype=torch.int32).clamp_(x, x),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("rule", ["inward", "identity", "elastic"])
+def test_errors_are_torchs(name: str, rule: str) -> None:
+    def outcome() -> tuple[type, str]:
+        try:
+            ERRORS[name](torch.ones(3, requires_grad=True))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            return type(error), str(error).split("\n")[0]
+        return type(None), ""
+
+    plain = outcome()
+    with override(clamp=rule, relu=rule):
+        assert outcome() == plain
+
+
+NEVER_RAISES = {
+    "crossed numbers": lambda x: torch.clamp(x, 1.0, -1.0),
+    "a NaN bound": lambda x: torch.clamp(x, torch.nan, 1.0),
+    "infinite bounds": lambda x: torch.clamp(x, -torch.inf, torch.inf),
+    "integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), 0, 2) * x,
+    "a bound for integers": lambda x: torch.clamp(torch.ones(3, dtype=torch.int64), x, 2 * x),
+    "one bound only": lambda x: torch.clamp(x, min=LOW),
+    "no elements": lambda x: torch.clamp(x[:0], 0, 1),
+    "a float32 bound of half": lambda x: torch.clamp(x.half(), torch.zeros(3), torch.ones(3)),
+    "sparse": lambda x: torch.relu(x.to_sparse()).to_dense(),
+}
+
+
+@pytest.mark.parametrize("rule", ["inward", "identity", "elastic", "inverting", "zero"])
+@pytest.mark.parametrize("name", NEVER_RAISES)
+def test_no_rewrite_raises_where_torch_does_not(name: str, rule: str) -> None:
+    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
+    plain = NEVER_RAISES[name](x)
+    with override(clamp=rule, relu=rule):
+        y = NEVER_RAISES[name](x)
+        y.sum().backward()
+    torch.testing.assert_close(y, plain, rtol=0, atol=0, equal_nan=True)
+    assert x.grad is not None
+
+
+def test_a_rule_that_needs_both_bounds_leaves_one_bound_to_torch_and_says_so() -> None:
+    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
+    with override(clamp="elastic") as context:
+        torch.clamp(x, min=0.0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 1.0, 1.0]
+    (missed,) = context.report().missed
+    assert (missed.op, missed.why, missed.calls) == ("clamp", "rule elastic needs both bounds", 1)
+
+
+def test_crossed_numbers_are_replaced_by_max_in_every_rule() -> None:
+    x = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0], requires_grad=True)
+    low, high = torch.tensor(1.0), torch.tensor(-1.0)
+    for rule in RULES:
+        with override(clamp=rule):
+            numbers, tensors = (
+                torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0] for bounds in ((1.0, -1.0), (low, high))
+            )
+        assert torch.equal(numbers, tensors), rule
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(ValueError, match=r"override: family must be one of .*clamp, .*got 'clmp'. Did you mean 'clamp'\?"):
+        override(clmp="inward")
+    with pytest.raises(ValueError, match="clamp: rule must be one of .*'ste' is 'identity' here"):
+        override(clamp="ste")
+    with pytest.raises(TypeError, match="override: relu must be a rule, or a function from a site to a rule, got 3"):
+        override(relu=3)
+    with pytest.raises(ValueError, match="override: one of .* must be given a rule, got none. Name at least one."):
+        override(clamp=None)

@@ -1,0 +1,155 @@
+"""pin_edge against what torch 2.13 and 2.15 themselves gave, element for element, whatever torch runs this."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.edges import way
+from pseudograd.rewrite.mode import Choice, Rewriting
+from pseudograd.torch_facts import ERAS, FORMS, Slopes, installed_era, measure
+
+from .eras import GRAD, VALUES, cases, gradients
+
+MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
+CASES = {name: (function, bounds) for name, function, bounds in cases()}
+SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
+
+
+def forced(edge: str, elsewhere: str) -> Rewriting:
+    """A pinned edge that also rewrites where the installed torch does the same by itself."""
+    choice = Choice("zero", way(edge, elsewhere))
+    return Rewriting("forced", {"clamp": choice, "nan extreme": choice})
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("name", CASES)
+def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
+    with forced(era, "") as context:
+        assert gradients(*CASES[name]) == MEASURED[era][name]
+    assert len(context.report().rewritten) == 1
+    if era != installed_era():
+        with pin_edge(era):
+            assert gradients(*CASES[name]) == MEASURED[era][name]
+
+
+@pytest.mark.parametrize("elsewhere", ERAS)
+@pytest.mark.parametrize("edge", SHARES)
+@pytest.mark.parametrize("name", CASES)
+def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) -> None:
+    function, bounds = CASES[name]
+    with forced(edge, elsewhere):
+        found = gradients(function, bounds)
+    wanted = [list(grads) for grads in MEASURED[elsewhere][name]]
+    numbers = [float(b.detach()[0]) if isinstance(b, torch.Tensor) else b for b in bounds]
+    y = function(torch.tensor(VALUES, dtype=torch.float64), *[b.detach() if isinstance(b, torch.Tensor) else b for b in bounds])
+    for i, (x, g) in enumerate(zip(VALUES, GRAD, strict=True)):
+        crossed = None not in numbers and len(numbers) == 2 and numbers[0] > numbers[1]
+        at = [not crossed and number is not None and x == number == float(y[i]) for number in numbers]
+        if any(at):
+            wanted[0][i] = SHARES[edge] * g + 0.0
+            for which, grads in enumerate(wanted[1:]):
+                tensors = [position for position, b in enumerate(bounds) if isinstance(b, torch.Tensor)]
+                grads[i] = (1 - SHARES[edge]) * g + 0.0 if tensors[which] == at.index(True) else 0.0
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_torch_facts_has_its_era(name: str) -> None:
+    for era in ERAS:
+        with pin_edge(era):
+            assert measure(FORMS[name]) == FORMS[name].slopes[era]
+
+
+def test_pins_do_not_touch_relu_minimum_or_maximum() -> None:
+    for edge in ("closed", "open"):
+        with pin_edge(edge):
+            for name in ("relu(x)", "relu6(x)", "hardtanh(x, 0, 1)"):
+                assert measure(FORMS[name]) == Slopes(0.0)
+            for name in ("maximum(x, tensor)", "minimum(x, tensor)"):
+                assert measure(FORMS[name]) == Slopes(0.5, 0.5)
+
+
+CALLS: dict[str, Any] = {
+    "numbers": lambda x: torch.clamp(x, -1.0, 1.0),
+    "tensors": lambda x: torch.clamp(x, torch.full_like(x, -1.0), torch.ones(())),
+    "in place": lambda x: (x * 1).clamp_(-1.0, 1.0),
+    "fmin": lambda x: torch.fmin(x, torch.full_like(x, 1.0)),  # torch 2.13's own fmax has another slope in forward mode
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("edge", [*SHARES, *ERAS])
+def test_forward_mode_is_the_same_slope(name: str, edge: str) -> None:
+    x, v = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0]), torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0])
+    f = CALLS[name]
+    with pin_edge(edge):
+        pulled = torch.func.vjp(f, x)[1](v)[0]
+        assert torch.equal(torch.func.jvp(f, (x,), (v,))[1], pulled)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, v)
+            tangent = torch.autograd.forward_ad.unpack_dual(f(dual)).tangent
+        assert torch.equal(tangent, pulled)
+        leaf = x.clone().requires_grad_()
+        assert torch.equal(torch.autograd.grad(f(leaf), leaf, v)[0], pulled)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("edge", [*SHARES, *ERAS])
+def test_double_backward_is_the_slope_again(name: str, edge: str) -> None:
+    """d/dx of grad_x * x is slope, and grad_x is linear in grad with the same slope."""
+    x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], requires_grad=True)
+    v = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0], requires_grad=True)
+    f = CALLS[name]
+    with pin_edge(edge):
+        slope = torch.autograd.grad(f(x), x, torch.ones(5))[0]
+        (first,) = torch.autograd.grad(f(x) ** 2, x, v, create_graph=True)
+        assert torch.equal(first, 2 * f(x) * slope * v)
+        second_x, second_v = torch.autograd.grad(first.sum(), (x, v))
+    assert torch.equal(second_x, 2 * slope * slope * v)
+    assert torch.equal(second_v, 2 * f(x) * slope)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_bound_is_where_torch_rounds_it_to(dtype: torch.dtype) -> None:
+    """0.3 and 0.7 fit no binary format: x at the rounded bound is at the bound."""
+    x = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9, torch.nan], dtype=dtype, requires_grad=True)
+    era = installed_era()
+    plain = torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0]
+    with forced(era, ""):
+        assert torch.equal(torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0], plain)
+    for edge, share in SHARES.items():
+        with pin_edge(edge):
+            found = torch.autograd.grad(torch.clamp(x, 0.3, 0.7).sum(), x)[0]
+        assert found.tolist() == [0.0, share, 1.0, share, 0.0, 0.0]
+
+
+def test_nested_in_an_override_the_inner_one_decides() -> None:
+    x = torch.tensor([-2.0, -1.0, 0.0], requires_grad=True)
+    with override(clamp="identity"), pin_edge("half"):
+        assert torch.autograd.grad(torch.clamp(x, min=-1.0).sum(), x)[0].tolist() == [0.0, 0.5, 1.0]
+    with pin_edge("half"), override(clamp="identity"):
+        assert torch.autograd.grad(torch.clamp(x, min=-1.0).sum(), x)[0].tolist() == [1.0, 1.0, 1.0]
+    with pin_edge("half"), override(relu="identity"):
+        assert torch.autograd.grad(torch.clamp(x, min=-1.0).sum(), x)[0].tolist() == [0.0, 0.5, 1.0]
+        assert torch.autograd.grad(functional.relu(x).sum(), x)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'"):
+        pin_edge("shut")
+    with pytest.raises(ValueError, match="pin_edge: edge must be one of .*, got 'projected'"):
+        pin_edge("projected")
+
+
+def test_the_table_was_measured_where_it_matters() -> None:
+    closed, opened = (MEASURED[era] for era in ERAS)
+    assert sum(closed[name] != opened[name] for name in closed) > 40
+    assert any(math.isnan(value) for value in VALUES)
