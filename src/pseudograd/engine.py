@@ -95,8 +95,11 @@ def unscriptable(function: Any) -> Any:
 def _remember(
     ctx: Any, call: Call, kernel: kernels.Kernel | None, inputs: tuple[Any, ...], kept: tuple[Any, ...]
 ) -> None:
-    """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like."""
-    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept])
+    """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like.
+
+    The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
+    """
+    ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
     others = [None if isinstance(value, Tensor) else value for value in kept]
     # Kept inputs tell their own form; only what is not kept needs a note. (Dynamo on torch 2.8 cannot compare tuples by `is`.)
     due = None if not _is_compiling() and kept is inputs else [_form(value) for value in inputs]
@@ -109,7 +112,7 @@ def _form(value: Any) -> tuple[Any, ...] | None:
 
 def _recall(ctx: Any) -> list[Any]:
     others = ctx.state[2]
-    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors, others)]  # noqa: B905  of one length
+    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
 def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:

@@ -106,7 +106,7 @@ def _minimum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
     if not _is_constant(x) and _is_constant(other):
         return "torch.minimum", (x, None, other)
     if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
-        return "torch.minimum", (other, None, x)
+        return "torch.minimum, constant first", (x, other)
     return None
 
 
@@ -114,7 +114,7 @@ def _maximum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
     if not _is_constant(x) and _is_constant(other):
         return "torch.maximum", (x, other, None)
     if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
-        return "torch.maximum", (other, x, None)
+        return "torch.maximum, constant first", (x, other)
     return None
 
 

@@ -129,8 +129,10 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         return "neither sparse, nested nor quantized tensors are rewritten"
     for name, value in zip(call.op.inputs, inputs):  # noqa: B905  Dynamo on torch 2.8
-        if value is None and name in call.rule.requires:
+        if name in call.rule.requires and value is None:
             return f"rule {call.rule.name} needs both bounds"
+    if call.rule.requires and len(inputs) < 3:
+        return f"rule {call.rule.name} needs both bounds"
     if not call.is_linear and forward_ad._current_level >= 0:
         return f"rule {call.rule.name} reads the incoming gradient, and forward mode has none"
     return _why_not_in_place(inputs) if in_place else None

@@ -25,11 +25,26 @@ def _keeps_all(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
     return ("x", "min", "max")
 
 
+def _keeps_both(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
+    return ("bound", "x")
+
+
 def _hardsigmoid_pull(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """hardsigmoid(x) is clamp(x, -3, 3) / 6 + 1/2."""
 
     def pulled(grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, **how: Any) -> Gradients:
         return pull(grad * _ONE_SIXTH, x, min, max, y=torch.where(x < min, min, torch.where(x > max, max, x)), **how)
+
+    return pulled
+
+
+def _constant_first(pull: Callable[..., Gradients], is_min: bool) -> Callable[..., Gradients]:
+    """minimum(bound, x): torch saves the second argument first, so the inputs keep their places."""
+
+    def pulled(grad: Tensor, bound: Tensor, x: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
+        bounds = (bound, None) if is_min else (None, bound)
+        grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(wants[1], False, False), **how)
+        return None, grad_x
 
     return pulled
 
@@ -65,6 +80,13 @@ def _register_all() -> None:
     }
     for name, forward in (_CLAMPS | extremes).items():
         _op(name, forward, _RULES, "clamp", edges=EDGES, default_edge="closed", **bounded)
+    for name in ("minimum", "maximum"):
+        rules = {
+            row.name: replace(row, pull=_constant_first(row.pull, name == "maximum"), keeps=_keeps_both)
+            for row in _RULES.values()
+        }
+        swapped = {"edges": EDGES, "default_edge": "closed", "inputs": ("bound", "x"), "default_rule": "zero"}
+        _op(f"torch.{name}, constant first", getattr(torch, name), rules, "constant first", **swapped)
     for name, forward in _RELUS.items():
         _op(name, forward, _RULES, "clamp", edges=EDGES, default_edge="open", **bounded)
     hardsigmoid = {"edges": EDGES, "default_edge": "open", **bounded}
