@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -122,8 +123,30 @@ def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple
     return tuple(value if name in names else None for name, value in zip(call.op.inputs, inputs, strict=True))
 
 
+class _Own(threading.local):
+    """How deep this thread is in computations of ours, which `rewrite` must leave alone: a second derivative records them."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *exception: Any) -> None:
+        self.depth -= 1
+
+
+own = _Own()
+
+
 def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
-    """The formula on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of the result."""
+    if _is_compiling():
+        return _formula(call, grad, inputs, wants)
+    with own:
+        return _formula(call, grad, inputs, wants)
+
+
+def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
+    """The rule on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of the result."""
     if not call.keeps(wants):
         return call.pull(grad, tuple(inputs), None, wants)
     y = call.op.forward(*inputs)
@@ -215,14 +238,18 @@ class PseudogradFunctional(Function):
 
     @staticmethod
     def forward(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-        return call_of(spec).op.forward(*inputs)
+        call = call_of(spec)
+        if _is_compiling():
+            return call.op.forward(*inputs)
+        with own:
+            return call.op.forward(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = call_of(inputs[0]), inputs[1:]
         kept = _kept(call, values, tuple(isinstance(value, Tensor) for value in values))
         _remember(ctx, call, None, values, kept)
-        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept])
+        ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
         ctx.shape = output.shape
 
     @staticmethod

@@ -70,7 +70,7 @@ class Rewrite(TorchFunctionMode):
             if _is_compiling() or self.log is None or type(func) is MethodWrapperType:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        if self.generator is not None and not _is_compiling() and not _is_running(self.generator):
+        if not _is_compiling() and (engine.own.depth or (self.generator and not _is_running(self.generator))):
             return func(*args, **kwargs)
         result = self._rewritten(form, func, args, kwargs)
         if self.log is not None and not _is_compiling():
@@ -90,7 +90,7 @@ class Rewrite(TorchFunctionMode):
         name, inputs = stand_in(name, inputs, form.family, choice)
         rule = choice.rule
         if isinstance(rule, sites.Chooser):
-            rule = rule.choose(form, inputs)
+            rule = rule.choose(form, name, inputs)
             if rule is None:
                 return func(*args, **kwargs)
         call = choice.call(name, rule)

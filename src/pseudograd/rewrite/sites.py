@@ -38,13 +38,19 @@ class Chooser:
     def __init__(self, function: Callable[[Site], Any]) -> None:
         self.function = function
 
-    def choose(self, form: Any, inputs: tuple[Any, ...]) -> Any:
-        bounds = (*inputs[1:], None, None)
+    def choose(self, form: Any, stand_in: str, inputs: tuple[Any, ...]) -> Any:
+        low, high = _bounds(stand_in, inputs)
         if torch.compiler.is_compiling():
-            return self.function(Site(form.name, form.family, COMPILED, None, bounds[0], bounds[1]))
+            return self.function(Site(form.name, form.family, COMPILED, None, low, high))
         frame = user_frame(2)
         where = shown(frame.f_code, frame.f_lineno) if frame else "?"
-        return self.function(Site(form.name, form.family, where, _module_path(frame), bounds[0], bounds[1]))
+        return self.function(Site(form.name, form.family, where, _module_path(), low, high))
+
+
+def _bounds(stand_in: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+    if stand_in.endswith("constant first"):
+        return (None, inputs[0]) if stand_in.startswith("torch.minimum") else (inputs[0], None)
+    return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
 
 
 def user_frame(depth: int) -> FrameType | None:
@@ -72,7 +78,7 @@ def shown(code: CodeType | str, line: int) -> str:
 _paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
-def _module_path(frame: FrameType | None) -> str | None:
+def _module_path() -> str | None:
     """The dotted path of the innermost running module in the outermost one; None outside any module."""
     running = _running_modules(sys._getframe(2))
     if not running:
