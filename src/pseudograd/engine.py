@@ -21,6 +21,7 @@ import importlib.util
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -292,8 +293,11 @@ def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
     return PseudogradFunctional.apply(spec, *inputs)
 
 
+_awaiting: list[Callable[[Any], None]] = []
+
+
 class _WhenDynamoArrives:
-    """Register `_in_graph` with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s."""
+    """Register with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch._dynamo":
@@ -306,13 +310,21 @@ class _WhenDynamoArrives:
 
         def load_and_register(module: Any) -> None:
             load(module)
-            module.allow_in_graph(_in_graph)
+            for act in _awaiting:
+                act(module)
 
         spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
-if "torch._dynamo" in sys.modules:
-    sys.modules["torch._dynamo"].allow_in_graph(_in_graph)
-else:
+def when_dynamo_arrives(act: Callable[[Any], None]) -> None:
+    """Call act(torch._dynamo): now if it is there, else once it has been imported."""
+    if "torch._dynamo" in sys.modules:
+        act(sys.modules["torch._dynamo"])
+    else:
+        _awaiting.append(act)
+
+
+if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]
+when_dynamo_arrives(lambda dynamo: dynamo.allow_in_graph(_in_graph))

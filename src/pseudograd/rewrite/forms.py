@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .. import engine
+
 _MISSING = object()
 
 
@@ -180,3 +182,9 @@ def register_all() -> None:
         _add(Form(name + "_", "relu", names, defaults, arrange, True), (torch, Tensor, *nn, torch.ops.aten))
         in_module = Form(name, "relu", (*names, "inplace"), (*defaults, False), arrange, False)
         FORMS[getattr(functional, name)] = in_module
+    engine.when_dynamo_arrives(_let_dynamo_dispatch)
+
+
+def _let_dynamo_dispatch(dynamo: Any) -> None:
+    """Dynamo dispatches only what torch.overrides lists; F.hardsigmoid and torch.relu_ are missing there, eager dispatches them."""
+    dynamo.variables.torch.get_overridable_functions().update(FORMS)

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from .. import engine
-from ..rule import OPS, STAND_INS, Call, choose
+from ..rule import OPS, STAND_INS, Call, RuleChoice, choose
 from . import backward, forms, sites
 from .forms import FORMS
 from .report import Log, Report, shown_rule
@@ -28,23 +28,32 @@ _is_compiling = torch.compiler.is_compiling
 
 
 class Choice:
-    """The rule of one family: by name or object, or a function of the site; and the edge, where it is not the op's own."""
+    """The rule of one family: by name or object, or a function of the site; and the edge, where it is not the op's own.
 
-    __slots__ = ("calls", "edge", "rule")
+    Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
+    """
+
+    __slots__ = ("calls", "chooser", "edge", "name", "parameters", "rule")
 
     def __init__(self, rule: Any, edge: str | None = None) -> None:
+        self.chooser = rule if isinstance(rule, sites.Chooser) else None
         self.rule = rule
         self.edge = edge
-        self.calls: dict[str, Call] = {}  # by stand-in; not read under a compiler
+        self.name, given = (rule.name, rule.parameters) if isinstance(rule, RuleChoice) else (rule, ())
+        self.parameters = tuple((key, repr(float(value))) for key, value in given)
+        self.calls: dict[str, Call] = {}  # by stand-in
 
     def call(self, stand_in: str, rule: Any) -> Call:
+        """The call of `rule`, the one of a site; None: that of all."""
         if _is_compiling():
+            if rule is None:
+                rule = RuleChoice(self.name, tuple((key, float(text)) for key, text in self.parameters))
             return _call(stand_in, rule, self.edge)
-        if rule is not self.rule:
+        if rule is not None:
             return _call(stand_in, rule, self.edge)
         found = self.calls.get(stand_in)
         if found is None:
-            found = self.calls[stand_in] = _call(stand_in, rule, self.edge)
+            found = self.calls[stand_in] = _call(stand_in, self.rule, self.edge)
         return found
 
 
@@ -88,9 +97,9 @@ class Rewrite(TorchFunctionMode):
             return func(*args, **kwargs)
         choice = self.choices[form.family]
         name, inputs = stand_in(name, inputs, form.family, choice)
-        rule = choice.rule
-        if isinstance(rule, sites.Chooser):
-            rule = rule.choose(form, name, inputs)
+        rule = None
+        if choice.chooser is not None:
+            rule = choice.chooser.choose(form, name, inputs)
             if rule is None:
                 return func(*args, **kwargs)
         call = choice.call(name, rule)
