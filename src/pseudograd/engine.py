@@ -120,8 +120,8 @@ def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple
 
 
 def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
-    """The formula on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of the result."""
-    if not call.keeps(wants):
+    """The formula; for a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y."""
+    if not (call.rule.compares and call.keeps(wants)):
         return call.pull(grad, tuple(inputs), None, wants)
     y = call.op.forward(*inputs)
     operands = tuple(
@@ -148,9 +148,10 @@ def _deliver(ctx: Any, grads: Gradients, inputs: list[Any]) -> tuple[Any, ...]:
 
 def _no_forward_mode(call: Call) -> NotImplementedError:
     linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**{**rule.parameters, "edge": "closed"})]
+    other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
+    edge = " (with an edge other than 'projected')" if "projected" in call.op.edges else ""
     return NotImplementedError(
-        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. "
-        f"Use reverse mode, or a rule that is linear in grad: {', '.join(linear)} (with an edge other than 'projected')."
+        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. Use reverse mode{other}{edge}."
     )
 
 

@@ -325,7 +325,17 @@ def hardtanh(
 def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], **rest: Any) -> Op:
     inputs = ("x", "min", "max")
     return register(
-        Op(name=name, family="clamp", forward=forward, inputs=inputs, rules=RULES, edges=EDGES, public=public, **rest)
+        Op(
+            name=name,
+            family="clamp",
+            forward=forward,
+            inputs=inputs,
+            rules=RULES,
+            edges=EDGES,
+            takes_maximize=True,
+            public=public,
+            **rest,
+        )
     )
 
 
