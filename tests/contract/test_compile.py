@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from . import transforms
-from .compare import assert_same_values
-from .rows import ROWS, Row
+from pseudograd.testing import transforms
+from pseudograd.testing.compare import assert_same_values
+from pseudograd.testing.rows import Row
+
+from .rows import ROWS
 
 REVERSE = (transforms.by_func_grad, transforms.by_vmap_of_grad, transforms.by_vjp, transforms.by_jacrev)
 FORWARD = (transforms.diagonal_by_jvp, transforms.diagonal_by_jacfwd)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from . import matrix, transforms
-from .compare import assert_same_values
+from pseudograd.testing import transforms
+from pseudograd.testing.compare import assert_same_values
+from pseudograd.testing.rows import Row
+
+from . import matrix
 from .matrix import MATRIX_ROWS, Way
-from .rows import Row
 
 EAGER = {**matrix.FIRST, **matrix.SECOND, **matrix.FORWARD, **matrix.FORWARD_SECOND}
 COMPILED = {

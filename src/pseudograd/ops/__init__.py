@@ -14,6 +14,7 @@ from .familiar import (
 )
 from .gradients import clip_grad, reverse_grad, scale_grad
 from .quantize import fake_quantize
+from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
@@ -37,6 +38,7 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "register_rule",
     "relu",
     "relu6",
     "replace_grad",
