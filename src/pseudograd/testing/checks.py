@@ -91,6 +91,11 @@ def check_random(row: Row, dtype: torch.dtype) -> None:
 
 
 def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> None:
+    if (
+        row.ulps >= OF_A_USER
+    ):  # such a reference rounds once, at the end: what over- or underflows between the steps may differ
+        keep = _is_moderate(inputs[0]) & _is_moderate(grad)
+        inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(row, inputs, grad)
     fused = by_backward_of_first(row, inputs, grad)
     assert_equals_reference(
@@ -101,6 +106,15 @@ def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> 
     formula = by_backward(row, inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=row.ulps)
     assert_equals_reference(by_vjp(row, inputs, grad), expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)
+
+
+OF_A_USER = 64
+
+
+def _is_moderate(values: Tensor) -> Tensor:
+    """Zero, infinite, NaN, or a number whose square is a normal one."""
+    size, info = values.abs(), torch.finfo(values.dtype)
+    return ~values.isfinite() | (size == 0) | ((size < info.max**0.5) & (size > info.tiny**0.5))
 
 
 def check_reduced(row: Row, dtype: torch.dtype) -> None:
