@@ -5,6 +5,7 @@ import inspect
 import re
 
 import pytest
+import torch
 
 import pseudograd as pg
 from pseudograd import ops, rules
@@ -44,12 +45,15 @@ def test_every_op_of_the_table_is_public_under_its_name() -> None:
         assert op.default_rule in op.rules
         assert op.default_edge in (op.edges or (None,))
         defaults = {key: p.default for key, p in inspect.signature(getattr(pg, name)).parameters.items()}
-        if op.edges:
-            assert (defaults["rule"], defaults["edge"], defaults["maximize"]) == (
-                op.default_rule,
-                op.default_edge,
-                False,
-            )
+        assert defaults.get("rule", op.default_rule) == op.default_rule
+        assert ("rule" in defaults) == (len(op.rules) > 1)
+        assert defaults.get("edge") == op.default_edge
+        assert ("edge" in defaults) == bool(op.edges)
+        assert (
+            ("maximize" in defaults)
+            == op.takes_maximize
+            == any(len(op.rules) > 1 and not rule.is_linear(edge="closed") for rule in op.rules.values())
+        )
 
 
 def test_every_row_is_complete() -> None:
@@ -66,7 +70,7 @@ def test_every_rule_has_an_object() -> None:
     names = {name for op in OPS.values() for name in op.rules}
     assert set(dir(rules)) >= names
     for name in names:
-        made = getattr(rules, name)()
+        made = rules.custom(torch.cos) if name == "custom" else getattr(rules, name)()
         assert made.name == name
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = rules.nothing

@@ -51,6 +51,13 @@ def rounded_to(value: float, dtype: torch.dtype) -> float:
     return single
 
 
+def check_finite_number(op: str, argument: str, value: object) -> None:
+    if isinstance(value, bool) or not is_number(value):
+        raise TypeError(must(op, argument, "be a number", value))
+    if not math.isfinite(value):  # type: ignore[arg-type]
+        raise ValueError(must(op, argument, "be finite", value))
+
+
 def check_tensor(op: str, argument: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(must(op, argument, "be a tensor", value, "Wrap it in torch.tensor(...)"))

@@ -82,18 +82,23 @@ def rules_text(ops: list[Op]) -> str:
 
 
 def _default_line(op: Op) -> str:
-    edge = f", edge {op.default_edge} (or {', '.join(e for e in op.edges if e != op.default_edge)})" if op.edges else ""
-    return f"{op.name}: default rule {op.default_rule}{edge}"
+    edge = (
+        f", edge {op.default_edge} (or {', '.join(str(e) for e in op.edges if e != op.default_edge)})"
+        if op.edges
+        else ""
+    )
+    return f"{op.name}: {'default ' if len(op.rules) > 1 else ''}rule {op.default_rule}{edge}"
 
 
 def _rule_lines(op: Op, rule: Rule) -> str:
     how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
     kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
-    given = ", ".join(f"{key}={value}" for key, value in rule.parameters.items())
+    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
+    where = "grad_x outside" if "closed" in op.edges else "grad_x        "
     lines = [
         f"  {rule.name}({given})" if given else f"  {rule.name}",
-        f"    grad_x outside   {rule.formula}",
-        f"    saves            {kept[0] if kept else 'nothing'}",
+        f"    {where}   {rule.formula}",
+        f"    saves            {'x' if 'x' in kept else 'nothing'}",
         f"    linear in grad   {'yes' if rule.is_linear(**how) else 'no: no forward mode'}",
         f"    source           {rule.source}",
     ]

@@ -101,6 +101,9 @@ def _remember(
 
     The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
     """
+    if not call.rule.registers and not _is_compiling() and type(ctx)._forward_cls is Pseudograd:
+        ctx.state = call, kernel, [_watched(value) for value in kept], [_form(value) for value in inputs]
+        return
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
     others = [None if isinstance(value, Tensor) else value for value in kept]
     # Kept inputs tell their own form; only what is not kept needs a note. (Dynamo on torch 2.8 cannot compare tuples by `is`.)
@@ -112,8 +115,31 @@ def _form(value: Any) -> tuple[Any, ...] | None:
     return (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else None
 
 
+class _Watched:
+    """A tensor that is kept without being registered, and its version; autograd guards only what is registered."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.version = None if tensor.is_inference() else tensor._version
+
+    def unchanged(self) -> Tensor:
+        if self.version is not None and self.tensor._version != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"a tensor of shape {tuple(self.tensor.shape)} is at version {self.tensor._version}; expected version "
+                f"{self.version} instead."
+            )
+        return self.tensor
+
+
+def _watched(value: Any) -> Any:
+    return _Watched(value) if isinstance(value, Tensor) else value
+
+
 def _recall(ctx: Any) -> list[Any]:
-    others = ctx.state[2]
+    call, _, others, _ = ctx.state
+    if not call.rule.registers and not ctx.saved_tensors:
+        return [value.unchanged() if isinstance(value, _Watched) else value for value in others]
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
@@ -147,8 +173,8 @@ def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) 
 
 
 def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
-    """The rule on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of the result."""
-    if not call.keeps(wants):
+    """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y."""
+    if not (call.rule.compares and call.keeps(wants)):
         return call.pull(grad, tuple(inputs), None, wants)
     y = call.op.forward(*inputs)
     operands = tuple(
@@ -175,9 +201,10 @@ def _deliver(ctx: Any, grads: Gradients, inputs: list[Any]) -> tuple[Any, ...]:
 
 def _no_forward_mode(call: Call) -> NotImplementedError:
     linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**{**rule.parameters, "edge": "closed"})]
+    other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
+    edge = " (with an edge other than 'projected')" if "projected" in call.op.edges else ""
     return NotImplementedError(
-        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. "
-        f"Use reverse mode, or a rule that is linear in grad: {', '.join(linear)} (with an edge other than 'projected')."
+        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. Use reverse mode{other}{edge}."
     )
 
 

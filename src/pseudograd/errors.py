@@ -28,10 +28,10 @@ class UnknownNameError(ValueError, KeyError):
 
 
 def unknown_name(
-    where: str, argument: str, allowed: Iterable[str], got: object, hint: str | None = None
+    where: str, argument: str, allowed: Iterable[object], got: object, hint: str | None = None
 ) -> UnknownNameError:
     """The error for `got`, with the closest allowed name unless there is a better hint."""
-    names = sorted(allowed)
+    names = sorted(map(str, allowed))
     text = must(where, argument, f"be one of {', '.join(names)}", got)
     close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
     if hint:

@@ -19,17 +19,47 @@ from .errors import UnknownNameError, must, unknown_name
 Gradients = tuple[Tensor | None, ...]
 
 
+class Function:
+    """A user's function as the parameter of a rule. A compiled graph can hold constants but no functions, so `key` names it."""
+
+    __slots__ = ("call", "key")
+
+    def __init__(self, call: Callable[..., Tensor]) -> None:
+        self.call = call
+        self.key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        while (
+            _functions.setdefault(self.key, self).call is not call
+        ):  # another one of that name, such as a second lambda
+            self.key += "'"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and self.call == other.call
+
+    def __hash__(self) -> int:
+        return hash(self.call)
+
+    def __repr__(self) -> str:
+        return self.key.removeprefix("function:")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Function, (self.call,)
+
+
+_functions: dict[str, Function] = {}
+
+
 class RuleChoice(NamedTuple):
     """A rule with its parameters chosen; made by `pseudograd.rules`, accepted wherever a rule's name is."""
 
     name: str
-    parameters: tuple[tuple[str, float], ...] = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameters)})"
 
 
 RuleLike = str | RuleChoice
+Edge = str | int  # a name; for abs the slope itself
 
 
 @dataclass(frozen=True)
@@ -38,6 +68,10 @@ class Rule:
 
     pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
     `wants` says that nobody asks. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
+    A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
+    and the inputs as they were. `ulps`: how many units in the last place its arithmetic may differ, 0 for what every device rounds
+    alike, more for exp or tanh. `registers`: False where the eager call keeps its tensors out of sight of saved-tensor hooks, because
+    torch's own op, which it stands in for, saves none and a checkpoint counts them.
     """
 
     name: str
@@ -49,8 +83,11 @@ class Rule:
     keeps: Callable[..., tuple[str, ...]]
     also_called: str = ""
     translates: tuple[str, ...] = ()
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
+    compares: bool = True
+    ulps: int = 0
+    registers: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,8 +109,10 @@ class Op:
     default_rule: str
     public: Callable[..., Tensor]
     samples: Callable[[], Iterable[Sample]]
-    edges: tuple[str, ...] = ()
-    default_edge: str | None = None
+    edges: tuple[Edge, ...] = ()
+    default_edge: Edge | None = None
+    takes_maximize: bool = False
+    adapt: Callable[..., Rule] | None = None  # a row of this family from a user's formula
     family: str = ""
 
 
@@ -93,7 +132,8 @@ class Call:
 
     @property
     def spec(self) -> tuple[Any, ...]:
-        return self.op.name, self.rule.name, tuple(self.parameters.items()), self.maximize
+        given = tuple((key, v.key if isinstance(v, Function) else v) for key, v in self.parameters.items())
+        return self.op.name, self.rule.name, given, self.maximize
 
     @property
     def label(self) -> str:
@@ -137,10 +177,11 @@ def call_of(spec: tuple[Any, ...]) -> Call:
 
 def _call_named(op_name: str, rule_name: str, parameters: tuple[tuple[str, Any], ...], maximize: bool) -> Call:
     op = OPS[op_name] if op_name in OPS else STAND_INS[op_name]
-    return Call(op, op.rules[rule_name], dict(parameters), maximize)
+    given = {key: _functions[v] if isinstance(v, str) and v.startswith("function:") else v for key, v in parameters}
+    return Call(op, op.rules[rule_name], given, maximize)
 
 
-def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
+def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
     """The call for what the user asked; raises the errors of an unknown rule, edge or parameter."""
     name, given = (rule.name, rule.parameters) if isinstance(rule, RuleChoice) else (rule, ())
     row = op.rules.get(name) if isinstance(name, str) else None
@@ -150,8 +191,12 @@ def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
     for key, value in given:
         if key not in parameters:
             raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
-        _check_parameter(name, key, value, row.parameters[key])
+        check_parameter(name, key, value, row.parameters[key])
         parameters[key] = value
+    for key, value in parameters.items():
+        if value is None:
+            remedy = f"Use rules.{name}({key}=...)"
+            raise ValueError(must(op.name, f"rule {name!r}", f"come with its {key}", "the name alone", remedy))
     if op.edges:
         if edge not in op.edges:
             raise unknown_name(op.name, "edge", op.edges, edge)
@@ -159,7 +204,7 @@ def choose(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
     return Call(op, row, parameters, maximize)
 
 
-def chosen(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = False) -> Call:
+def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
     """`choose`, looked up: one dictionary read on every call but the first; not under a compiler, as in `call_of`."""
     if maximize is not True and maximize is not False:  # before the memory, where 1 would be found as True
         raise TypeError(must(op.name, "maximize", "be True or False", maximize))
@@ -175,7 +220,7 @@ def chosen(op: Op, rule: RuleLike, edge: str | None = None, maximize: bool = Fal
     return found
 
 
-def rule_named(name: str, **given: float) -> RuleChoice:
+def rule_named(name: str, **given: Any) -> RuleChoice:
     """A rule object by name, its parameters checked: finite numbers above 0."""
     row = next((op.rules[name] for op in OPS.values() if name in op.rules), None)
     if row is None:
@@ -183,11 +228,13 @@ def rule_named(name: str, **given: float) -> RuleChoice:
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
-        _check_parameter(name, key, value, row.parameters[key])
-    return RuleChoice(name, tuple((key, float(value)) for key, value in given.items()))
+        check_parameter(name, key, value, row.parameters[key])
+    return RuleChoice(name, tuple((key, v if isinstance(v, Function) else float(v)) for key, v in given.items()))
 
 
-def _check_parameter(rule: str, key: str, value: object, default: float) -> None:
+def check_parameter(rule: str, key: str, value: object, default: object) -> None:
+    if default is None and isinstance(value, Function):
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must(rule, key, "be a number", value))
     if not (math.isfinite(value) and value > 0):

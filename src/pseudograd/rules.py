@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .rule import OPS, RuleChoice, rule_named
+import torch
+from torch import Tensor
+
+from .errors import must
+from .rule import OPS, Function, RuleChoice, rule_named
 
 
 def leaky(slope: float = 0.1) -> RuleChoice:
@@ -21,6 +25,50 @@ def elastic(width: float = 1.0) -> RuleChoice:
     `width` is in units of the range max - min; finite and above 0.
     """
     return rule_named("elastic", width=width)
+
+
+def window(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: `height` where |x| <= scale, else 0. `scale` in the unit of x; both finite and above 0, here and below."""
+    return rule_named("window", scale=scale, height=height)
+
+
+def triangle(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: height * max(0, 1 - |x| / scale)."""
+    return rule_named("triangle", scale=scale, height=height)
+
+
+def arctan(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: height / scale / (1 + (pi * x / scale)^2); scale = 2 / alpha of the SNN libraries."""
+    return rule_named("arctan", scale=scale, height=height)
+
+
+def sigmoid(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: the derivative of height * sigmoid(x / scale); scale = 1 / slope of the SNN libraries."""
+    return rule_named("sigmoid", scale=scale, height=height)
+
+
+def fast_sigmoid(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: height / (1 + |x| / scale)^2; scale = 1 / slope of the SNN libraries."""
+    return rule_named("fast_sigmoid", scale=scale, height=height)
+
+
+def gaussian(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
+    """A step's slope: height times the normal density of standard deviation `scale`."""
+    return rule_named("gaussian", scale=scale, height=height)
+
+
+def custom(slope: Callable[[Tensor], Tensor]) -> RuleChoice:
+    """A step's slope: `slope(x)`, element-wise and made of torch functions, so that it can be differentiated and compiled.
+
+    A function is remembered for as long as the program runs: define it once, not in a loop.
+    """
+    if not callable(slope):
+        raise TypeError(must("custom", "slope", "be a function of x", slope))
+    x = torch.linspace(-1, 1, 5)
+    found = slope(x)
+    if not isinstance(found, Tensor) or found.shape != x.shape:
+        raise ValueError(must("custom", "slope", "return one number for each element of x", found))
+    return RuleChoice("custom", (("slope", Function(slope)),))
 
 
 def __getattr__(name: str) -> Callable[..., RuleChoice]:

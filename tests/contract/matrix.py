@@ -14,9 +14,11 @@ from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from . import transforms
-from .rows import ROWS, Row
-from .transforms import by_backward, loss_of
+from pseudograd.testing import transforms
+from pseudograd.testing.rows import Row
+from pseudograd.testing.transforms import by_backward, loss_of
+
+from .rows import ROWS
 
 Way = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]
 

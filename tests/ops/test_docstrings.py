@@ -36,6 +36,7 @@ def _documented() -> dict[str, object]:
 WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(inspect.cleandoc(f.__doc__ or ""))}
 
 
+@pytest.mark.usefixtures("table_as_it_was")
 @pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_example_runs(name: str) -> None:
     function = WITH_EXAMPLE[name]

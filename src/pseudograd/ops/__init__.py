@@ -1,5 +1,6 @@
 """The public ops, one file per family."""
 
+from .absolute import abs
 from .bounds import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
 from .familiar import (
     ClampWithGrad,
@@ -11,7 +12,12 @@ from .familiar import (
     clamp_with_grad2,
     clamp_with_grad_proposed,
 )
+from .gradients import clip_grad, reverse_grad, scale_grad
+from .quantize import fake_quantize
+from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
+from .rounding import ceil, floor, round, trunc
+from .steps import heaviside, sign
 
 __all__ = [
     "ClampWithGrad",
@@ -19,17 +25,29 @@ __all__ = [
     "ClampWithGradProposed",
     "ClampWithGradThatWorks",
     "ReplaceGrad",
+    "abs",
+    "ceil",
     "clamp",
     "clamp_",
     "clamp_with_grad",
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
+    "clip_grad",
+    "fake_quantize",
+    "floor",
     "hardtanh",
+    "heaviside",
     "lower_bound",
+    "register_rule",
     "relu",
     "relu6",
     "replace_grad",
+    "reverse_grad",
+    "round",
+    "scale_grad",
+    "sign",
     "straight_through",
     "surrogate",
+    "trunc",
     "upper_bound",
 ]

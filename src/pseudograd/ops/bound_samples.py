@@ -9,26 +9,12 @@ import torch
 from torch import Tensor
 
 from ..rule import Sample
-
-
-def _values(dtype: torch.dtype, *edges: float) -> Tensor:
-    """Both sides of each edge, the edges and their neighbours, both zeros, subnormals, the largest values, infinities, NaN."""
-    info = torch.finfo(dtype)
-    tiny = info.tiny * info.eps
-    near = [
-        edge * factor + shift
-        for edge in edges
-        for factor in (1 - info.eps, 1, 1 + info.eps)
-        for shift in (-0.25, 0, 0.25)
-    ]
-    far = [edge + sign * distance for edge in edges for distance in (0.5, 3.0, 40.0) for sign in (-1, 1)]
-    special = [0.0, -0.0, tiny, -tiny, info.tiny, -info.tiny, info.max, info.min, torch.inf, -torch.inf, torch.nan]
-    return torch.tensor([*near, *far, *special], dtype=torch.float64).to(dtype)
+from .samples import values
 
 
 def numbers(name: str, low: float | None, high: float | None) -> Sample:
     edges = [edge for edge in (low, high) if edge is not None and abs(edge) != torch.inf]
-    return Sample(name, lambda dtype: (_values(dtype, *(edges or [0.0])), low, high))
+    return Sample(name, lambda dtype: (values(dtype, *(edges or [0.0])), low, high))
 
 
 def _tensors(name: str, low: float | None, high: float | None, *, shape: tuple[int, ...] = (3, 9)) -> Sample:

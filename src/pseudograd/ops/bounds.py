@@ -19,7 +19,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
 from ..errors import must
 from ..rule import Call, Op, RuleLike, chosen, register
-from .bound_rules import EDGES, RULES, Bound
+from .bound_rules import EDGES, RULES, Bound, adapted
 from .bound_samples import numbers, samples_of
 
 _NUMBER_OR_NONE = (float, int, type(None))
@@ -325,7 +325,18 @@ def hardtanh(
 def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], **rest: Any) -> Op:
     inputs = ("x", "min", "max")
     return register(
-        Op(name=name, family="clamp", forward=forward, inputs=inputs, rules=RULES, edges=EDGES, public=public, **rest)
+        Op(
+            name=name,
+            family="clamp",
+            forward=forward,
+            inputs=inputs,
+            rules=RULES,
+            edges=EDGES,
+            takes_maximize=True,
+            adapt=adapted,
+            public=public,
+            **rest,
+        )
     )
 
 

@@ -8,20 +8,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from .. import engine
 from ..checks import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
 from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from .formulas import alias
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
-
-
-def _forward(x_forward: Tensor, x_backward: Tensor) -> Tensor:
-    """The same storage under a new tensor. A compiler copies: it refuses outputs that alias inputs, and fuses the copy away."""
-    return x_forward.clone() if is_compiling() else x_forward.view_as(x_forward)
 
 
 def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
@@ -151,7 +146,7 @@ REPLACE_GRAD = register(
     Op(
         name="replace_grad",
         family="replace_grad",
-        forward=_forward,
+        forward=lambda x_forward, x_backward: alias(x_forward),
         inputs=("x_forward", "x_backward"),
         rules={
             "replace": Rule(

@@ -83,7 +83,8 @@ def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor
         for v in inputs
     ]
     found = [
-        row.reference(values, g, grad.dtype) for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
+        row.reference(tuple(values), g, grad.dtype)
+        for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
     ]
     kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
     return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]
@@ -96,6 +97,7 @@ def assert_equals_reference(
     grad: Tensor,
     what: str,
     subnormals_may_pass: bool = False,
+    ulps: int = 0,
 ) -> None:
     """No difference on any pair. Where a fused kernel ran, a subnormal grad may pass instead of being blocked."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
@@ -103,4 +105,4 @@ def assert_equals_reference(
         if ours is not None and subnormals_may_pass and grad.dtype is not torch.float16:
             passed = differing_values(ours, theirs) & (ours == grad) & (grad.abs() < torch.finfo(grad.dtype).tiny)
             theirs = torch.where(passed, ours, theirs)
-        assert_same_values(ours, theirs, f"{what}, gradient {position}", **shown)
+        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, **shown)

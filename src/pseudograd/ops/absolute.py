@@ -1,0 +1,76 @@
+"""abs, with the slope at 0 that you choose. torch's is 0 there, and a parameter that starts at 0 never moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..checks import check_tensor
+from ..reference import elementwise as reference
+from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from .samples import values
+
+EDGES = (0, 1, -1)
+
+
+@engine.unscriptable
+def abs(x: Tensor, *, edge: int = 0) -> Tensor:
+    """|x|, with the slope at 0 that you choose.
+
+    Forward:  y = torch.abs(x), bit for bit.
+    Backward: grad_x = grad where x > 0, -grad where x < 0, edge * grad where x is 0. Saves x. Linear in grad. 0 is torch's choice;
+        1 and -1 are subgradients, too.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        edge: the slope at 0 and -0: 0, 1 or -1.
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no real tensor; ValueError for another edge.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+        >>> abs(x, edge=1).sum().backward(); x.grad
+        tensor([-1.,  1.,  1.])
+    Source: torch.abs; edge=1 is brevitas `abs_binary_sign_grad`.
+    """
+    check_tensor("abs", "x", x)
+    return engine.run(chosen(ABS, "slope", edge), x)
+
+
+def _pull(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...], edge: int) -> Gradients:
+    at_zero = {0: torch.zeros_like(grad), 1: grad, -1: -grad}[edge]
+    return (torch.where(x < 0, -grad, torch.where(x == 0, at_zero, grad)),)
+
+
+def _samples() -> Iterator[Sample]:
+    yield Sample("around 0", lambda dtype: (values(dtype, 0.0, 1.0),))
+    yield Sample("a matrix", lambda dtype: (torch.linspace(-3, 3, 15).reshape(3, 5).to(dtype),))
+
+
+ABS = register(
+    Op(
+        name="abs",
+        family="abs",
+        forward=torch.abs,
+        inputs=("x",),
+        rules={
+            "slope": Rule(
+                name="slope",
+                formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
+                source="torch.abs",
+                pull=_pull,
+                reference=reference.absolute,
+                is_linear=lambda **_: True,
+                keeps=lambda wants, **_: ("x",),
+                compares=False,
+            )
+        },
+        default_rule="slope",
+        edges=EDGES,
+        default_edge=0,
+        public=abs,
+        samples=_samples,
+    )
+)

@@ -1,0 +1,186 @@
+"""Transforms of the gradient alone: the value passes as it is, the gradient is scaled, reversed or clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..checks import check_finite_number, check_tensor, rounded
+from ..errors import must
+from ..reference import elementwise as reference
+from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from .formulas import alias, nothing_of
+from .samples import values
+
+
+@engine.unscriptable
+def scale_grad(x: Tensor, scale: float) -> Tensor:
+    """`x`, with its gradient multiplied by a number.
+
+    Forward:  y = x, sharing its storage without a copy.
+    Backward: grad_x = scale * grad; exactly 0 where scale is 0, even for an infinite grad: a pseudo-gradient. Saves nothing.
+        Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        scale: a finite number without a unit. 0 blocks, a negative one reverses.
+    Returns: x, as a new tensor on the same storage; cannot be changed in place while recording.
+    Raises: TypeError if x is no real tensor or scale no number; ValueError if scale is not finite.
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> scale_grad(x, 0.1).sum().backward(); x.grad
+        tensor([0.1000, 0.1000])
+    Source: optax `scale_gradient`; lucidrains `frac_gradient`; the step-size gradient scale of LSQ (Esser et al., 2020).
+    """
+    return _transformed(SCALE_GRAD, x, "scale", scale)
+
+
+@engine.unscriptable
+def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
+    """`x`, with its gradient reversed: what comes before it climbs where what comes after it descends.
+
+    Forward:  y = x, sharing its storage without a copy.
+    Backward: grad_x = -scale * grad: a pseudo-gradient. Saves nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        scale: a finite number without a unit, lambda in the paper.
+    Returns: as `scale_grad`.
+    Raises: as `scale_grad`.
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> reverse_grad(x).sum().backward(); x.grad
+        tensor([-1., -1.])
+    Source: gradient reversal layer (Ganin & Lempitsky, 2015).
+    """
+    return _transformed(REVERSE_GRAD, x, "scale", scale)
+
+
+@engine.unscriptable
+def clip_grad(x: Tensor, limit: float) -> Tensor:
+    """`x`, with each element of its gradient clipped to +-limit.
+
+    Forward:  y = x, sharing its storage without a copy.
+    Backward: grad_x = grad where |grad| <= limit, else limit with the sign of grad: a pseudo-gradient. A NaN grad passes.
+        Saves nothing. Not linear in grad: no forward mode, and clipped gradients do not add up.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        limit: in the unit of the gradient; a finite number above 0. To limit a norm, torch.nn.utils.clip_grad_norm_ is the tool.
+    Returns: as `scale_grad`.
+    Raises: as `scale_grad`, ValueError if limit is not above 0, NotImplementedError in forward mode.
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> (clip_grad(x, 0.5) * torch.tensor([0.25, -3.0])).sum().backward(); x.grad
+        tensor([ 0.2500, -0.5000])
+    Source: gradient clipping inside the graph (Graves, 2013).
+    """
+    check_finite_number("clip_grad", "limit", limit)
+    if limit <= 0:
+        raise ValueError(must("clip_grad", "limit", "be above 0", limit))
+    return _transformed(CLIP_GRAD, x, "limit", limit)
+
+
+def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
+    check_tensor(op.name, "x", x)
+    check_finite_number(op.name, argument, value)
+    return engine.run(chosen(op, op.default_rule), x, value)
+
+
+def _scale(grad: Tensor, x: None, scale: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return (nothing_of(grad) if scale == 0 else grad * scale), None
+
+
+def _reverse(grad: Tensor, x: None, scale: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return (nothing_of(grad) if scale == 0 else grad * -scale), None
+
+
+def _clip(grad: Tensor, x: None, limit: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    limit = rounded(limit, grad)
+    return torch.where(grad > limit, limit, torch.where(grad < -limit, -limit, grad)), None
+
+
+def _samples(*numbers: float) -> Callable[[], Iterator[Sample]]:
+    def samples() -> Iterator[Sample]:
+        for number in numbers:
+            yield Sample(f"{number:g}", lambda dtype, number=number: (values(dtype, 0.0, 1.0), number))
+
+    return samples
+
+
+def _op(name: str, public: Callable[..., Tensor], argument: str, numbers: tuple[float, ...], rule: Rule) -> Op:
+    return register(
+        Op(
+            name=name,
+            family=name,
+            forward=lambda x, _: alias(x),
+            inputs=("x", argument),
+            rules={rule.name: rule},
+            default_rule=rule.name,
+            public=public,
+            samples=_samples(*numbers),
+        )
+    )
+
+
+def _rule(name: str, pull: Callable[..., Gradients], argument: str, is_linear: bool = True, **rest: Any) -> Rule:
+    return Rule(
+        name=name,
+        pull=pull,
+        is_linear=lambda **_: is_linear,
+        keeps=lambda wants: (argument,),
+        compares=False,
+        **rest,
+    )
+
+
+SCALE_GRAD = _op(
+    "scale_grad",
+    scale_grad,
+    "scale",
+    (0.25, 0.0, -3.0),
+    _rule(
+        "scale",
+        _scale,
+        "scale",
+        formula="scale * grad",
+        source="optax scale_gradient",
+        also_called="frac_gradient",
+        reference=reference.scaled,
+    ),
+)
+REVERSE_GRAD = _op(
+    "reverse_grad",
+    reverse_grad,
+    "scale",
+    (1.0, 0.25, 0.0),
+    _rule(
+        "reverse",
+        _reverse,
+        "scale",
+        formula="-scale * grad",
+        source="Ganin & Lempitsky (2015)",
+        also_called="gradient reversal layer",
+        reference=reference.reversed_,
+    ),
+)
+CLIP_GRAD = _op(
+    "clip_grad",
+    clip_grad,
+    "limit",
+    (0.5, 4.0),
+    _rule(
+        "clip",
+        _clip,
+        "limit",
+        is_linear=False,
+        formula="grad, or limit with the sign of grad where |grad| > limit",
+        source="Graves (2013)",
+        also_called="mistify ClampG",
+        reference=reference.clipped,
+    ),
+)

@@ -1,0 +1,209 @@
+"""Fake quantisation: round to an integer grid and back, with the rule and the edge of a clamp on that grid, and a scale that can learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..checks import check_broadcast, check_device, check_tensor, is_number
+from ..errors import must
+from ..reference import elementwise as reference
+from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from . import bound_rules
+from .formulas import widened
+from .samples import values
+
+Parameter = float | Tensor
+
+
+@engine.unscriptable
+def fake_quantize(
+    x: Tensor,
+    scale: Parameter,
+    zero_point: Parameter = 0,
+    quant_min: int = -128,
+    quant_max: int = 127,
+    *,
+    axis: int | None = None,
+    rule: RuleLike = "zero",
+    edge: str = "closed",
+    maximize: bool = False,
+) -> Tensor:
+    """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
+
+    Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
+        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite; infinities go to the ends of the
+        grid and NaN stays NaN.
+    Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
+        does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
+        grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
+        and tensor scales; "identity" saves nothing while only x learns. Linear in grad as in `clamp`.
+
+    Args:
+        x: any shape, floating point.
+        scale: size of one step in the unit of x; a number above 0, or a tensor that broadcasts with x, above 0 (not checked).
+        zero_point: the code of 0; a number or a tensor that broadcasts with x, integer or rounded to one.
+        quant_min, quant_max: the ends of the grid, integers.
+        axis: the dimension of x that a 1-d scale and zero_point belong to, for one scale per channel; None to broadcast.
+        rule, edge, maximize: as in `clamp`; the defaults are torch's own.
+    Returns: shape of x broadcast with scale, dtype and device of x.
+    Raises: TypeError for arguments that are no tensors or numbers; ValueError if scale is not above 0, quant_min is not below quant_max,
+        a shape or an axis does not fit, or rule or edge is unknown; NotImplementedError in forward mode with a rule that is not linear.
+    Example:
+        >>> x = torch.tensor([0.3, 0.6, 9.0], requires_grad=True)
+        >>> scale = torch.tensor(0.25, requires_grad=True)
+        >>> y = fake_quantize(x, scale, quant_min=-4, quant_max=3); y.sum().backward(); y.tolist(), x.grad, scale.grad
+        ([0.25, 0.5, 0.75], tensor([1., 1., 0.]), tensor(2.4000))
+    Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
+    """
+    call = chosen(FAKE_QUANTIZE, rule, edge, maximize)
+    _check(x, quant_min, quant_max)
+    scale = _fitted("scale", scale, x, axis)
+    zero_point = _fitted("zero_point", zero_point, x, axis)
+    if is_number(scale) and not 0 < scale < torch.inf:
+        raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
+    return engine.run(call, x, scale, zero_point, quant_min, quant_max)
+
+
+def _check(x: Tensor, quant_min: int, quant_max: int) -> None:
+    check_tensor("fake_quantize", "x", x)
+    if not x.is_floating_point():
+        remedy = "Integers are quantised already; call .float() first"
+        raise TypeError(must("fake_quantize", "x", "be floating point", x.dtype, remedy))
+    for name, value in (("quant_min", quant_min), ("quant_max", quant_max)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(must("fake_quantize", name, "be an integer", value))
+    if quant_min >= quant_max:
+        raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
+
+
+def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
+    """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
+    if not isinstance(value, Tensor):
+        if isinstance(value, bool) or not is_number(value) or value != value:
+            raise TypeError(must("fake_quantize", name, "be a number or a tensor", value))
+        return value
+    check_tensor("fake_quantize", name, value)
+    check_device("fake_quantize", name, value, x.device, "x")
+    if axis is not None and value.dim() == 1:
+        if not -x.dim() <= axis < x.dim():
+            raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
+        if value.shape[0] not in (1, x.shape[axis]):
+            size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
+            raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
+        after = x.dim() - 1 - axis % x.dim()
+        value = value.reshape(-1, *[1] * after)
+    check_broadcast("fake_quantize", name, value, x.shape, "x", grows=False)
+    return value
+
+
+# --- the formula ------------------------------------------------------------------------------------------------------
+
+
+def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, Tensor]:
+    """(x / scale, the code before it is clamped, zero_point, scale), in float32 at least. By the reciprocal, as torch divides."""
+    wide = widened(x)
+    scale = scale.to(wide.dtype) if isinstance(scale, Tensor) else torch.full_like(wide, scale)
+    zero = torch.round(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
+    position = wide * scale.reciprocal()
+    return position, torch.round(position) + zero, zero, scale
+
+
+def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Tensor:
+    _, code, zero, scale = _grid(x, scale, zero_point)
+    return ((torch.clamp(code, quant_min, quant_max) - zero) * scale).to(x.dtype)
+
+
+def _pull_of(outside: Rule) -> Callable[..., Gradients]:
+    """The rule of a clamp, applied on the grid to the code before it was clamped."""
+
+    def pull(
+        grad: Tensor,
+        x: Tensor,
+        scale: Any,
+        zero_point: Any,
+        quant_min: int,
+        quant_max: int,
+        *,
+        y: None,
+        wants: tuple[bool, ...],
+        **how: Any,
+    ) -> Gradients:
+        if x is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
+            return grad, None, None, None, None
+        low, high, grad = float(quant_min), float(quant_max), widened(grad)
+        position, code, zero, scale = _grid(x, scale, zero_point)
+        clamped = torch.where(code < low, low, torch.where(code > high, high, code))
+        (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
+        assert grad_x is not None
+        to_scale = to_zero_point = None
+        if wants[1]:
+            blocked = (grad_x == 0) & (position.abs() == torch.inf)
+            to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
+        if wants[2]:
+            same = (grad_x == grad) & (grad.abs() == torch.inf)
+            to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * scale
+        return grad_x, to_scale, to_zero_point, None, None
+
+    return pull
+
+
+_INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
+
+
+def _keeps(wants: tuple[bool, ...], **_: Any) -> tuple[str, ...]:
+    return _INPUTS
+
+
+def _keeps_for_the_grid_only(wants: tuple[bool, ...], **_: Any) -> tuple[str, ...]:
+    return _INPUTS if wants[1] or wants[2] else ()
+
+
+def _on_the_grid(rule: Rule) -> Rule:
+    return dataclasses.replace(
+        rule,
+        pull=_pull_of(rule),
+        reference=partial(reference.fake_quantize, rule.reference),
+        keeps=_keeps_for_the_grid_only if rule.name == "identity" else _keeps,
+        requires=(),
+        compares=False,
+    )
+
+
+def _samples() -> Iterator[Sample]:
+    """On the grid, between its points, at both ends and beyond; numbers, one scale per row, and one of each."""
+    yield Sample("numbers", lambda dtype: (values(dtype, -1.0, 0.75, 0.125), 0.25, 0, -4, 3))
+    yield Sample("zero point", lambda dtype: (values(dtype, -1.0, 0.5), 0.5, 3, 0, 7))
+
+    def per_channel(dtype: torch.dtype) -> tuple[Any, ...]:
+        x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)
+        x[:, 0], x[:, 1] = torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0.75, 1.5, 3.0])
+        scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=dtype)
+        return x.to(dtype), scale, torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype), -4, 3
+
+    yield Sample("per channel", per_channel)
+    yield Sample("learned scale", lambda dtype: (*per_channel(dtype)[:2], 0, -4, 3))
+
+
+FAKE_QUANTIZE = register(
+    Op(
+        name="fake_quantize",
+        family="fake_quantize",
+        forward=_forward,
+        inputs=_INPUTS,
+        rules={rule.name: _on_the_grid(rule) for rule in bound_rules.RULES.values()},
+        default_rule="zero",
+        edges=bound_rules.EDGES,
+        default_edge="closed",
+        takes_maximize=True,
+        adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
+        public=fake_quantize,
+        samples=_samples,
+    )
+)

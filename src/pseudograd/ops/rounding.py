@@ -1,0 +1,183 @@
+"""Rounding to whole numbers: round, floor, ceil, trunc. Their true gradient is 0 everywhere, so nothing that is rounded ever learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..checks import check_tensor
+from ..errors import must
+from ..reference import elementwise as reference
+from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from .formulas import adapted, nothing_of
+from .samples import values
+
+
+def _identity(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return (grad,) + (None,) * (len(wants) - 1)
+
+
+def _zero(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return (nothing_of(grad),) + (None,) * (len(wants) - 1)
+
+
+def _row(name: str, pull: Callable[..., Gradients], **rest: Any) -> Rule:
+    return Rule(
+        name=name,
+        pull=pull,
+        reference=partial(reference.rounding, name),
+        is_linear=lambda **_: True,
+        keeps=lambda wants: (),
+        compares=False,
+        **rest,
+    )
+
+
+RULES = {
+    "identity": _row(
+        "identity",
+        _identity,
+        formula="grad",
+        source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+        also_called="straight-through, round_ste",
+        translates=("ste", "straight_through", "round_ste"),
+    ),
+    "zero": _row(
+        "zero", _zero, formula="0", source="the true gradient; torch.round", translates=("true", "native", "none")
+    ),
+}
+
+
+@engine.unscriptable
+def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tensor:
+    """Round `x` to the nearest even number; let the gradient pass as if nothing had been rounded.
+
+    Forward:  y = torch.round(x, decimals=decimals), bit for bit.
+    Backward: grad_x = grad with "identity", a pseudo-gradient; 0 with "zero", the true one. Saves nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        decimals: digits after the point that stay; negative for tens, hundreds...
+        rule: "identity" or "zero".
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no real tensor or decimals no integer; ValueError for an unknown rule.
+    Example:
+        >>> x = torch.tensor([0.5, 1.5, 2.6], requires_grad=True)
+        >>> y = round(x); y.sum().backward(); y.tolist(), x.grad
+        ([0.0, 2.0, 3.0], tensor([1., 1., 1.]))
+    Source: straight-through estimator (Bengio, Léonard & Courville, 2013).
+    """
+    if isinstance(decimals, bool) or not isinstance(decimals, int):
+        raise TypeError(must("round", "decimals", "be an integer", decimals))
+    check_tensor("round", "x", x)
+    return engine.run(chosen(ROUND, rule), x, decimals)
+
+
+@engine.unscriptable
+def floor(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
+    """The largest whole number that is not above `x`; let the gradient pass.
+
+    Forward:  y = torch.floor(x), bit for bit.
+    Backward: as `round`. Saves nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        rule: "identity" or "zero".
+    Returns: shape, dtype and device of x.
+    Raises: as `round`.
+    Example:
+        >>> x = torch.tensor([-0.5, 1.5], requires_grad=True)
+        >>> y = floor(x); y.sum().backward(); y.tolist(), x.grad
+        ([-1.0, 1.0], tensor([1., 1.]))
+    Source: as `round`.
+    """
+    return _whole(FLOOR, x, rule)
+
+
+@engine.unscriptable
+def ceil(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
+    """The smallest whole number that is not below `x`; let the gradient pass.
+
+    Forward:  y = torch.ceil(x), bit for bit.
+    Backward: as `round`. Saves nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        rule: "identity" or "zero".
+    Returns: shape, dtype and device of x.
+    Raises: as `round`.
+    Example:
+        >>> x = torch.tensor([-0.5, 1.5], requires_grad=True)
+        >>> y = ceil(x); y.sum().backward(); y.tolist(), x.grad
+        ([-0.0, 2.0], tensor([1., 1.]))
+    Source: as `round`.
+    """
+    return _whole(CEIL, x, rule)
+
+
+@engine.unscriptable
+def trunc(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
+    """The whole part of `x`, towards zero; let the gradient pass.
+
+    Forward:  y = torch.trunc(x), bit for bit.
+    Backward: as `round`. Saves nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        rule: "identity" or "zero".
+    Returns: shape, dtype and device of x.
+    Raises: as `round`.
+    Example:
+        >>> x = torch.tensor([-1.5, 1.5], requires_grad=True)
+        >>> y = trunc(x); y.sum().backward(); y.tolist(), x.grad
+        ([-1.0, 1.0], tensor([1., 1.]))
+    Source: as `round`.
+    """
+    return _whole(TRUNC, x, rule)
+
+
+def _whole(op: Op, x: Tensor, rule: RuleLike) -> Tensor:
+    check_tensor(op.name, "x", x)
+    return engine.run(chosen(op, rule), x)
+
+
+def _samples(*others: int) -> Callable[[], Iterator[Sample]]:
+    """Halves, whole numbers and their neighbours; then a matrix."""
+
+    def samples() -> Iterator[Sample]:
+        yield Sample("numbers", lambda dtype: (values(dtype, -1.5, 0.5, 1.0, 2.5), *others))
+        yield Sample("a matrix", lambda dtype: (torch.linspace(-3, 3, 12).reshape(3, 4).to(dtype), *others))
+
+    return samples
+
+
+def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], *others: int) -> Op:
+    return register(
+        Op(
+            name=name,
+            family="rounding",
+            forward=forward,
+            inputs=("x", "decimals")[: 1 + len(others)],
+            rules=RULES,
+            default_rule="identity",
+            adapt=adapted,
+            public=public,
+            samples=_samples(*others),
+        )
+    )
+
+
+ROUND = _op(
+    "round",
+    lambda x, decimals: torch.round(x, decimals=decimals) if decimals else torch.round(x),
+    lambda x, decimals, **how: round(x, decimals=decimals, **how),
+    0,
+)
+FLOOR = _op("floor", torch.floor, floor)
+CEIL = _op("ceil", torch.ceil, ceil)
+TRUNC = _op("trunc", torch.trunc, trunc)

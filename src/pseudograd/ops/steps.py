@@ -1,0 +1,279 @@
+"""Steps: sign and heaviside, with the surrogate gradients of the literature. The true gradient is 0 wherever it exists.
+
+A surrogate is the slope of a smooth step at x. `scale` is its width in the unit of x, `height` a factor; u = x / scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..checks import check_finite_number, check_tensor, rounded
+from ..reference import elementwise as reference
+from ..rule import Function, Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from .formulas import adapted, nothing_of, widened
+from .samples import values
+
+# --- slopes: each a function of x -----------------------------------------------------------------------------------
+
+
+def _window(x: Tensor, scale: float, height: float) -> Tensor:
+    return torch.where(x.abs() <= rounded(scale, x), rounded(height, x), 0.0)
+
+
+def _triangle(u: Tensor, scale: float, height: float) -> Tensor:
+    return torch.where(u < 1, (1 - u) * height, 0.0)
+
+
+def _arctan(u: Tensor, scale: float, height: float) -> Tensor:
+    turn = u * math.pi
+    return (turn * turn + 1).reciprocal() * (height / scale)
+
+
+def _sigmoid(u: Tensor, scale: float, height: float) -> Tensor:
+    """exp(-|u|) / (1 + exp(-|u|))^2: even, and nothing in it overflows."""
+    e = torch.exp(-u)
+    root = (e + 1).reciprocal()
+    return e * (root * root) * (height / scale)
+
+
+def _fast_sigmoid(u: Tensor, scale: float, height: float) -> Tensor:
+    root = (u + 1).reciprocal()
+    return root * root * height
+
+
+def _gaussian(u: Tensor, scale: float, height: float) -> Tensor:
+    return torch.exp(u * u * -0.5) * (height / (scale * math.sqrt(2 * math.pi)))
+
+
+def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tensor, float, float], Tensor]:
+    """A slope as a function of x from an even one of u = |x| / scale; 0 where x is NaN, infinite, or so far that squares overflow.
+
+    `where` stands before the arithmetic, so that a second derivative never meets an infinity.
+    """
+
+    def slope(x: Tensor, scale: float, height: float) -> Tensor:
+        u = (x / scale).abs()
+        near = u < math.sqrt(torch.finfo(u.dtype).max) / 8
+        return torch.where(near, shape(torch.where(near, u, 0.0), scale, height), 0.0)
+
+    return slope
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def _times(grad: Tensor, slope: Tensor) -> Tensor:
+    """grad * slope, and 0 where slope is 0, whatever grad is."""
+    return torch.where(slope == 0, 0.0, widened(grad)) * slope
+
+
+def _pull_of(slope: Callable[[Tensor, float, float], Tensor]) -> Callable[..., Gradients]:
+    def pull(
+        grad: Tensor, x: Tensor, at_zero: None, *, y: None, wants: tuple[bool, ...], scale: float, height: float
+    ) -> Gradients:
+        return _times(grad, slope(widened(x), scale, height)), None
+
+    return pull
+
+
+def _identity(grad: Tensor, x: None, at_zero: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return grad, None
+
+
+def _zero(grad: Tensor, x: None, at_zero: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return nothing_of(grad), None
+
+
+def _custom(grad: Tensor, x: Tensor, at_zero: None, *, y: None, wants: tuple[bool, ...], slope: Function) -> Gradients:
+    return _times(grad, slope.call(widened(x))), None
+
+
+def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
+    return Rule(
+        name=name,
+        pull=pull,
+        reference=partial(reference.step, name),
+        is_linear=lambda **_: True,
+        keeps=lambda wants, **_: keeps,
+        compares=False,
+        **rest,
+    )
+
+
+def _surrogate(name: str, slope: Callable[[Tensor, float, float], Tensor], **rest: Any) -> Rule:
+    return _row(name, _pull_of(slope), parameters={"scale": 1.0, "height": 1.0}, **rest)
+
+
+RULES = {
+    row.name: row
+    for row in (
+        _surrogate(
+            "window",
+            _window,
+            formula="height * grad where |x| <= scale, else 0",
+            source="binarized neural networks (Hubara et al., 2016)",
+            also_called="clipped straight-through, larq SteSign, rectangular surrogate",
+            translates=("clipped_ste", "ste_sign", "rectangular", "rect", "boxcar", "hardtanh"),
+        ),
+        _surrogate(
+            "triangle",
+            _of_width(_triangle),
+            formula="grad * height * max(0, 1 - |u|)",
+            source="Esser et al. (2016); Bellec et al. (2018), where height is the dampening factor",
+            also_called="piecewise quadratic, approx-sign with height=2",
+            translates=("triangular", "piecewise_quadratic", "approx_sign"),
+        ),
+        _surrogate(
+            "arctan",
+            _of_width(_arctan),
+            formula="grad * height / scale / (1 + (pi * u)^2)",
+            source="Fang et al. (2021), with scale = 2 / alpha",
+            also_called="ATan",
+            translates=("atan",),
+        ),
+        _surrogate(
+            "sigmoid",
+            _of_width(_sigmoid),
+            formula="grad * height / scale * e / (1 + e)^2 with e = exp(-|u|)",
+            source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
+            also_called="logistic, sigmoid'",
+            translates=("logistic",),
+            ulps=8,
+        ),
+        _surrogate(
+            "fast_sigmoid",
+            _of_width(_fast_sigmoid),
+            formula="grad * height / (1 + |u|)^2",
+            source="SuperSpike (Zenke & Ganguli, 2018), with scale = 1 / beta",
+            also_called="SuperSpike",
+            translates=("superspike", "super_spike", "softsign"),
+        ),
+        _surrogate(
+            "gaussian",
+            _of_width(_gaussian),
+            formula="grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
+            source="Yin, Corradi & Bohté (2020)",
+            also_called="erf",
+            translates=("erf", "normal"),
+            ulps=8,
+        ),
+        _row(
+            "custom",
+            _custom,
+            formula="grad * slope(x), slope being your function",
+            source="the caller",
+            parameters={"slope": None},
+            ulps=64,
+        ),
+        _row(
+            "identity",
+            _identity,
+            keeps=(),
+            formula="grad",
+            source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+            also_called="straight-through",
+            translates=("ste", "straight_through"),
+        ),
+        _row(
+            "zero",
+            _zero,
+            keeps=(),
+            formula="0",
+            source="the true gradient; torch.sign",
+            translates=("true", "native", "none"),
+        ),
+    )
+}
+
+
+@engine.unscriptable
+def sign(x: Tensor, *, at_zero: float = 0.0, rule: RuleLike = "window") -> Tensor:
+    """-1 below 0 and 1 above; let the gradient pass near 0.
+
+    Forward:  y = torch.sign(x), bit for bit; `at_zero` where x is 0, so that at_zero=1 makes it binary.
+    Backward: grad_x = grad * slope(x), the slope of a smooth step: a pseudo-gradient. With the default "window" grad where |x| <= 1,
+        else 0. x that is NaN or infinite gets 0, except by "identity". Saves x; "identity" and "zero" save nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        at_zero: y where x is 0 or -0; a finite number.
+        rule: a name or a rule object such as rules.arctan(scale=0.5); `pseudograd rules sign` lists them. rules.custom(slope) takes
+            your own slope function.
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no real tensor or at_zero no number; ValueError if at_zero is not finite or the rule is unknown.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 0.5], requires_grad=True)
+        >>> y = sign(x, at_zero=1); y.sum().backward(); y.tolist(), x.grad
+        ([-1.0, 1.0, 1.0], tensor([0., 1., 1.]))
+    Source: binarized neural networks (Hubara et al., 2016); each rule names its own.
+    """
+    return _step(SIGN, x, at_zero, rule)
+
+
+@engine.unscriptable
+def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> Tensor:
+    """0 below 0 and 1 above; let the gradient pass near 0. A spike, where x is the membrane potential minus the threshold.
+
+    Forward:  y = torch.heaviside(x, at_zero), bit for bit.
+    Backward: as `sign`, with the same slopes: a pseudo-gradient. Saves x; "identity" and "zero" save nothing. Linear in grad.
+
+    Args:
+        x: any shape, floating point; an integer x gets no gradient.
+        at_zero: y where x is 0 or -0; a finite number.
+        rule: as in `sign`.
+    Returns: shape, dtype and device of x.
+    Raises: as `sign`.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 0.5], requires_grad=True)
+        >>> y = heaviside(x, rule="triangle"); y.sum().backward(); y.tolist(), x.grad
+        ([0.0, 1.0, 1.0], tensor([0.0000, 1.0000, 0.5000]))
+    Source: surrogate gradients (Neftci, Mostafa & Zenke, 2019); each rule names its own.
+    """
+    return _step(HEAVISIDE, x, at_zero, rule)
+
+
+def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
+    check_tensor(op.name, "x", x)
+    check_finite_number(op.name, "at_zero", at_zero)
+    return engine.run(chosen(op, rule), x, at_zero)
+
+
+def _sign_forward(x: Tensor, at_zero: float) -> Tensor:
+    return torch.sign(x) if at_zero == 0 else torch.where(x == 0, at_zero, torch.sign(x)).to(x.dtype)
+
+
+def _heaviside_forward(x: Tensor, at_zero: float) -> Tensor:
+    return torch.heaviside(x, torch.full((), at_zero, dtype=x.dtype, device=x.device))
+
+
+def _samples() -> Iterator[Sample]:
+    """Around 0 and around the edges of every default width, with each meaning of 0."""
+    yield Sample("around 0", lambda dtype: (values(dtype, 0.0, -1.0, 1.0, 0.375), 1.0))
+    yield Sample("0 at 0", lambda dtype: (torch.linspace(-2, 2, 15).reshape(3, 5).to(dtype), 0.0))
+
+
+def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]) -> Op:
+    return register(
+        Op(
+            name=name,
+            family="step",
+            forward=forward,
+            inputs=("x", "at_zero"),
+            rules=RULES,
+            default_rule="window",
+            adapt=adapted,
+            public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
+            samples=_samples,
+        )
+    )
+
+
+SIGN = _op("sign", _sign_forward, sign)
+HEAVISIDE = _op("heaviside", _heaviside_forward, heaviside)
