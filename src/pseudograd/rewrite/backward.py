@@ -57,6 +57,8 @@ def _install() -> None:
 
     @functools.wraps(run)
     def run_with_modes(*args: Any, **kwargs: Any) -> Any:
+        for mode in _active.modes:
+            mode.log.look_at(mode, args[0])
         stack = torch.overrides._get_current_function_mode_stack()
         missing = [mode for mode in _active.modes if not any(mode is entry for entry in stack)]
         for mode in missing:

@@ -54,6 +54,9 @@ class Form:
             in_place = bool(values.pop())
         if not isinstance(values[0], Tensor):
             return None
+        for value in values:
+            if value is _MISSING:
+                return None
         arranged = self.arrange(*values)
         if arranged is None:
             return None
@@ -128,6 +131,48 @@ def _fmax(x: Tensor, other: Any) -> tuple[str, tuple[Any, ...]] | None:
     return ("torch.fmax", (x, other)) if isinstance(other, Tensor) else None
 
 
+def _round(x: Tensor, decimals: int) -> tuple[str, tuple[Any, ...]]:
+    return "round", (x, decimals)
+
+
+def _floor(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "floor", (x,)
+
+
+def _ceil(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "ceil", (x,)
+
+
+def _trunc(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "trunc", (x,)
+
+
+def _sign(x: Tensor) -> tuple[str, tuple[Any, ...]]:
+    return "torch.sign", (x, 0.0)
+
+
+def _learns(*values: Any) -> bool:
+    """torch refuses a scale that requires grad."""
+    for value in values:  # noqa: SIM110  Dynamo on torch 2.8
+        if isinstance(value, Tensor) and value.requires_grad:
+            return True
+    return False
+
+
+def _fake_quantize(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[str, tuple[Any, ...]] | None:
+    if _learns(scale, zero_point):
+        return None
+    return "torch.fake_quantize_per_tensor_affine", (x, scale, zero_point, low, high)
+
+
+def _fake_quantize_channels(
+    x: Tensor, scale: Any, zero_point: Any, axis: int, low: int, high: int
+) -> tuple[str, tuple[Any, ...]] | None:
+    if _learns(scale, zero_point):
+        return None
+    return "torch.fake_quantize_per_channel_affine", (x, scale, zero_point, axis, low, high)
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 FORMS: dict[Any, Form] = {}
@@ -182,6 +227,29 @@ def register_all() -> None:
         _add(Form(name + "_", "relu", names, defaults, arrange, True), (torch, Tensor, *nn, torch.ops.aten))
         in_module = Form(name, "relu", (*names, "inplace"), (*defaults, False), arrange, False)
         FORMS[getattr(functional, name)] = in_module
+
+    for suffix in ("", "_"):
+        form = Form("round" + suffix, "round", ("input", "decimals"), (_MISSING, 0), _round, suffix == "_")
+        _add(form, everywhere, ("default", "decimals"))
+        for name, whole in (("floor", _floor), ("ceil", _ceil), ("trunc", _trunc), ("fix", _trunc)):
+            _add(Form(name + suffix, "round", ("input",), (_MISSING,), whole, suffix == "_"), everywhere)
+        _add(Form("sign" + suffix, "sign", ("input",), (_MISSING,), _sign, suffix == "_"), everywhere)
+    grid = ("quant_min", "quant_max")
+    names = ("input", "scale", "zero_point", *grid)
+    form = Form(
+        "fake_quantize_per_tensor_affine", "fake_quantize", names, (_MISSING,) * len(names), _fake_quantize, False
+    )
+    _add(form, (torch, torch.ops.aten), ("default", "tensor_qparams"))
+    names = ("input", "scale", "zero_point", "axis", *grid)
+    form = Form(
+        "fake_quantize_per_channel_affine",
+        "fake_quantize",
+        names,
+        (_MISSING,) * len(names),
+        _fake_quantize_channels,
+        False,
+    )
+    _add(form, (torch, torch.ops.aten))
     engine.when_dynamo_arrives(_let_dynamo_dispatch)
 
 

@@ -127,7 +127,8 @@ def stand_in(name: str, inputs: tuple[Any, ...], family: str, choice: Choice) ->
 def run_in_place(call: Call, inputs: tuple[Any, ...]) -> Any:
     """torch's in-place ops save a copy of the old x too. Leaf errors and version counters are those of copy_, which are torch's."""
     x = inputs[0]
-    return x.copy_(engine.run(call, x.clone(), *inputs[1:]))
+    kept = x.clone() if call.keeps((True,) * len(inputs)) else x
+    return x.copy_(engine.run(call, kept, *inputs[1:]))
 
 
 def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
@@ -244,7 +245,7 @@ class Rewriting:
 
     def report(self) -> Report:
         """What was rewritten so far, and what was seen and could not be."""
-        return Report.of(self._label, list(self._logs.values()))
+        return Report.of(self._label, list(self._logs.values()), not self._choices)
 
 
 def _remove(mode: Rewrite) -> None:

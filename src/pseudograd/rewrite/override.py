@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import must, unknown_name
 from ..rule import OPS, RuleChoice, RuleLike, choose
-from . import stand_ins  # noqa: F401  (registers its rows)
+from . import stand_ins
 from .mode import Choice, Rewriting
 from .sites import Chooser, Site
 
@@ -16,6 +16,9 @@ SiteRule = RuleLike | Callable[[Site], RuleLike | None]
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "clamp": ("clamp", ("clamp", "extreme")),
     "relu": ("relu", ("relu",)),
+    "round": ("round", ("round",)),
+    "sign": ("sign", ("sign",)),
+    "fake_quantize": ("fake_quantize", ("fake_quantize",)),
 }
 
 
@@ -24,6 +27,7 @@ class override(Rewriting):  # noqa: N801  used as a function is
     """
 
     def __init__(self, **families: SiteRule | None) -> None:
+        stand_ins.refresh()
         choices: dict[str, Choice] = {}
         for family, rule in families.items():
             if family not in FAMILIES:

@@ -30,6 +30,7 @@ NODES = {
     "FakeQuantize": "fake_quantize",
 }
 _SCRIPT = "torch::jit::"
+_UNSEEN = "code that no mode sees: TorchScript or C++"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ class Report:
     label: str
     rewritten: tuple[Rewritten, ...]
     missed: tuple[Missed, ...]
+    is_idle: bool = False  # a pin to the era of the installed torch
 
     @classmethod
-    def of(cls, label: str, logs: Iterable[Log]) -> Report:
+    def of(cls, label: str, logs: Iterable[Log], is_idle: bool = False) -> Report:
         done: dict[tuple[str, str, str, bool], int] = {}
         missed: dict[tuple[str, str, str], int] = {}
         for log in logs:
@@ -81,9 +83,12 @@ class Report:
             label,
             tuple(Rewritten(op, rule, where, n, c) for (op, rule, where, c), n in _by_calls(done)),
             tuple(Missed(op, why, where, n) for (op, why, where), n in _by_calls(missed)),
+            is_idle,
         )
 
     def __str__(self) -> str:
+        if self.is_idle:
+            return f"{self.label}: this torch is of that era, nothing is rewritten"
         eager = sum(site.calls for site in self.rewritten if not site.compiled)
         compiled = sum(site.calls for site in self.rewritten if site.compiled)
         head = f"{self.label}: {eager:,} calls rewritten at {len({s.where for s in self.rewritten})} lines"
@@ -136,13 +141,20 @@ class Log:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
         before = _sequence_number()
         if before != self.seen_nodes:
-            self._look(mode, (*args, *kwargs.values()), self.seen_nodes, "code that no mode sees: TorchScript or C++")
+            self._look(mode, (*args, *kwargs.values()), self.seen_nodes, _UNSEEN)
+            self.seen_nodes = before
         result = func(*args, **kwargs)
         after = _sequence_number()
         if after != before:
             self._look(mode, (result,), before, f"inside {_name(func)}, which torch runs as one call")
         self.seen_nodes = after
         return result
+
+    def look_at(self, mode: Any, outputs: Any) -> None:
+        """Before a backward from these outputs."""
+        if _sequence_number() != self.seen_nodes:
+            self._look(mode, (outputs,), self.seen_nodes, _UNSEEN)
+            self.forget_nodes()
 
     def _look(self, mode: Any, values: Iterable[Any], start: int, why: str) -> None:
         for name in _names_since(values, start):

@@ -40,11 +40,12 @@ class Chooser:
 
     def choose(self, form: Any, stand_in: str, inputs: tuple[Any, ...]) -> Any:
         low, high = _bounds(stand_in, inputs)
+        family = "clamp" if form.family == "extreme" else form.family
         if torch.compiler.is_compiling():
-            return self.function(Site(form.name, form.family, COMPILED, None, low, high))
+            return self.function(Site(form.name, family, COMPILED, None, low, high))
         frame = user_frame(2)
         where = shown(frame.f_code, frame.f_lineno) if frame else "?"
-        return self.function(Site(form.name, form.family, where, _module_path(), low, high))
+        return self.function(Site(form.name, family, where, _module_path(), low, high))
 
 
 def _bounds(stand_in: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ checkpoint compares what was saved in the forward pass with what its recomputati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..ops.bound_rules import EDGES, RULES
-from ..rule import STAND_INS, Gradients, Op, Rule, register
+from ..rule import OPS, STAND_INS, Gradients, Op, Rule, register
 from . import edges
 
 _ONE_SIXTH = 1.0 / 6.0  # torch multiplies by it
-
-
-def _keeps_all(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("x", "min", "max")
-
-
-def _keeps_both(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("bound", "x")
 
 
 def _hardsigmoid_pull(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
@@ -49,59 +40,134 @@ def _constant_first(pull: Callable[..., Gradients], is_min: bool) -> Callable[..
     return pulled
 
 
+def _per_channel(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """One scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
+
+    def pulled(grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any) -> Gradients:
+        shape = [1] * x.dim()
+        shape[axis] = -1
+        how["wants"] = (True, False, False, False, False)
+        return pull(grad, x, scale.reshape(shape), zero_point.reshape(shape), *grid, **how)[:1] + (None,) * 5
+
+    return pulled
+
+
+def _of_x_alone(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """torch.fake_quantize_per_tensor_affine gives nothing to a scale."""
+
+    def pulled(grad: Tensor, *inputs: Any, wants: tuple[bool, ...], **how: Any) -> Gradients:
+        return pull(grad, *inputs, wants=(True, False, False, False, False), **how)
+
+    return pulled
+
+
 def _never_called(*arguments: Any, **options: Any) -> Any:
     raise AssertionError("a stand-in has no public function and no reference of its own")
 
 
-def _op(name: str, forward: Callable[..., Tensor], rules: Mapping[str, Rule], family: str, **rest: Any) -> Op:
-    op = Op(name=name, forward=forward, rules=rules, family=family, public=_never_called, samples=tuple, **rest)
-    return register(op, STAND_INS)
+class _StandIn:
+    """How to make one: torch's function, the public op whose rules it takes, and what is done to each of them."""
+
+    def __init__(
+        self,
+        forward: Callable[..., Tensor],
+        of: str,
+        inputs: tuple[str, ...],
+        pull: Callable[..., Callable[..., Gradients]] = lambda pull: pull,
+        family: str = "",
+        registers: bool = True,
+    ) -> None:
+        self.forward = forward
+        self.of = of
+        self.inputs = inputs
+        self.pull = pull
+        self.family = family
+        self.registers = registers
+
+    def rule(self, row: Rule) -> Rule:
+        keeps = row.keeps if not self.registers else lambda wants, **parameters: self.inputs
+        return replace(row, pull=self.pull(row.pull), keeps=keeps, registers=self.registers)
+
+    def register(self, name: str) -> None:
+        of = OPS[self.of]
+        op = Op(
+            name=name,
+            forward=self.forward,
+            inputs=self.inputs,
+            rules={},
+            default_rule=of.default_rule,
+            edges=of.edges,
+            default_edge=of.default_edge,
+            family=self.family,
+            public=_never_called,
+            samples=tuple,
+        )
+        register(op, STAND_INS)
 
 
-_RULES = {name: replace(rule, keeps=_keeps_all) for name, rule in RULES.items()}
-_HARDSIGMOID_RULES = {name: replace(rule, pull=_hardsigmoid_pull(rule.pull)) for name, rule in _RULES.items()}
-_CLAMPS: dict[str, Callable[..., Tensor]] = {
-    "torch.clamp": torch.clamp,
-    "torch.clamp_min": lambda x, min, max: torch.clamp_min(x, min),
-    "torch.clamp_max": lambda x, min, max: torch.clamp_max(x, max),
+_BOUNDED = ("x", "min", "max")
+_GRID = ("quant_min", "quant_max")
+_TABLE: dict[str, _StandIn] = {
+    "torch.clamp": _StandIn(torch.clamp, "clamp", _BOUNDED, family="clamp"),
+    "torch.clamp_min": _StandIn(lambda x, min, max: torch.clamp_min(x, min), "clamp", _BOUNDED, family="clamp"),
+    "torch.clamp_max": _StandIn(lambda x, min, max: torch.clamp_max(x, max), "clamp", _BOUNDED, family="clamp"),
+    "torch.minimum": _StandIn(lambda x, min, max: torch.minimum(x, max), "clamp", _BOUNDED, family="clamp"),
+    "torch.maximum": _StandIn(lambda x, min, max: torch.maximum(x, min), "clamp", _BOUNDED, family="clamp"),
+    "torch.minimum, constant first": _StandIn(
+        torch.minimum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=False)
+    ),
+    "torch.maximum, constant first": _StandIn(
+        torch.maximum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=True)
+    ),
+    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp"),
+    "torch.relu6": _StandIn(lambda x, min, max: functional.relu6(x), "relu6", _BOUNDED, family="clamp"),
+    "torch.hardtanh": _StandIn(torch._C._nn.hardtanh, "hardtanh", _BOUNDED, family="clamp"),
+    "torch.hardsigmoid": _StandIn(
+        lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull
+    ),
+    "torch.sign": _StandIn(lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), registers=False),
+    "torch.fake_quantize_per_tensor_affine": _StandIn(
+        torch.fake_quantize_per_tensor_affine, "fake_quantize", ("x", "scale", "zero_point", *_GRID), _of_x_alone
+    ),
+    "torch.fake_quantize_per_channel_affine": _StandIn(
+        torch.fake_quantize_per_channel_affine,
+        "fake_quantize",
+        ("x", "scale", "zero_point", "axis", *_GRID),
+        _per_channel,
+    ),
 }
-_RELUS: dict[str, Callable[..., Tensor]] = {
-    "torch.relu": lambda x, min, max: torch.relu(x),
-    "torch.relu6": lambda x, min, max: functional.relu6(x),
-    "torch.hardtanh": torch._C._nn.hardtanh,
-}
 
 
-def _register_all() -> None:
-    bounded: dict[str, Any] = {"inputs": ("x", "min", "max"), "default_rule": "zero"}
-    extremes: dict[str, Callable[..., Tensor]] = {
-        "torch.minimum": lambda x, min, max: torch.minimum(x, max),
-        "torch.maximum": lambda x, min, max: torch.maximum(x, min),
+def refresh() -> None:
+    """Take over the rules that were registered since; the first call makes the stand-ins."""
+    for name, stand_in in _TABLE.items():
+        if name not in STAND_INS:
+            stand_in.register(name)
+        rules: Any = STAND_INS[name].rules
+        for row in OPS[stand_in.of].rules.values():
+            if row.name not in rules:
+                rules[row.name] = stand_in.rule(row)
+
+
+def _register_pinned() -> None:
+    """Pinned edges: a row for number bounds and one for tensors, as torch has."""
+    pinned: dict[str, Any] = {
+        "edges": tuple(edges.WAYS),
+        "default_rule": "zero",
+        "default_edge": "closed",
+        "public": _never_called,
+        "samples": tuple,
     }
-    for name, forward in (_CLAMPS | extremes).items():
-        _op(name, forward, _RULES, "clamp", edges=EDGES, default_edge="closed", **bounded)
-    for name in ("minimum", "maximum"):
-        rules = {
-            row.name: replace(row, pull=_constant_first(row.pull, name == "maximum"), keeps=_keeps_both)
-            for row in _RULES.values()
-        }
-        swapped = {"edges": EDGES, "default_edge": "closed", "inputs": ("bound", "x"), "default_rule": "zero"}
-        _op(f"torch.{name}, constant first", getattr(torch, name), rules, "constant first", **swapped)
-    for name, forward in _RELUS.items():
-        _op(name, forward, _RULES, "clamp", edges=EDGES, default_edge="open", **bounded)
-    hardsigmoid = {"edges": EDGES, "default_edge": "open", **bounded}
-    _op(
-        "torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), _HARDSIGMOID_RULES, "scaled", **hardsigmoid
-    )
-
-    pinned = {"edges": tuple(edges.WAYS), "default_rule": "zero", "default_edge": "closed"}
-    for name, forward in _CLAMPS.items():
+    for name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
         for kind, pull in (("numbers", edges.pull_of_numbers), ("tensors", edges.pull_of_tensors)):
-            rules = {"zero": edges.rule(pull, _keeps_all)}
-            _op(f"{name}, {kind}", forward, rules, f"edge of {kind}", inputs=("x", "min", "max"), **pinned)
+            rules = {"zero": edges.rule(pull, lambda wants, **parameters: _BOUNDED)}
+            op = Op(f"{name}, {kind}", _TABLE[name].forward, _BOUNDED, rules, family=f"edge of {kind}", **pinned)
+            register(op, STAND_INS)
     for name in ("fmin", "fmax"):
         rules = {"zero": edges.rule(edges.PULLS[name], lambda wants, **parameters: ("x", "other"))}
-        _op(f"torch.{name}, tensors", getattr(torch, name), rules, f"edge of {name}", inputs=("x", "other"), **pinned)
+        op = Op(f"torch.{name}, tensors", getattr(torch, name), ("x", "other"), rules, family=f"edge of {name}", **pinned)
+        register(op, STAND_INS)
 
 
-_register_all()
+refresh()
+_register_pinned()

@@ -1,0 +1,188 @@
+"""report(): what was rewritten and where, and what was seen and could not be. And rules chosen by site."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.report import Missed, Rewritten
+from pseudograd.rewrite.sites import Site
+from pseudograd.torch_facts import ERAS, installed_era
+
+
+def _line(text: str) -> str:
+    """file:line of the line of this file that ends with the mark."""
+    lines = inspect.getsource(inspect.getmodule(_line)).splitlines()
+    (number,) = (i for i, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
+    return f"tests/rewrite/test_report.py:{number}"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.chdir(request.config.rootpath)
+
+
+def leaf() -> Tensor:
+    return torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+
+
+def test_calls_are_counted_by_line() -> None:
+    with override(clamp="inward", relu="identity") as context:
+        for _ in range(3):
+            torch.clamp(leaf(), -1, 1)  # three times
+        nn.ReLU()(leaf())  # through the module
+        with torch.no_grad():
+            torch.clamp(leaf(), -1, 1)
+    report = context.report()
+    assert report.rewritten == (
+        Rewritten("clamp", "inward/closed", _line("three times"), 3, False),
+        Rewritten("relu", "identity/open", _line("through the module"), 1, False),
+    )
+    assert report.missed == ()
+    assert str(report) == (
+        "override(clamp='inward', relu='identity'): 4 calls rewritten at 2 lines\n"
+        f"          3  clamp        inward/closed    {_line('three times')}\n"
+        f"          1  relu         identity/open    {_line('through the module')}"
+    )
+
+
+def test_nothing_is_said_in_words() -> None:
+    with override(clamp="inward") as context:
+        torch.exp(leaf())
+    assert str(context.report()) == (
+        "override(clamp='inward'): 0 calls rewritten at 0 lines\n"
+        "  nothing was rewritten: no matching call was recorded for a backward inside the context"
+    )
+
+
+def test_a_pin_to_the_installed_era_says_that_there_is_nothing_to_do() -> None:
+    with pin_edge(installed_era()) as context:
+        torch.clamp(leaf(), -1, 1)
+    (other,) = set(ERAS) - {installed_era()}
+    wanted = f"pin_edge({installed_era()!r}): this torch is of that era, nothing is rewritten"
+    assert str(context.report()) == wanted
+    with pin_edge(other) as context:
+        torch.clamp(leaf(), -1, 1)
+    assert context.report().rewritten[0].calls == 1
+
+
+def test_a_composite_of_torch_is_missed_and_named() -> None:
+    x = leaf()
+    with override(clamp="inward", relu="inward") as context:
+        functional.margin_ranking_loss(x, -x, torch.ones(3))  # composite
+        functional.normalize(x, dim=0)  # normalize
+    assert context.report().rewritten == ()
+    missed = context.report().missed
+    assert {(site.where, site.calls) for site in missed} == {(_line("composite"), 1), (_line("normalize"), 1)}
+    assert "inside margin_ranking_loss, which torch runs as one call" in {site.why for site in missed}
+    assert "not reached: 2 calls keep torch's own rule" in str(context.report())
+
+
+def test_a_composite_of_another_family_is_not_missed() -> None:
+    with override(relu="inward") as context:
+        functional.margin_ranking_loss(leaf(), leaf(), torch.ones(3))
+    assert context.report().missed == ()
+
+
+@pytest.mark.parametrize("last", ["torch", "backward"])
+def test_torchscript_is_missed_and_named(last: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(_scripted)
+    with override(clamp="inward") as context:
+        for _ in range(2):
+            y = scripted(leaf())
+            if last == "torch":
+                y = y.sum()  # where it shows
+            else:
+                torch.autograd.backward(y, torch.ones(3))
+    missed = context.report().missed
+    assert missed
+    assert sum(site.calls for site in missed) == 2
+    assert all("TorchScript" in site.why for site in missed)
+
+
+def _scripted(x: Tensor) -> Tensor:
+    return torch.clamp(x, -1.0, 1.0) * 2
+
+
+def test_what_is_left_to_torch_on_purpose_is_missed_with_its_reason() -> None:
+    x = leaf()
+    with override(clamp="elastic", relu="inward") as context:
+        torch.clamp(x, min=0.0)  # one bound
+        torch.relu(x.to_sparse())  # sparse
+        x.sum()
+    assert set(context.report().missed) == {
+        Missed("clamp", "rule elastic needs both bounds", _line("one bound"), 1),
+        Missed("relu", "neither sparse, nested nor quantized tensors are rewritten", _line("sparse"), 1),
+    }
+
+
+def test_a_call_that_is_our_own_is_not_counted() -> None:
+    import pseudograd as pg
+
+    x = leaf()
+    with override(clamp="identity") as context:
+        y = pg.clamp(x, -1, 1, rule="inward")
+        (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+        assert torch.autograd.grad(first.sum(), x)[0].tolist() == [0.0, 2.0, 2.0]
+    assert context.report().rewritten == ()
+
+
+# --- the rule of a site ----------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.ReLU(), nn.Hardtanh())
+        self.last = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x) * 1) + torch.clamp(x, -3, 3)
+
+
+def test_a_site_tells_line_module_and_bounds() -> None:
+    seen: list[Site] = []
+
+    def choose(site: Site) -> None:
+        seen.append(site)
+
+    x = leaf()
+    with override(clamp=choose, relu=choose):
+        Net()(x)
+        torch.minimum(torch.ones(3), x)
+        torch.clamp(x, min=torch.zeros(3))
+    assert [(s.op, s.family, s.module) for s in seen] == [
+        ("relu", "relu", "first.0"),
+        ("hardtanh", "relu", "first.1"),
+        ("relu", "relu", "last"),
+        ("clamp", "clamp", ""),
+        ("minimum", "clamp", None),
+        ("clamp", "clamp", None),
+    ]
+    assert [(s.min, s.max) for s in seen[:4]] == [(0.0, None), (-1.0, 1.0), (0.0, None), (-3, 3)]
+    assert seen[4].min is None
+    assert torch.equal(seen[4].max, torch.ones(3))
+    assert torch.equal(seen[5].min, torch.zeros(3))
+    assert all(s.where.startswith("tests/rewrite/test_report.py:") for s in seen)
+
+
+def test_rules_by_module_and_none_for_torchs_own() -> None:
+    x, model = leaf(), Net()
+    with override(relu=lambda site: "identity" if site.module == "last" else None) as context:
+        model(x).sum().backward()
+    assert [(s.rule, s.calls) for s in context.report().rewritten] == [("identity/open", 1)]
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]  # the clamp to 3 alone: first is stock and cuts
+
+
+def test_a_chosen_rule_that_does_not_exist_is_an_error() -> None:
+    with override(clamp=lambda site: "ste"), pytest.raises(ValueError, match="'ste' is 'identity' here"):
+        torch.clamp(leaf(), -1, 1)
