@@ -203,6 +203,7 @@ class Rewriting:
         generator = caller if caller.f_code.co_flags & _GENERATORS else None
         thread = threading.get_ident()
         log = self._logs.setdefault(thread, Log())
+        log.unseen = []
         log.forget_nodes()
         mode = Rewrite(self._choices, log, generator)
         self._entries.append((thread, mode))

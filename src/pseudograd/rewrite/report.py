@@ -30,7 +30,6 @@ NODES = {
     "FakeQuantize": "fake_quantize",
 }
 _SCRIPT = "torch::jit::"
-_UNSEEN = "code that no mode sees: TorchScript or C++"
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,7 @@ class Log:
         self.calls: dict[tuple[str, str, CodeType | str, int, str | None], int] = {}
         self.compiled: dict[tuple[str, str, str, str | None], int] = {}
         self.seen_nodes = 0
+        self.unseen: list[tuple[int, int]] = []  # ranges of nodes that no seen call made
 
     def count(self, form: Any, call: Any, why: str | None) -> None:
         self._add(form.name, shown_rule(call), why, 3)
@@ -139,25 +139,32 @@ class Log:
 
     def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
-        before = _sequence_number()
-        if before != self.seen_nodes:
-            self._look(mode, (*args, *kwargs.values()), self.seen_nodes, _UNSEEN)
-            self.seen_nodes = before
+        self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
+        before = self.seen_nodes
         result = func(*args, **kwargs)
         after = _sequence_number()
         if after != before:
-            self._look(mode, (result,), before, f"inside {_name(func)}, which torch runs as one call")
+            why = f"inside {_name(func)}, which torch runs as one call"
+            self._note(mode, _nodes_within((result,), [(before, after)]), why)
         self.seen_nodes = after
         return result
 
-    def look_at(self, mode: Any, outputs: Any) -> None:
-        """Before a backward from these outputs."""
-        if _sequence_number() != self.seen_nodes:
-            self._look(mode, (outputs,), self.seen_nodes, _UNSEEN)
-            self.forget_nodes()
+    def look_at(self, mode: Any, values: Iterable[Any]) -> None:
+        """Nodes that appeared between two calls that were seen: whose are they? A later call or backward takes their result."""
+        now = _sequence_number()
+        if now != self.seen_nodes:
+            self.unseen = [*self.unseen[-15:], (self.seen_nodes, now)]
+            self.seen_nodes = now
+        if self.unseen:
+            nodes = _nodes_within(values, self.unseen)
+            if nodes:
+                numbers = [node._sequence_nr() for node in nodes]
+                self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
+                self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
 
-    def _look(self, mode: Any, values: Iterable[Any], start: int, why: str) -> None:
-        for name in _names_since(values, start):
+    def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
+        for node in nodes:
+            name = node.name()
             if name.startswith(_SCRIPT):
                 self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into", 2)
                 continue
@@ -168,18 +175,20 @@ class Log:
                     break
 
 
-def _names_since(values: Iterable[Any], start: int) -> list[str]:
-    """Names of the nodes with a number of at least `start` that lead to these values."""
-    found: list[str] = []
+def _nodes_within(values: Iterable[Any], ranges: list[tuple[int, int]]) -> list[Any]:
+    """The nodes with a number in one of the ranges that lead to these values, without leaving the ranges."""
     ways = [node for value in values for node in _nodes_of(value)]
+    if not ways:
+        return []
+    found: list[Any] = []
     visited: set[Any] = set()
     while ways:
         node = ways.pop()
-        name = node.name()
-        if node in visited or "AccumulateGrad" in name or node._sequence_nr() < start:
+        number = node._sequence_nr()
+        if node in visited or not any(start <= number < end for start, end in ranges):
             continue
         visited.add(node)
-        found.append(name)
+        found.append(node)
         ways += [other for other, _ in node.next_functions if other is not None]
     return found
 
