@@ -6,7 +6,7 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
-from . import rules
+from . import optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
@@ -19,6 +19,8 @@ from .ops import (
     clamp_with_grad,
     clamp_with_grad2,
     clamp_with_grad_proposed,
+    codebook_loss,
+    commitment_loss,
     hardtanh,
     lower_bound,
     relu,
@@ -27,6 +29,7 @@ from .ops import (
     straight_through,
     surrogate,
     upper_bound,
+    vector_quantize,
 )
 
 __all__ = [
@@ -41,10 +44,13 @@ __all__ = [
     "clamp_with_grad",
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
+    "codebook_loss",
+    "commitment_loss",
     "get_gradient",
     "gradient",
     "hardtanh",
     "lower_bound",
+    "optim",
     "plot",
     "relu",
     "relu6",
@@ -53,6 +59,7 @@ __all__ = [
     "straight_through",
     "surrogate",
     "upper_bound",
+    "vector_quantize",
 ]
 
 __version__: str

@@ -12,6 +12,7 @@ from .familiar import (
     clamp_with_grad_proposed,
 )
 from .replace import replace_grad, straight_through, surrogate
+from .vector import codebook_loss, commitment_loss, vector_quantize
 
 __all__ = [
     "ClampWithGrad",
@@ -24,6 +25,8 @@ __all__ = [
     "clamp_with_grad",
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
+    "codebook_loss",
+    "commitment_loss",
     "hardtanh",
     "lower_bound",
     "relu",
@@ -32,4 +35,5 @@ __all__ = [
     "straight_through",
     "surrogate",
     "upper_bound",
+    "vector_quantize",
 ]
