@@ -139,7 +139,7 @@ def test_lbfgs_with_a_closure() -> None:
         optimizer.zero_grad()
         loss = (p - 3.0).square().sum()
         loss.backward()
-        return loss
+        return loss.detach()
 
     for _ in range(5):
         assert optimizer.step(closure) is not None

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.ops import nearest
+from pseudograd.ops import nearest, vector
 
 RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -176,6 +176,15 @@ def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
         assert expanded[0].shape == (4, 3, 6)
         assert expanded[1].shape == (4, 3)
         assert expanded[1].unique().tolist() == expected[1][:1].tolist()
+
+
+def test_without_recording_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "_rotated", None)
+    x, codebook = problem()
+    expected = codebook[least_by_definition(x, codebook)]
+    assert torch.equal(pg.vector_quantize(x, codebook, rule="rotation")[0], expected)
+    with torch.no_grad():
+        assert torch.equal(pg.vector_quantize(x.requires_grad_(), codebook, rule="rotation")[0], expected)
 
 
 def test_one_vector_no_vector_and_one_code() -> None:

@@ -32,7 +32,7 @@ def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
     return found.reshape(x.shape[:-1])
 
 
-def _fake(x: Tensor, codebook: Tensor) -> Tensor:
+def _shape(x: Tensor, codebook: Tensor) -> Tensor:
     return x.new_empty(x.shape[:-1], dtype=torch.int64)
 
 
@@ -45,11 +45,11 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, codebook: Te
     return torch.stack(found), 0
 
 
-# torch.library.custom_op would import Dynamo in the first call, which costs 0.7 s.
+# torch.library.custom_op would import Dynamo in the first call.
 _library = torch.library.Library("pseudograd", "DEF")
 _library.define("nearest_code(Tensor x, Tensor codebook) -> Tensor")
 _library.impl("nearest_code", _nearest_code, "CompositeExplicitAutograd")
-torch.library.register_fake("pseudograd::nearest_code", _fake, lib=_library)
+_library.impl("nearest_code", _shape, "Meta")  # register_fake would look for its caller's source, which costs 3 ms
 torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
 
 
@@ -84,9 +84,8 @@ def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 def _of_finite(x: Tensor, codebook: Tensor) -> Tensor:
     """Nearest codes by matrix product, and by `_settled` wherever rounding may have decided."""
-    dtype = torch.promote_types(torch.promote_types(x.dtype, codebook.dtype), torch.float32)
-    if dtype is torch.float32 and not _keeps_single_precision(x.device):
-        dtype = torch.float64
+    double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
+    dtype = torch.float64 if double else torch.float32
     products = _Products(codebook.to(dtype))
     found = torch.empty(len(x), dtype=torch.int64, device=x.device)
     close = torch.empty(len(x), dtype=torch.bool, device=x.device)

@@ -46,7 +46,8 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = "identity")
     _check("vector_quantize", x, codebook)
     indices = nearest_code(x.detach(), codebook.detach())
     codes = functional.embedding(indices, codebook.detach())
-    return replace_grad(codes, x if name == "identity" else _rotated(x, codes)), indices
+    turns = name == "rotation" and engine.is_recording(x)
+    return replace_grad(codes, _rotated(x, codes) if turns else x), indices
 
 
 def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def codebook_loss(x: Tensor, codebook: Tensor, indices: Tensor) -> Tensor:
 
 def _rotated(x: Tensor, codes: Tensor) -> Tensor:
     """|q|/|x| R x, linear in x: R = I - 2 r r^T + 2 q x^T for the directions x and q, where r halves their angle."""
-    dtype = torch.promote_types(torch.promote_types(x.dtype, codes.dtype), torch.float32)
+    dtype = torch.float64 if torch.float64 in (x.dtype, codes.dtype) else torch.float32
     turn, x_direction, code_direction, scale = _turn(x.detach().to(dtype), codes.to(dtype))
     y = x.to(dtype)
     along, ahead = ((direction * y).sum(-1, keepdim=True) for direction in (turn, x_direction))
