@@ -116,6 +116,23 @@ def test_what_is_not_finite_is_decided_as_argmin_does(value: float, place: str) 
         assert indices.unique().tolist() == [4]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "vector", "codes", "nearest_is"),
+    [
+        (torch.float32, 0.915e19, (-0.03e19, 1.85e19), 1),  # the square of the nearest code is infinite in float32
+        (torch.float32, 1e-23, (5.9e-23, -3.8e-23), 1),  # squares are a few subnormal units
+        (torch.float64, 1e20, (1.0, 2.0), 0),  # the differences that decide cannot tell the codes apart
+    ],
+    ids=["overflow", "underflow", "far away"],
+)
+def test_the_bound_covers_what_is_no_rounding_of_the_product(
+    dtype: torch.dtype, vector: float, codes: tuple[float, ...], nearest_is: int
+) -> None:
+    x, codebook = torch.tensor([[vector]], dtype=dtype), torch.tensor(codes, dtype=dtype).unsqueeze(1)
+    assert least_by_definition(x, codebook).item() == nearest_is
+    assert pg.vector_quantize(x, codebook)[1].item() == nearest_is
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
 def test_chunks_do_not_show(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, codebook = problem(50, 8, 33, torch.float32)
@@ -337,6 +354,8 @@ def test_compiled_values_are_the_codes_themselves(rule: str) -> None:
 NO_TURN = {
     "x is zero": ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "x is tiny": ([1e-30, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "x is below eps of its code": ([1e-8, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "code is below eps of x": ([1.0, 2.0, 3.0], [1e-8, 0.0, 0.0]),
     "code is zero": ([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]),
     "code is tiny": ([1.0, 2.0, 3.0], [0.0, 1e-38, 0.0]),
     "both are zero": ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
