@@ -1,5 +1,6 @@
 """What must hold for a row, as functions that take one: the tests run them on the table, test_the_suite on broken rules."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -163,7 +164,7 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
+def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
     """The tensors that one call gives to autograd to keep."""
     saved: list[Tensor] = []
 
@@ -172,5 +173,5 @@ def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        row(*inputs)
+        f(*inputs)
     return saved
