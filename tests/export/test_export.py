@@ -34,18 +34,20 @@ def test_the_graph_holds_one_plain_clamp(strict: bool) -> None:
     assert exported(strict)[0] == ["aten.linear.default", "aten.clamp.default"]
 
 
-def test_a_program_that_may_be_trained_gets_one_warning() -> None:
-    (text,) = exported(strict=False)[1]
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_a_program_that_may_be_trained_gets_one_warning(strict: bool) -> None:
+    (text,) = exported(strict)[1]
     assert text.startswith("clamp/inward: torch.export keeps the values and drops the rule")
     assert "Export under torch.no_grad() for inference, or train the original." in text
 
 
-def test_many_clamps_in_one_program_warn_once() -> None:
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_many_clamps_in_one_program_warn_once(strict: bool) -> None:
     """Under Python's own filter: the text and the place are the same for each."""
     program = nn.Sequential(Net(), Net(), Net())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        torch.export.export(program, (torch.randn(2, 4),), strict=False)
+        torch.export.export(program, (torch.randn(2, 4),), strict=strict)
     assert len([one for one in caught if "drops the rule" in str(one.message)]) == 1
 
 
