@@ -111,3 +111,15 @@ def test_compiled_bounds_get_their_summed_gradients(rule: str, dynamic: bool) ->
     found = torch.autograd.grad(compiled(*leaves), leaves, grad)
     for ours, eager in zip(found, torch.autograd.grad(f(*leaves), leaves, grad), strict=True):
         assert_same_values(ours, eager, "gradient")
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_rule_object_made_while_compiling(dynamic: bool) -> None:
+    import pseudograd as pg
+
+    def f(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.25))
+
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    x = torch.tensor([-2.0, 0.0, 2.0])
+    assert transforms.by_backward(compiled, x, torch.full_like(x, 2)).tolist() == [0.5, 2, 0.5]
