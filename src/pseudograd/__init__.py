@@ -6,7 +6,7 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
-from . import rules
+from . import optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
@@ -22,6 +22,8 @@ from .ops import (
     clamp_with_grad2,
     clamp_with_grad_proposed,
     clip_grad,
+    codebook_loss,
+    commitment_loss,
     fake_quantize,
     floor,
     hardtanh,
@@ -39,7 +41,9 @@ from .ops import (
     surrogate,
     trunc,
     upper_bound,
+    vector_quantize,
 )
+from .rewrite import convert, override, pin_edge
 
 __all__ = [
     "ClampWithGrad",
@@ -56,6 +60,9 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "codebook_loss",
+    "commitment_loss",
+    "convert",
     "fake_quantize",
     "floor",
     "get_gradient",
@@ -63,6 +70,9 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "optim",
+    "override",
+    "pin_edge",
     "plot",
     "register_rule",
     "relu",
@@ -77,6 +87,7 @@ __all__ = [
     "surrogate",
     "trunc",
     "upper_bound",
+    "vector_quantize",
 ]
 
 __version__: str

@@ -1,4 +1,4 @@
-"""The command line: `pseudograd rules`, `pseudograd compare` and `pseudograd doctor`."""
+"""The command line: `pseudograd rules`, `compare`, `run` and `doctor`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,17 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("pseudograd-report"), metavar="FOLDER", help="default: %(default)s"
     )
     compare.set_defaults(run=_compare)
+    run = commands.add_parser(
+        "run", help="run a program, unedited, with another edge or backward rule in torch's own clamps"
+    )
+    run.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
+    run.add_argument(
+        "--override", metavar="FAMILY=RULE", action="append", default=[], help="such as clamp=inward; may be repeated"
+    )
+    run.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
+    run.add_argument("program", metavar="SCRIPT", help="what python would run")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    run.set_defaults(run=_run)
     doctor = commands.add_parser("doctor", help="what the installed torch does at a bound, and which kernels run")
     doctor.add_argument("--json", action="store_true", help="the findings as JSON")
     doctor.set_defaults(run=_doctor)
@@ -174,6 +185,15 @@ def _require_report_extras() -> None:
         raise ImportError(
             f"compare: {', '.join(missing)} must be installed, got none. Run pip install 'pseudograd[report]'."
         )
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .rewrite import run
+
+    return run.run(options.program, options.arguments, options.is_module, run.contexts(options.pin, options.override))
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------

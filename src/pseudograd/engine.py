@@ -58,17 +58,18 @@ def run(call: Call, *inputs: Any) -> Tensor:
 
 
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
-    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained.
-
-    With strict=True Dynamo traces this call, and no warning can leave a trace.
-    """
-    if not torch.compiler.is_dynamo_compiling():
-        warnings.warn(
-            f"{call.label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
-            "gradient. Export under torch.no_grad() for inference, or train the original.",
-            stacklevel=2,
-        )
+    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
+    _warn_of_export(call.label)
     return call.op.forward(*inputs)
+
+
+def _warn_of_export(label: str) -> None:
+    """Dynamo, which traces for strict=True, is told to run this and to keep the result: no warning could leave a trace."""
+    warnings.warn(
+        f"{label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
+        "gradient. Export under torch.no_grad() for inference, or train the original.",
+        stacklevel=2,
+    )
 
 
 def _requires_grad(inputs: tuple[Any, ...]) -> bool:
@@ -352,6 +353,11 @@ def when_dynamo_arrives(act: Callable[[Any], None]) -> None:
         _awaiting.append(act)
 
 
+def _register(dynamo: Any) -> None:
+    dynamo.allow_in_graph(_in_graph)
+    dynamo.assume_constant_result(_warn_of_export)
+
+
 if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]
-when_dynamo_arrives(lambda dynamo: dynamo.allow_in_graph(_in_graph))
+when_dynamo_arrives(_register)

@@ -222,7 +222,9 @@ def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
 
 def rule_named(name: str, **given: Any) -> RuleChoice:
     """A rule object by name, its parameters checked: finite numbers above 0."""
-    row = next((op.rules[name] for op in OPS.values() if name in op.rules), None)
+    row = None
+    for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
+        row = op.rules.get(name, row)
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     for key, value in given.items():

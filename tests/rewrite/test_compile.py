@@ -43,7 +43,11 @@ def clamp_to_one(x: Tensor) -> Tensor:
 
 CONTEXTS: dict[str, Callable[[], list[Rewriting]]] = {
     "rules": lambda: [override(clamp="inward"), override(clamp="identity"), override(relu="identity")],
-    "parameters": lambda: [override(clamp=rules.leaky(0.5)), override(clamp=rules.leaky(0.25)), override(clamp="leaky")],
+    "parameters": lambda: [
+        override(clamp=rules.leaky(0.5)),
+        override(clamp=rules.leaky(0.25)),
+        override(clamp="leaky"),
+    ],
     "edges": lambda: [pin_edge("half"), pin_edge("open"), pin_edge("closed"), pin_edge("torch<=2.13")],
 }
 

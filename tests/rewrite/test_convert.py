@@ -139,7 +139,11 @@ def test_other_modules_and_functions() -> None:
 def test_wrong_calls_change_nothing() -> None:
     model = Net()
     for mapping, error, text in (
-        ({nn.ReLU: "inward", nn.GELU: "inward"}, ValueError, "convert: each key must match a module of the model, got 'GELU'"),
+        (
+            {nn.ReLU: "inward", nn.GELU: "inward"},
+            ValueError,
+            "convert: each key must match a module of the model, got 'GELU'",
+        ),
         ({"act": "ste"}, ValueError, "'ste' is 'identity' here"),
         ({"act": "inward", "body.0": "inward"}, TypeError, "convert: 'body.0' must be one of nn.ReLU, .*got 'Linear'"),
         ({"act": 3}, TypeError, "convert: the value for 'act' must be a rule, a module or a function, got 3"),

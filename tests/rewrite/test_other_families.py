@@ -45,7 +45,9 @@ def gradient(f: Callable[[Tensor], Tensor], shape: tuple[int, ...] = (9,)) -> Te
     return torch.autograd.grad(f(x), x, torch.tensor(GRAD).reshape(shape))[0]
 
 
-def check(family: str, rule: Any, spelling: Callable[[Tensor], Tensor], public: Callable[..., Tensor], **shape: Any) -> None:
+def check(
+    family: str, rule: Any, spelling: Callable[[Tensor], Tensor], public: Callable[..., Tensor], **shape: Any
+) -> None:
     plain = spelling(torch.tensor(X).reshape(shape.get("shape", (9,))))
     with override(**{family: rule}) as context:
         found = gradient(spelling, **shape)

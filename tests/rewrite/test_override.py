@@ -172,11 +172,13 @@ def test_crossed_numbers_are_replaced_by_max_in_every_rule() -> None:
 
 
 def test_wrong_calls() -> None:
-    with pytest.raises(ValueError, match=r"override: family must be one of .*clamp, .*got 'clmp'. Did you mean 'clamp'\?"):
+    with pytest.raises(
+        ValueError, match=r"override: family must be one of .*clamp, .*got 'clmp'. Did you mean 'clamp'\?"
+    ):
         override(clmp="inward")
-    with pytest.raises(ValueError, match="clamp: rule must be one of .*'ste' is 'identity' here"):
+    with pytest.raises(ValueError, match=r"clamp: rule must be one of .*'ste' is 'identity' here"):
         override(clamp="ste")
     with pytest.raises(TypeError, match="override: relu must be a rule, or a function from a site to a rule, got 3"):
         override(relu=3)
-    with pytest.raises(ValueError, match="override: one of .* must be given a rule, got none. Name at least one."):
+    with pytest.raises(ValueError, match=r"override: one of .* must be given a rule, got none. Name at least one."):
         override(clamp=None)

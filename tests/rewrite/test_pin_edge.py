@@ -49,7 +49,9 @@ def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) ->
         found = gradients(function, bounds)
     wanted = [list(grads) for grads in MEASURED[elsewhere][name]]
     numbers = [float(b.detach()[0]) if isinstance(b, torch.Tensor) else b for b in bounds]
-    y = function(torch.tensor(VALUES, dtype=torch.float64), *[b.detach() if isinstance(b, torch.Tensor) else b for b in bounds])
+    y = function(
+        torch.tensor(VALUES, dtype=torch.float64), *[b.detach() if isinstance(b, torch.Tensor) else b for b in bounds]
+    )
     for i, (x, g) in enumerate(zip(VALUES, GRAD, strict=True)):
         crossed = None not in numbers and len(numbers) == 2 and numbers[0] > numbers[1]
         at = [not crossed and number is not None and x == number == float(y[i]) for number in numbers]
@@ -143,9 +145,11 @@ def test_nested_in_an_override_the_inner_one_decides() -> None:
 
 
 def test_wrong_calls() -> None:
-    with pytest.raises(ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'"):
+    with pytest.raises(
+        ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'"
+    ):
         pin_edge("shut")
-    with pytest.raises(ValueError, match="pin_edge: edge must be one of .*, got 'projected'"):
+    with pytest.raises(ValueError, match=r"pin_edge: edge must be one of .*, got 'projected'"):
         pin_edge("projected")
 
 

@@ -42,7 +42,9 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], object]] = {
     "grad of vmap": lambda f: grad(lambda x: (vmap(f)(x) * W).sum())(X),
     "jacrev": lambda f: jacrev(f)(X),
     "grad of grad": lambda f: grad(lambda x: (grad(loss(f))(x) ** 2).sum())(X),
-    "vmap(vmap(grad))": lambda f: vmap(vmap(grad(lambda x: (f(x) * 2 - x * f(x)).sum())))(X.unsqueeze(-1).expand(2, 3, 3)),
+    "vmap(vmap(grad))": lambda f: vmap(vmap(grad(lambda x: (f(x) * 2 - x * f(x)).sum())))(
+        X.unsqueeze(-1).expand(2, 3, 3)
+    ),
     "is_grads_batched": lambda f: _batched(f),
 }
 

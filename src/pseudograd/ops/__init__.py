@@ -18,6 +18,7 @@ from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
+from .vector import codebook_loss, commitment_loss, vector_quantize
 
 __all__ = [
     "ClampWithGrad",
@@ -33,6 +34,8 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "codebook_loss",
+    "commitment_loss",
     "fake_quantize",
     "floor",
     "hardtanh",
@@ -50,4 +53,5 @@ __all__ = [
     "surrogate",
     "trunc",
     "upper_bound",
+    "vector_quantize",
 ]

@@ -18,7 +18,7 @@ Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
 
 class WithRule:
-    """Mixed into the class of a module: its forward, through the engine. The instance shares everything else with the module it replaces."""
+    """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
 
     rewritten: tuple[Any, ...]  # the spec of the call
 
@@ -159,5 +159,3 @@ def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
 
 def _shown(key: object) -> str:
     return key if isinstance(key, str) else getattr(key, "__name__", shown(key))
-
-

@@ -70,6 +70,7 @@ def pull_of_tensors(
     at_max = at & (x == max) if max is not None else torch.zeros_like(at)
     to_x, to_bound = _share(grad, share), _share(grad, 1.0 - share)
     grad_x, grad_min, grad_max = grads
+    assert grad_x is not None
     grad_x = torch.where(at_min | at_max, to_x, grad_x)
     grad_min = None if grad_min is None else torch.where(at_min, to_bound, torch.where(at_max, 0.0, grad_min))
     grad_max = None if grad_max is None else torch.where(at_min, 0.0, torch.where(at_max, to_bound, grad_max))
@@ -101,18 +102,14 @@ def _tensors_open_era(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
     return (
         torch.where((x < min) | (x > max), 0.0, torch.where(split, half, grad)),
         torch.where(ordered & (x < min), grad, torch.where(apart & (x == min), half, 0.0)),
-        torch.where(
-            (max < min) | (ordered & (x > max)), grad, torch.where(apart & (x == max), half, 0.0)
-        ),
+        torch.where((max < min) | (ordered & (x > max)), grad, torch.where(apart & (x == max), half, 0.0)),
     )
 
 
 def _pull_of_extreme(beyond: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Gradients]:
     """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are, x wins in the closed era and the other gets it."""
 
-    def pull(
-        grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], edge: str
-    ) -> Gradients:
+    def pull(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], edge: str) -> Gradients:
         share, era = WAYS[edge]
         if share is None:
             share = 1.0 if era == CLOSED_ERA else 0.5

@@ -178,9 +178,7 @@ def _fake_quantize_channels(
 FORMS: dict[Any, Form] = {}
 
 
-def _add(
-    form: Form, owners: tuple[Any, ...], overloads: tuple[str, ...] = ("default",)
-) -> None:
+def _add(form: Form, owners: tuple[Any, ...], overloads: tuple[str, ...] = ("default",)) -> None:
     """Under every owner that has a function of that name; aten's packet and its overloads too."""
     for owner in owners:
         function = getattr(owner, form.name, None)

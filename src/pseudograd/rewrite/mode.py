@@ -1,7 +1,7 @@
 """The mode under which torch's own functions run with another backward rule, and what one context of it holds.
 
-A `Rewriting` is what the user holds: override or pin_edge. Each entry pushes a `Rewrite`, torch's kind of mode, which every thread has a stack of.
-Inside any backward that stack is empty, so that a checkpoint would be recomputed with torch's rules; `backward` puts it back.
+A `Rewriting` is what the user holds, from override or pin_edge. Each entry pushes a `Rewrite`, a mode of torch, onto the stack of the
+thread. Inside any backward that stack is empty, and a checkpoint would be recomputed with torch's rules; `backward.py` puts it back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Choice:
         self.chooser = rule if isinstance(rule, sites.Chooser) else None
         self.rule = rule
         self.edge = edge
-        self.name, given = (rule.name, rule.parameters) if isinstance(rule, RuleChoice) else (rule, ())
+        self.name: str = rule.name if isinstance(rule, RuleChoice) else rule
+        given = rule.parameters if isinstance(rule, RuleChoice) else ()
         self.parameters = tuple((key, repr(float(value))) for key, value in given)
         self.calls: dict[str, Call] = {}  # by stand-in
 
@@ -74,15 +75,22 @@ class Rewrite(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
+        if not _is_compiling() and (engine.own.depth or (self.generator and not _is_running(self.generator))):
+            return self._left_alone(func, args, kwargs)
         form = FORMS.get(func)
         if form is None or form.family not in self.choices:
             if _is_compiling() or self.log is None or type(func) is MethodWrapperType:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        if not _is_compiling() and (engine.own.depth or (self.generator and not _is_running(self.generator))):
-            return func(*args, **kwargs)
         result = self._rewritten(form, func, args, kwargs)
         if self.log is not None and not _is_compiling():
+            self.log.forget_nodes()
+        return result
+
+    def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the engine computes for itself, or the caller of a suspended generator: none of it is to be rewritten or missed."""
+        result = func(*args, **kwargs)
+        if self.log is not None:
             self.log.forget_nodes()
         return result
 
@@ -161,7 +169,7 @@ def _why_not_in_place(inputs: tuple[Any, ...]) -> str | None:
 def _fits(bound: torch.Tensor, x: torch.Tensor) -> bool:
     if bound.dim() > x.dim():
         return False
-    for back in range(1, bound.dim() + 1):
+    for back in range(1, bound.dim() + 1):  # noqa: SIM110  Dynamo on torch 2.8
         if bound.shape[-back] != x.shape[-back] and bound.shape[-back] != 1:
             return False
     return True
@@ -266,7 +274,8 @@ def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[...,
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         generator = function(*args, **kwargs)
-        step, given = generator.send, (None,)
+        step: Any = generator.send
+        given: tuple[Any, ...] = (None,)
         while True:
             try:
                 with context:

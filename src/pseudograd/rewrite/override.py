@@ -22,26 +22,44 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class override(Rewriting):  # noqa: N801  used as a function is
-    """Use other backward rules in code that is not edited, by family of op.
-    """
+def override(**families: SiteRule | None) -> Rewriting:
+    """Give torch's own functions another backward rule, in code that nobody edits.
 
-    def __init__(self, **families: SiteRule | None) -> None:
-        stand_ins.refresh()
-        choices: dict[str, Choice] = {}
-        for family, rule in families.items():
-            if family not in FAMILIES:
-                raise unknown_name("override", "family", FAMILIES, family)
-            if rule is None:
-                continue
-            choice = Choice(_checked(family, rule))
-            for covered in FAMILIES[family][1]:
-                choices[covered] = choice
-        if not choices:
-            names = ", ".join(FAMILIES)
-            raise ValueError(f"override: one of {names} must be given a rule, got none. Name at least one.")
-        named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
-        super().__init__(f"override({named})", choices)
+    Forward:  torch's values, bit for bit.
+    Backward: that of the rule, with the default edge of each family's op. Saves as many tensors as torch's op saves, of the same
+        shapes (relu: its input where torch keeps its result). Whatever cannot be rewritten keeps torch's gradient and is reported;
+        nothing raises where torch does not.
+
+    Args:
+        families: each is off unless named. clamp= (clamp, clip, clamp_min, clamp_max, in place too, minimum and maximum with a constant),
+            relu= (relu, relu6, hardtanh, hardsigmoid, functions and modules), round= (round, floor, ceil, trunc, fix), sign=,
+            fake_quantize=. The value is a rule's name, a rule object, or a function from a Site (op, family, where, module, min, max)
+            to one of these or None for torch's own; inside torch.compile a site's where and module are not known.
+    Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
+        calls it rewrote, and which it saw and could not reach.
+    Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+        >>> with override(clamp="inward"):
+        ...     torch.clamp(x, -1, 1).sum().backward()
+        >>> x.grad
+        tensor([0., 1., 1.])
+    Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
+    """
+    stand_ins.refresh()
+    choices: dict[str, Choice] = {}
+    for family, rule in families.items():
+        if family not in FAMILIES:
+            raise unknown_name("override", "family", FAMILIES, family)
+        if rule is None:
+            continue
+        choice = Choice(_checked(family, rule))
+        for covered in FAMILIES[family][1]:
+            choices[covered] = choice
+    if not choices:
+        raise ValueError(f"override: one of {', '.join(FAMILIES)} must be given a rule, got none. Name at least one.")
+    named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
+    return Rewriting(f"override({named})", choices)
 
 
 def _checked(family: str, rule: Any) -> Any:

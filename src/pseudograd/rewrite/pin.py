@@ -8,15 +8,32 @@ from . import edges, stand_ins  # noqa: F401  (stand_ins registers its rows)
 from .mode import Choice, Rewriting
 
 
-class pin_edge(Rewriting):  # noqa: N801  used as a function is
-    """Fix what torch's clamps do exactly at a bound."""
+def pin_edge(edge: str) -> Rewriting:
+    """Fix what torch's clamps do exactly at a bound, so that a program trains on one torch as it did on another.
 
-    def __init__(self, edge: str) -> None:
-        if edge not in edges.SHARES and edge not in ERAS:
-            raise unknown_name("pin_edge", "edge", (*edges.SHARES, *ERAS), edge)
-        era = installed_era()
-        choices: dict[str, Choice] = {}
-        if edge != era:
-            choice = Choice("zero", edges.way(edge, era))
-            choices = {"clamp": choice, "nan extreme": choice}
-        super().__init__(f"pin_edge({edge!r})", choices)
+    Forward:  torch's values, bit for bit.
+    Backward: torch's, but at the edge of clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax. relu, hardtanh, minimum and
+        maximum are left alone: every torch agrees on them. Saves what torch saves. Linear in grad; forward mode and second
+        derivatives have the same slope.
+
+    Args:
+        edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; or an era, "torch<=2.13" or
+            "torch>=2.14": exactly what torch of that era computes, number and tensor bounds apart, NaN and crossed bounds included.
+    Returns: a context and decorator for the current thread, as `override`; inside an override the pin decides for the clamps.
+    Raises: ValueError for anything else.
+    Example:
+        >>> x = torch.tensor([0.0, 0.5], requires_grad=True)
+        >>> with pin_edge("torch<=2.13"):
+        ...     torch.clamp(x, 0, 1).sum().backward()
+        >>> x.grad
+        tensor([1., 1.])
+    Source: torch's derivatives.yaml, versions 2.13 and 2.15.
+    """
+    if edge not in edges.SHARES and edge not in ERAS:
+        raise unknown_name("pin_edge", "edge", (*edges.SHARES, *ERAS), edge)
+    era = installed_era()
+    choices: dict[str, Choice] = {}
+    if edge != era:
+        choice = Choice("zero", edges.way(edge, era))
+        choices = {"clamp": choice, "nan extreme": choice}
+    return Rewriting(f"pin_edge({edge!r})", choices)

@@ -11,7 +11,7 @@ import torch
 
 from . import sites
 
-_sequence_number = torch.autograd._get_sequence_nr
+_sequence_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
 # The families whose work shows in a node of the graph, by the start of the node's name.
 NODES = {
     "ClampMin": "clamp",
@@ -208,5 +208,3 @@ def _name(func: Any) -> str:
 def shown_rule(call: Any) -> str:
     edge = call.parameters.get("edge")
     return call.rule.name if edge is None else f"{call.rule.name}/{edge}"
-
-

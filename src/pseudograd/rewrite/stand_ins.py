@@ -43,7 +43,9 @@ def _constant_first(pull: Callable[..., Gradients], is_min: bool) -> Callable[..
 def _per_channel(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """One scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
 
-    def pulled(grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any) -> Gradients:
+    def pulled(
+        grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any
+    ) -> Gradients:
         shape = [1] * x.dim()
         shape[axis] = -1
         how["wants"] = (True, False, False, False, False)
@@ -122,9 +124,7 @@ _TABLE: dict[str, _StandIn] = {
     "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp"),
     "torch.relu6": _StandIn(lambda x, min, max: functional.relu6(x), "relu6", _BOUNDED, family="clamp"),
     "torch.hardtanh": _StandIn(torch._C._nn.hardtanh, "hardtanh", _BOUNDED, family="clamp"),
-    "torch.hardsigmoid": _StandIn(
-        lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull
-    ),
+    "torch.hardsigmoid": _StandIn(lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull),
     "torch.sign": _StandIn(lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), registers=False),
     "torch.fake_quantize_per_tensor_affine": _StandIn(
         torch.fake_quantize_per_tensor_affine, "fake_quantize", ("x", "scale", "zero_point", *_GRID), _of_x_alone
@@ -165,7 +165,9 @@ def _register_pinned() -> None:
             register(op, STAND_INS)
     for name in ("fmin", "fmax"):
         rules = {"zero": edges.rule(edges.PULLS[name], lambda wants, **parameters: ("x", "other"))}
-        op = Op(f"torch.{name}, tensors", getattr(torch, name), ("x", "other"), rules, family=f"edge of {name}", **pinned)
+        op = Op(
+            f"torch.{name}, tensors", getattr(torch, name), ("x", "other"), rules, family=f"edge of {name}", **pinned
+        )
         register(op, STAND_INS)
 
 

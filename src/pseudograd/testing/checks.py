@@ -186,13 +186,13 @@ def check_saved(row: Row) -> None:
     """Exactly the tensors that the row says it keeps, without a copy; nothing when nothing is recorded."""
     for sample in row.samples():
         inputs = sample.build(torch.float32)
-        assert saved_by(row, inputs) == []
+        assert saved_by(row.function(), inputs) == []
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
             wants = tuple(_asks(v) for v in leaves)
             names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
             kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names]
             given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
-            saved = saved_by(row, leaves)
+            saved = saved_by(row.function(), leaves)
             new = [t for t in saved if t.data_ptr() not in given]
             assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, sample.name
             assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
@@ -202,14 +202,14 @@ def check_saved(row: Row) -> None:
             if row.rule.name in SAVES_NOTHING and sum(wants) == 1:
                 assert saved == [], sample.name
             with torch.no_grad():
-                assert saved_by(row, leaves) == []
+                assert saved_by(row.function(), leaves) == []
 
 
 def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
+def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
     """The tensors that one call gives to autograd to keep."""
     saved: list[Tensor] = []
 
@@ -218,5 +218,5 @@ def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        row(*inputs)
+        f(*inputs)
     return saved
