@@ -98,6 +98,21 @@ def _inward(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     return _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward), None, None
 
 
+def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+    """As `_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
+    x, low, high = residual
+    if low == 0 and high is None:  # relu: x - y is min(x, 0)
+        outward = torch.clamp_max(x, 0.0).sign_().mul_(grad)
+        grad_x = _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward)
+    else:
+        grad_x, _, _ = _inward(grad, residual, call)
+    for bound in _bounds(low, high, x.dtype):
+        if bound is not None:
+            distance = torch.abs(x) if bound == 0 else torch.sub(x, bound).abs_()
+            _threshold_backward_out(grad_x, distance, 0.0, grad_input=grad_x)
+    return grad_x, None, None
+
+
 def _inward_of_tensors(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     x, low, high = residual
     outward = call.op.forward(x, low, high)
@@ -145,4 +160,5 @@ register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _n
 register(
     Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _tensors_of_one_dtype, _inward_of_tensors)
 )
+register(Kernel("portable", (("clamp", "inward"),), _descends_with("open"), _finite_numbers, _inward_open))
 register(Kernel("portable", (("clamp", "sign"),), _descends_with("closed"), _finite_numbers, _sign))

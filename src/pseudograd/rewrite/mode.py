@@ -73,13 +73,15 @@ class Rewrite(TorchFunctionMode):
         self.generator = generator
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        form = FORMS.get(func)
         if kwargs is None:
             kwargs = {}
+        if form is None and (_is_compiling() or type(func) is MethodWrapperType):  # attributes are most of what torch asks
+            return func(*args, **kwargs)
         if not _is_compiling() and (engine.own.depth or (self.generator and not _is_running(self.generator))):
             return self._left_alone(func, args, kwargs)
-        form = FORMS.get(func)
         if form is None or form.family not in self.choices:
-            if _is_compiling() or self.log is None or type(func) is MethodWrapperType:
+            if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
         result = self._rewritten(form, func, args, kwargs)

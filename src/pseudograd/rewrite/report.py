@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -139,14 +140,15 @@ class Log:
 
     def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
-        self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
-        before = self.seen_nodes
+        before = _sequence_number()
+        if before != self.seen_nodes or self.unseen:
+            self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         after = _sequence_number()
         if after != before:
             why = f"inside {_name(func)}, which torch runs as one call"
             self._note(mode, _nodes_within((result,), [(before, after)]), why)
-        self.seen_nodes = after
+            self.seen_nodes = after
         return result
 
     def look_at(self, mode: Any, values: Iterable[Any]) -> None:
@@ -165,14 +167,18 @@ class Log:
     def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
         for node in nodes:
             name = node.name()
-            if name.startswith(_SCRIPT):
+            family = _family_of(name)
+            if family == _SCRIPT:
                 self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into", 2)
-                continue
-            for prefix, family in NODES.items():
-                if name.startswith(prefix):
-                    if family in mode.choices:
-                        self._add(name.split("Backward")[0].lower(), "", why, 2)
-                    break
+            elif family in mode.choices:
+                self._add(name.split("Backward")[0].lower(), "", why, 2)
+
+
+@lru_cache(maxsize=4096)
+def _family_of(node: str) -> str | None:
+    if node.startswith(_SCRIPT):
+        return _SCRIPT
+    return next((family for prefix, family in NODES.items() if node.startswith(prefix)), None)
 
 
 def _nodes_within(values: Iterable[Any], ranges: list[tuple[int, int]]) -> list[Any]:
