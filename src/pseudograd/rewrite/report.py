@@ -91,7 +91,8 @@ class Report:
             return f"{self.label}: this torch is of that era, nothing is rewritten"
         eager = sum(site.calls for site in self.rewritten if not site.compiled)
         compiled = sum(site.calls for site in self.rewritten if site.compiled)
-        head = f"{self.label}: {eager:,} calls rewritten at {len({s.where for s in self.rewritten})} lines"
+        places = len({site.where for site in self.rewritten})
+        head = f"{self.label}: {_counted(eager, 'call')} rewritten at {_counted(places, 'line')}"
         if compiled:
             head += f", {compiled:,} traced into compiled code"
         lines = [head]
@@ -101,9 +102,14 @@ class Report:
         if not self.rewritten:
             lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
         if self.missed:
-            lines.append(f"not reached: {sum(site.calls for site in self.missed):,} calls keep torch's own rule")
+            calls = sum(site.calls for site in self.missed)
+            lines.append(f"not reached, so with torch's own rule: {_counted(calls, 'call')}")
             lines += [f"  {site.calls:>9,}  {site.op:<12} {site.where}: {site.why}" for site in self.missed]
         return "\n".join(lines)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _by_calls(counts: dict[Any, int]) -> list[tuple[Any, int]]:

@@ -1,0 +1,77 @@
+"""Measure published packages, unedited, with and without a pinned era, and keep the figures in docs/real_packages.json.
+
+Run it once with each torch; it replaces the figures of that version only. README and tests read them.
+
+pip install torchao==0.18.0 kornia==0.9.0
+python scripts/measure_real_packages.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pseudograd import pin_edge
+from pseudograd.torch_facts import ERAS
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "real_packages.json"
+sys.path.insert(0, str(ROOT / "examples"))
+
+
+def int2_losses() -> list[str]:
+    """The final loss of three seeds, to five digits."""
+    from torchao_int2 import train
+
+    return [f"{train(seed):.5f}" for seed in range(3)]
+
+
+def adjusting() -> dict[str, Callable[[Tensor], Tensor]]:
+    import kornia.enhance as enhance
+
+    return {
+        "adjust_brightness": lambda image: enhance.adjust_brightness(image, torch.zeros(2)),
+        "adjust_contrast": lambda image: enhance.adjust_contrast(image, torch.ones(2)),
+        "adjust_gamma": lambda image: enhance.adjust_gamma(image, 1.0),
+    }
+
+
+def zero_shares() -> dict[str, float]:
+    """The share of exact zeros in the gradient of an image of which half the rows are exactly 0 or 1."""
+    shares = {}
+    for name, adjust in adjusting().items():
+        torch.manual_seed(0)
+        image = torch.rand(2, 3, 16, 16)
+        image[:, :, :4], image[:, :, -4:] = 0.0, 1.0
+        image.requires_grad_()
+        adjust(image).sum().backward()
+        assert image.grad is not None
+        shares[name] = (image.grad == 0).double().mean().item()
+    return shares
+
+
+def measure() -> dict[str, object]:
+    torch.set_num_threads(1)
+    found: dict[str, object] = {}
+    for name, context in {"plain": contextlib.nullcontext(), **{era: pin_edge(era) for era in ERAS}}.items():
+        with context:
+            found[name] = {"torchao int2 losses": int2_losses(), "kornia zero shares": zero_shares()}
+    return found
+
+
+def main() -> int:
+    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    figures[torch.__version__.split("+")[0]] = measure()
+    FIGURES.write_text(json.dumps(dict(sorted(figures.items())), indent=1) + "\n", encoding="utf-8")
+    print(FIGURES.read_text(encoding="utf-8"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
