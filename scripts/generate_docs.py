@@ -21,10 +21,12 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 import pseudograd as pg
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
+from pseudograd.torch_facts import CLOSED_ERA, OPEN_ERA
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "compare" / "results.json"
+REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 FIGURES = ("retarget-1.png", "canvas-1.png")
 
 
@@ -147,10 +149,26 @@ _TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Te
     "torch.compile of jacrev": lambda f, x, w: _compiled(jacrev(_loss(f, w)))(x),
 }
 
+
+def _pinned_table() -> str:
+    """The losses that scripts/measure_real_packages.py found on each torch."""
+    figures = json.loads(REAL_PACKAGES.read_text(encoding="utf-8"))
+    names = ("plain", CLOSED_ERA, OPEN_ERA)
+    rows = [
+        f"| final loss of three seeds | as it is | pinned to `{CLOSED_ERA}` | pinned to `{OPEN_ERA}` |",
+        "|---|---|---|---|",
+    ]
+    for version, found in figures.items():
+        losses = (", ".join(found[name]["torchao int2 losses"]) for name in names)
+        rows.append(f"| torch {version} | {' | '.join(losses)} |")
+    return "\n".join(rows)
+
+
 _PARTS: dict[str, Callable[[], str]] = {
     "rules": _rule_table,
     "compare": _compare_table,
     "support": _support_matrix,
+    "pinned": _pinned_table,
     "ops": lambda: ", ".join(f"`{name}`" for name in OPS),
 }
 

@@ -21,6 +21,12 @@ def test_the_examples_print_what_they_say(page: Path, examples: int) -> None:
     assert found.failed == 0
 
 
+def test_the_page_on_override_prints_what_it_says() -> None:
+    found = doctest.testfile(str(README.parent / "docs" / "override.md"), module_relative=False)
+    assert found.attempted >= 6
+    assert found.failed == 0
+
+
 def test_it_is_short_and_its_figures_exist() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150

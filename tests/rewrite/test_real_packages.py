@@ -1,4 +1,6 @@
-"""Packages as they are published, unedited: torchao 0.18.0 and kornia 0.9.0. `make test-real` runs these; without the packages they are skipped.
+"""Packages as they are published, unedited: torchao 0.18.0 and kornia 0.9.0. skipped where they are missing.
+
+    pip install torchao==0.18.0 kornia==0.9.0; pytest tests/rewrite/test_real_packages.py
 
 docs/real_packages.json holds what torch 2.13 and 2.15 gave, so each torch is held against the other's own figures.
 """

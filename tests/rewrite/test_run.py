@@ -69,7 +69,9 @@ def test_a_pin_to_the_installed_era(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_override_and_pin_together(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--override", "clamp=identity", "--override", "relu=inward", "--pin", "half", "train.py")
+    code, out, err = run(
+        capsys, "--override", "clamp=identity", "--override", "relu=inward", "--pin", "half", "train.py"
+    )
     assert (code, out) == (0, "__main__ [] [0.0, 0.5, 1.0]\n")
     assert err.startswith("pseudograd: override(clamp='identity', relu='inward'): 0 calls rewritten at 0 lines\n")
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line\n" in err

@@ -76,7 +76,9 @@ class Rewrite(TorchFunctionMode):
         form = FORMS.get(func)
         if kwargs is None:
             kwargs = {}
-        if form is None and (_is_compiling() or type(func) is MethodWrapperType):  # attributes are most of what torch asks
+        if form is None and (
+            _is_compiling() or type(func) is MethodWrapperType
+        ):  # attributes are most of what torch asks
             return func(*args, **kwargs)
         if not _is_compiling() and (engine.own.depth or (self.generator and not _is_running(self.generator))):
             return self._left_alone(func, args, kwargs)
