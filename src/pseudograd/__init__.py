@@ -6,6 +6,8 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
@@ -43,7 +45,9 @@ from .ops import (
     upper_bound,
     vector_quantize,
 )
-from .rewrite import convert, override, pin_edge
+
+if TYPE_CHECKING:
+    from .rewrite import convert, override, pin_edge
 
 __all__ = [
     "ClampWithGrad",
@@ -93,9 +97,14 @@ __all__ = [
 __version__: str
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # read on demand: it stands once, in pyproject.toml
 
         return version("pseudograd")
+    if name in ("convert", "override", "pin_edge"):
+        from . import rewrite  # on demand: most programs rewrite nothing
+
+        globals()[name] = found = getattr(rewrite, name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
