@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,6 +154,20 @@ def test_inside_the_compiled_function() -> None:
         return inner + torch.clamp(x * 1, -1.0, 1.0).detach() * 0
 
     assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_first_context_of_a_process_may_be_made_inside_the_compiled_function() -> None:
+    program = (
+        "import torch, pseudograd as pg\n"
+        "@torch.compile(backend='aot_eager', fullgraph=True)\n"
+        "def f(x):\n"
+        "    with pg.override(clamp='inward'):\n"
+        "        return torch.clamp(x * 1, -1.0, 1.0)\n"
+        "x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)\n"
+        "print(torch.autograd.grad(f(x).sum(), x)[0].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[0.0, 1.0, 1.0]", done.stderr
 
 
 def test_over_functorch() -> None:

@@ -191,10 +191,7 @@ def _add(form: Form, owners: tuple[Any, ...], overloads: tuple[str, ...] = ("def
                     FORMS[getattr(function, overload)] = form
 
 
-def register_all() -> None:
-    """Fill the table when the first context is made: looking up aten's functions takes milliseconds."""
-    if FORMS:
-        return
+def _register_all() -> None:
     everywhere = (torch, Tensor, torch.ops.aten)
     two, both = ("default", "Tensor"), (None, None)
     for name in ("clamp", "clip"):
@@ -254,3 +251,6 @@ def register_all() -> None:
 def _let_dynamo_dispatch(dynamo: Any) -> None:
     """Dynamo dispatches only what torch.overrides lists; F.hardsigmoid and torch.relu_ are missing there, eager dispatches them."""
     dynamo.variables.torch.get_overridable_functions().update(FORMS)
+
+
+_register_all()

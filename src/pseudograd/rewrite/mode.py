@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import engine
 from ..rule import OPS, STAND_INS, Call, RuleChoice, choose
-from . import backward, forms, sites
+from . import backward, sites
 from .forms import FORMS
 from .report import Log, Report, shown_rule
 
@@ -196,7 +196,6 @@ class Rewriting:
     """A context, and a decorator: while it is entered, in this thread, torch's functions get the chosen rules."""
 
     def __init__(self, label: str, choices: dict[str, Choice]) -> None:
-        forms.register_all()
         self._label = label
         self._choices = choices
         self._logs: dict[int, Log] = {}
