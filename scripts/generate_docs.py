@@ -1,7 +1,7 @@
-"""Write what README and docs derive from the code: the rule table, the support matrix, the numbers and figures of `compare`.
+"""Write what README and docs derive from the code: the rule table, the support matrix, the numbers and figures of `compare`, a page.
 
-python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts
-python scripts/generate_docs.py --check   fail if the generated text of README differs; runs no task and draws nothing
+python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts and docs/coming_from.md
+python scripts/generate_docs.py --check   fail if the generated text of these differs; runs no task and draws nothing
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
+
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "compare" / "results.json"
 FIGURES = ("retarget-1.png", "canvas-1.png")
@@ -35,12 +38,15 @@ def main() -> int:
     if not check:
         _run_compare()
         _draw_three_gradients()
-    old = README.read_text(encoding="utf-8")
-    new = _filled(old)
-    if check and new != old:
-        print("README.md: the generated parts differ from the code. Run scripts/generate_docs.py.", file=sys.stderr)
-        return 1
-    README.write_text(new, encoding="utf-8")
+    derived = {README: _filled(README.read_text(encoding="utf-8")), coming_from.PAGE: coming_from.text()}
+    for path, new in derived.items():
+        if not check:
+            path.write_text(new, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != new:
+            print(
+                f"{path.name}: the generated parts differ from the code. Run scripts/generate_docs.py.", file=sys.stderr
+            )
+            return 1
     return 0
 
 
