@@ -191,7 +191,7 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
     for key, value in parameters.items():
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
-            raise ValueError(must(op.name, f"rule {name!r}", f"come with its {key}", "the name alone", remedy))
+            raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
     if op.edges:
         if edge not in op.edges:
             raise unknown_name(op.name, "edge", op.edges, edge)

@@ -1,6 +1,7 @@
 """The lines of docs/coming_from.md: what a project writes, what to write instead, what differs, and the formula that must come out.
 
 `page.py` writes the page from this table and `test_formulas.py` runs every `after` as it stands here, so no line is without a test.
+The file is long because it is data: one record for each line of the page.
 """
 
 from __future__ import annotations
@@ -790,7 +791,8 @@ DEFECTS: dict[str, tuple[str, str]] = {
     ),
     "detach trick": (
         "Detach trick",
-        "x + (f(x) - x).detach() is rounded: of normal x of standard deviation 5 in float32, 83 % of what bounds (-0.3, 0.7) clamp is wrong; "
+        "x + (f(x) - x).detach() is rounded: of normal x of standard deviation 5 in float32, "
+        "83 % of what bounds (-0.3, 0.7) clamp is wrong; "
         "clamp(3e7, 0, 1) is 0, 300 in bfloat16 is not 1, and infinity gives NaN. Ours: the bits of torch.clamp.",
     ),
     "double count": ("kornia StraightThroughEstimator", "gradient 2 for nn.Identity(). Ours: 1."),

@@ -63,20 +63,24 @@ def fake_quantize(
     Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
     """
     call = chosen(FAKE_QUANTIZE, rule, edge, maximize)
-    _check(x, quant_min, quant_max)
+    _check(x, quant_min, quant_max, axis)
     scale = _fitted("scale", scale, x, axis)
     zero_point = _fitted("zero_point", zero_point, x, axis)
     if is_number(scale) and not 0 < scale < torch.inf:
         raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
+    if isinstance(zero_point, float):
+        if not abs(zero_point) < torch.inf:
+            raise ValueError(must("fake_quantize", "zero_point", "be finite", zero_point))
+        zero_point = round(zero_point)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
 
-def _check(x: Tensor, quant_min: int, quant_max: int) -> None:
+def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
     check_tensor("fake_quantize", "x", x)
     if not x.is_floating_point():
         remedy = "Integers are quantised already; call .float() first"
         raise TypeError(must("fake_quantize", "x", "be floating point", x.dtype, remedy))
-    for name, value in (("quant_min", quant_min), ("quant_max", quant_max)):
+    for name, value in (("quant_min", quant_min), ("quant_max", quant_max), ("axis", 0 if axis is None else axis)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(must("fake_quantize", name, "be an integer", value))
     if quant_min >= quant_max:
@@ -86,7 +90,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int) -> None:
 def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
-        if isinstance(value, bool) or not is_number(value) or value != value:
+        if isinstance(value, bool) or not is_number(value):
             raise TypeError(must("fake_quantize", name, "be a number or a tensor", value))
         return value
     check_tensor("fake_quantize", name, value)
