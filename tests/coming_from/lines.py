@@ -513,7 +513,7 @@ LINES: dict[str, tuple[Line, ...]] = {
         Line(
             "torch.fake_quantize_per_channel_affine(x, s, z, 0, -4, 3)",
             "pg.fake_quantize(x, s, z, -4, 3, axis=0)",
-            "As above; theirs sends +inf to the lower end. A code may differ by one step where x / s lies halfway, up to rounding.",
+            "As above; theirs sends +inf to the lower end, and adds a float zero point before it rounds, so ties differ where it is odd.",
             of.affine_per_channel,
             {"s": [0.25, 0.5], "z": [1.0, -1.0]},
             GRID_ENDS,
