@@ -30,11 +30,18 @@ def _values(dtype: torch.dtype, scale: float) -> Tensor:
     return x[x.isfinite()]
 
 
+def _torch_saturates() -> bool:
+    """torch 2.8 sends a code that int64 cannot hold to quant_min, from above too."""
+    return torch.fake_quantize_per_tensor_affine(torch.tensor([1e30]), 1.0, 0, -4, 3).item() == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: torch.dtype) -> None:
     for scale in SCALES:
         x = _values(dtype, scale)
+        if not _torch_saturates():
+            x = x[x.abs() < 2.0**62 * scale]
         assert len(x) > 90_000
         for zero_point in {0, grid[0], grid[1], (grid[0] + grid[1]) // 2}:
             theirs = torch.fake_quantize_per_tensor_affine(x, scale, zero_point, *grid)

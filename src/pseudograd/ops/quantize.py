@@ -38,8 +38,8 @@ def fake_quantize(
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
 
     Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
-        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite; infinities go to the ends of the
-        grid and NaN stays NaN.
+        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite (and |x / scale| < 2^63
+        on torch 2.8); infinities go to the ends of the grid and NaN stays NaN.
     Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
         does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
