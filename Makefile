@@ -3,13 +3,13 @@
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types, and that README and examples agree with the code
 # make bench   speed and import time
-# make test-versions   the suite on several torch versions (VERSIONS="2.13.0 2.15.0")
+# make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
 # PYTHON chooses the interpreter, TORCH the torch version; a suitable torch that PYTHON has is reused.
 
 VENV ?= .venv
 JOBS ?= 2
-VERSIONS ?= 2.13.0 2.15.0
+VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
 export PYTHON TORCH JOBS
 
 run = $(VENV)/bin/python
@@ -39,6 +39,7 @@ bench:
 	@scripts/environment.sh $(VENV) dev
 	$(run) benchmarks/speed.py --check
 	$(run) benchmarks/import_time.py --check
+	$(run) benchmarks/vector_quantize.py --check
 
 test-versions:
 	@scripts/test_versions.sh $(VERSIONS)

@@ -1,9 +1,12 @@
 """One thread and fixed seeds for every test; `--slow` adds the full compile matrix."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+from pseudograd.rule import OPS, _by_request, _by_spec
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -42,3 +45,15 @@ def _same_start_for_every_test():
     assert torch.autograd.forward_ad._current_level == -1, "this test leaves a forward-mode level behind"
     assert torch.is_grad_enabled(), "this test leaves grad mode off"
     assert torch._C._len_torch_dispatch_stack() == 0, "this test leaves a dispatch mode behind"
+
+
+@pytest.fixture
+def table_as_it_was() -> Iterator[None]:
+    """For tests that register rules: takes them out of the table again."""
+    before = {name: set(op.rules) for name, op in OPS.items()}
+    yield
+    for name, op in OPS.items():
+        for added in set(op.rules) - before[name]:
+            del op.rules[added]
+    _by_request.clear()
+    _by_spec.clear()

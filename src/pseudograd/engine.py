@@ -56,17 +56,18 @@ def run(call: Call, *inputs: Any) -> Tensor:
 
 
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
-    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained.
-
-    With strict=True Dynamo traces this call, and no warning can leave a trace.
-    """
-    if not torch.compiler.is_dynamo_compiling():
-        warnings.warn(
-            f"{call.label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
-            "gradient. Export under torch.no_grad() for inference, or train the original.",
-            stacklevel=2,
-        )
+    """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
+    _warn_of_export(call.label)
     return call.op.forward(*inputs)
+
+
+def _warn_of_export(label: str) -> None:
+    """Dynamo, which traces for strict=True, is told to run this and to keep the result: no warning could leave a trace."""
+    warnings.warn(
+        f"{label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
+        "gradient. Export under torch.no_grad() for inference, or train the original.",
+        stacklevel=2,
+    )
 
 
 def _requires_grad(inputs: tuple[Any, ...]) -> bool:
@@ -263,8 +264,13 @@ def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
     return PseudogradFunctional.apply(spec, *inputs)
 
 
+def _register(dynamo: Any) -> None:
+    dynamo.allow_in_graph(_in_graph)
+    dynamo.assume_constant_result(_warn_of_export)
+
+
 class _WhenDynamoArrives:
-    """Register `_in_graph` with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s."""
+    """Call `_register` when somebody first imports it; importing it ourselves would cost 0.7 s."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch._dynamo":
@@ -277,13 +283,13 @@ class _WhenDynamoArrives:
 
         def load_and_register(module: Any) -> None:
             load(module)
-            module.allow_in_graph(_in_graph)
+            _register(module)
 
         spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
 if "torch._dynamo" in sys.modules:
-    sys.modules["torch._dynamo"].allow_in_graph(_in_graph)
+    _register(sys.modules["torch._dynamo"])
 else:
     sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]

@@ -69,7 +69,8 @@ class Rule:
     pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
     `wants` says that nobody asks. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
-    and the inputs as they were. A rule that `is_exact` uses only operations that every device rounds alike, so no exp or tanh.
+    and the inputs as they were. `ulps`: how many units in the last place its arithmetic may differ, 0 for what every device rounds
+    alike, more for exp or tanh.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Rule:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     compares: bool = True
-    is_exact: bool = True
+    ulps: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Op:
     edges: tuple[Edge, ...] = ()
     default_edge: Edge | None = None
     takes_maximize: bool = False
+    adapt: Callable[..., Rule] | None = None  # a row of this family from a user's formula
     family: str = ""
 
 
@@ -186,7 +188,7 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
     for key, value in given:
         if key not in parameters:
             raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
-        _check_parameter(name, key, value, row.parameters[key])
+        check_parameter(name, key, value, row.parameters[key])
         parameters[key] = value
     for key, value in parameters.items():
         if value is None:
@@ -217,17 +219,19 @@ def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
 
 def rule_named(name: str, **given: Any) -> RuleChoice:
     """A rule object by name, its parameters checked: finite numbers above 0."""
-    row = next((op.rules[name] for op in OPS.values() if name in op.rules), None)
+    row = None
+    for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
+        row = op.rules.get(name, row)
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
-        _check_parameter(name, key, value, row.parameters[key])
+        check_parameter(name, key, value, row.parameters[key])
     return RuleChoice(name, tuple((key, v if isinstance(v, Function) else float(v)) for key, v in given.items()))
 
 
-def _check_parameter(rule: str, key: str, value: object, default: object) -> None:
+def check_parameter(rule: str, key: str, value: object, default: object) -> None:
     if default is None and isinstance(value, Function):
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -315,3 +315,23 @@ def multiplied(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor
 
 def reversed_(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor]]:
     return x, {"x": -s * g}
+
+
+def _nearest(x: Tensor, codebook: Tensor) -> Tensor:
+    return torch.stack([codebook[((codebook - one) ** 2).sum(-1).argmin()] for one in x])
+
+
+def nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _nearest(x, codebook), {"x": g}
+
+
+def rotated_to_nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """|q| / |x| R^T g for each vector, R being the rotation in the plane of both that turns x towards its code q."""
+    q = _nearest(x, codebook)
+    rows = []
+    for one, code, arriving in zip(x, q, g, strict=True):
+        u, v = one / one.norm(), code / code.norm()
+        r = (u + v) / (u + v).norm()
+        rotation = torch.eye(len(one), dtype=x.dtype) - 2 * torch.outer(r, r) + 2 * torch.outer(v, u)
+        rows.append(code.norm() / one.norm() * (rotation.T @ arriving))
+    return q, {"x": torch.stack(rows)}

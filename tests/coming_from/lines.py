@@ -49,6 +49,7 @@ BOUND = {"b": 0.25}
 GRID = {"s": [0.25], "z": [1.0]}
 GRID_ENDS = (-1.25, 0.5, -1.375, 0.625)  # where the code meets -4 and 3, and where it leaves them
 HARD = {"hard": lambda x: torch.sign(x.detach())}
+CODES = {"codebook": lambda x: torch.cos(torch.arange(1.0, 4.0)[:, None] * torch.arange(x.shape[-1])).to(x.dtype)}
 ONE_HOT = {"one_hot": lambda x: _one_hot(x.detach())}
 
 SAME = "Nothing."
@@ -699,6 +700,29 @@ LINES: dict[str, tuple[Line, ...]] = {
             of.gradient_clipped_to,
             HARD,
         ),
+    ),
+    "vector-quantize-pytorch": (
+        Line(
+            "VectorQuantize(rotation_trick=False)(x)",
+            "pg.vector_quantize(x, codebook)[0]",
+            "The code words are exact: theirs come out rounded, 35 % of random ones. The losses are functions of their own.",
+            of.nearest_code,
+            CODES,
+            channels=2,
+        ),
+        Line(
+            "VectorQuantize(rotation_trick=True)(x)",
+            'pg.vector_quantize(x, codebook, rule="rotation")[0]',
+            "The value is the code to the bit (theirs is off by 0.083 in bfloat16), and a zero vector gets grad (theirs about 1e6).",
+            of.rotated_to_nearest_code,
+            CODES,
+            is_exact=False,
+            channels=2,
+            subtracts=True,
+        ),
+        Line("straight_through(x, hard)", "pg.replace_grad(hard, x)", "The value: exact.", of.gradient_to, HARD),
+        Line("round_ste(x)", "pg.round(x)", "An infinite x gives NaN there.", of.ROUND, {}, (0.5, 1.5)),
+        Line("floor_ste(x)", "pg.floor(x)", "As above.", of.FLOOR, {}, (1.0, 2.0)),
     ),
     "Detach tricks": (
         Line(

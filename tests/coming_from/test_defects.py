@@ -173,6 +173,14 @@ def _code_words() -> None:
         changed = (_trick(lambda _, code=code: code, x) != code).float().mean().item()
         assert 0.33 < changed < 0.37, changed
         assert torch.equal(pg.replace_grad(code, x.requires_grad_()), code)
+        vectors, book = x.detach()[:4000].reshape(-1, 8), code[:64].reshape(8, 8)
+        for rule in ("identity", "rotation"):
+            codes, chosen = pg.vector_quantize(vectors.clone().requires_grad_(), book, rule=rule)
+            assert torch.equal(codes, book[chosen])
+    zero = torch.zeros(1, 8, requires_grad=True)
+    pg.vector_quantize(zero, torch.ones(1, 8), rule="rotation")[0].sum().backward()
+    assert zero.grad is not None
+    assert zero.grad.tolist() == [[1] * 8]
 
 
 @_of("not finite")

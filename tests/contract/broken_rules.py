@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pseudograd import engine, kernels
 from pseudograd.rule import OPS, Op, Rule, chosen
-
-from .checks import of_one_kind
+from pseudograd.testing.checks import of_one_kind
 
 CLAMP = OPS["clamp"]
 

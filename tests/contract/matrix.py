@@ -14,9 +14,11 @@ from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from . import transforms
-from .rows import ROWS, Row
-from .transforms import by_backward, loss_of
+from pseudograd.testing import transforms
+from pseudograd.testing.rows import Row
+from pseudograd.testing.transforms import by_backward, loss_of
+
+from .rows import ROWS
 
 Way = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]
 
@@ -49,6 +51,12 @@ def autocast(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 def functional_jacobian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     found = functional.jacobian(loss_of(f, weight), x, vectorize=True)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def functional_hessian(f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    found = functional.hessian(_curved(f, weight), x, vectorize=True)
     assert isinstance(found, Tensor)
     return found
 
@@ -113,6 +121,7 @@ FIRST: dict[str, Way] = {
     "checkpoint, reentrant": transforms._checkpointed(True),
     "autocast": autocast,
     "saved_tensors_hooks": transforms.by_saved_tensors_hooks,
+    "grad(create_graph=True)": transforms.by_create_graph,
     "make_fx": traced_by_make_fx,
     "jit.trace": traced_by_jit,
     "deepcopy of a module": copied,
@@ -126,6 +135,7 @@ SECOND: dict[str, Way] = {
     "vmap(grad of grad)": lambda f, x, w: _stacked(
         lambda pick: vmap(lambda one, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(one))(x, w, pick), x
     ),
+    "functional.hessian(vectorize=True)": functional_hessian,
 }
 # Forward mode: values for rules that are linear in grad, our error for the others.
 FORWARD: dict[str, Way] = {
@@ -139,22 +149,34 @@ FORWARD_SECOND: dict[str, Way] = {
     "hessian": lambda f, x, w: hessian(_curved(f, w))(x),
     "vmap(hessian)": lambda f, x, w: _block_diagonal(vmap(lambda one, weight: hessian(_curved(f, weight))(one))(x, w)),
 }
-COMPILED_FIRST: dict[str, Way] = {
+# Compiled: the op alone, with each way applied to what comes out of the compiler ...
+COMPILED_ALONE: dict[str, Way] = {
     "plain": by_backward,
-    **{name: FIRST[name] for name in ("func.grad", "func.vjp", "jacrev", "vmap(grad)", "vmap(vjp)", "vmap(jacrev)")},
-    "vmap, then backward": transforms.by_recorded_vmap,
+    **{
+        name: FIRST[name]
+        for name in (
+            *("is_grads_batched", "functional.jacobian(vectorize=True)", "saved_tensors_hooks", "compiled autograd"),
+            *("checkpoint, not reentrant", "checkpoint, reentrant", "autocast", "deepcopy of a module"),
+        )
+    },
 }
-COMPILED_SECOND: dict[str, Way] = {"jacrev(jacrev)": SECOND["jacrev(jacrev)"]}
+# ... or together with the way.
+COMPILED_FIRST: dict[str, Way] = {
+    name: FIRST[name]
+    for name in (
+        *("func.grad", "func.vjp", "jacrev", "vmap(grad)", "vmap(vjp)", "vmap(jacrev)", "grad(vmap)"),
+        "vmap, then backward",
+    )
+}
+COMPILED_SECOND: dict[str, Way] = {
+    name: SECOND[name] for name in ("jacrev(jacrev)", "grad of grad", "vmap(grad of grad)")
+}
 COMPILED_FORWARD: dict[str, Way] = {
     **{name: FORWARD[name] for name in ("func.jvp", "jacfwd", "vmap(jvp)")},
+    # The weight outside: see limits.py.
     "vmap(jacfwd)": lambda f, x, w: vmap(lambda one: jacfwd(lambda z: f(z).sum())(one))(x) * w,
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
-# What Dynamo cannot compile of any function, torch.sin included; a test holds that this is still so. (Hence the weight outside above.)
-LIMITS_OF_TORCH: dict[str, Way] = {
-    "vmap(jacfwd) over a batched weight": FORWARD["vmap(jacfwd)"],
-    "vmap(hessian)": FORWARD_SECOND["vmap(hessian)"],
-}
 
 
 def _stacked(row_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -1,104 +1,10 @@
-"""Every row of the table with everything that can be varied: op, rule, parameters, edge, maximize. New rows appear by themselves."""
-
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+"""Every row of the table, as parameters for tests. New rows appear by themselves."""
 
 import pytest
-import torch
-from torch import Tensor
 
 import pseudograd  # noqa: F401  (fills the table)
-from pseudograd.rule import OPS, Op, Rule, RuleChoice, Sample
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-class Row(NamedTuple):
-    op: Op
-    rule: Rule
-    parameters: tuple[tuple[str, float], ...] = ()
-    edge: str | int | None = None
-    maximize: bool = False
-
-    def __str__(self) -> str:
-        given = ",".join(f"{key}={value:g}" for key, value in self.parameters)
-        edge = "" if self.edge is None else str(self.edge)
-        parts = [self.op.name, f"{self.rule.name}({given})" if given else self.rule.name, edge]
-        return "-".join(part for part in [*parts, "ascent" if self.maximize else ""] if part)
-
-    def __call__(self, *inputs: Any) -> Tensor:
-        """The public function, called as a user would."""
-        return self.function()(*inputs)
-
-    def function(self) -> Callable[..., Tensor]:
-        """The same as a function that holds names and numbers only: Dynamo on torch 2.8 cannot trace a tuple that holds records."""
-        how: dict[str, Any] = {}
-        if len(self.op.rules) > 1:
-            how["rule"] = RuleChoice(self.rule.name, self.parameters) if self.parameters else self.rule.name
-        if self.op.edges:
-            how["edge"] = self.edge
-        if self.op.takes_maximize:
-            how["maximize"] = self.maximize
-        public = self.op.public
-        return lambda *inputs: public(*inputs, **how)
-
-    @property
-    def all_parameters(self) -> dict[str, Any]:
-        edge = {"edge": self.edge} if self.op.edges else {}
-        return {**self.rule.parameters, **dict(self.parameters), **edge}
-
-    @property
-    def is_linear(self) -> bool:
-        return self.rule.is_linear(**self.all_parameters)
-
-    def reference(self, values: tuple[float | None, ...], grad: float, dtype: torch.dtype) -> tuple[float, ...]:
-        """The rule for one number each, rounded to dtype after every step."""
-        how = {**self.all_parameters, "maximize": self.maximize} if self.op.takes_maximize else self.all_parameters
-        return self.rule.reference(values[0], grad, *values[1:], fl=rounding_to(dtype), **how)
-
-    @property
-    def ulps(self) -> int:
-        """How many units in the last place two computations of this rule may differ: exp is rounded differently in loops and remainders."""
-        return 0 if self.rule.is_exact else 8
-
-    def samples(self) -> list[Sample]:
-        """Those of the op that the rule can work with."""
-        return [sample for sample in self.op.samples() if not self._lacks(sample)]
-
-    def _lacks(self, sample: Sample) -> bool:
-        given = dict(zip(self.op.inputs, sample.build(torch.float64), strict=True))
-        return any(given[name] is None for name in self.rule.requires)
-
-
-def rounding_to(dtype: torch.dtype) -> Any:
-    """Round a Python float to dtype, by torch itself; nothing to do for float64."""
-    return _ROUND[dtype]
-
-
-def _rounder(dtype: torch.dtype) -> Any:
-    @cache
-    def fl(value: float) -> float:
-        return torch.tensor(value, dtype=torch.float64).to(dtype).item()
-
-    return fl
-
-
-_ROUND = {dtype: _rounder(dtype) for dtype in DTYPES[:3]} | {torch.float64: lambda value: value}
-
-
-def rows_of(op: Op) -> Iterator[Row]:
-    for rule in op.rules.values():
-        if None in rule.parameters.values():  # a rule that needs a user's function; it has tests of its own
-            continue
-        others = tuple((key, value * 0.375) for key, value in rule.parameters.items())
-        for parameters in {(), others}:
-            for edge in op.edges or (None,):
-                for maximize in (False, True) if op.takes_maximize else (False,):
-                    row = Row(op, rule, parameters, edge, maximize)
-                    if row.samples():
-                        yield row
-
+from pseudograd.rule import OPS
+from pseudograd.testing.rows import DTYPES, rows_of
 
 ROWS = sorted((row for op in OPS.values() for row in rows_of(op)), key=str)
 LINEAR_ROWS = [row for row in ROWS if row.is_linear]
@@ -108,18 +14,3 @@ every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 every_linear_row = pytest.mark.parametrize("row", LINEAR_ROWS, ids=str)
 every_other_row = pytest.mark.parametrize("row", OTHER_ROWS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-
-
-def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
-    return [value for value in inputs if isinstance(value, Tensor)]
-
-
-def requiring_grad(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same inputs as fresh leaves that require grad; numbers and None stay."""
-    return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
-
-
-def spread(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs broadcast against each other and made 1-d, so that no gradient is reduced."""
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
-    return tuple(v.expand(shape).reshape(-1).contiguous() if isinstance(v, Tensor) else v for v in inputs)

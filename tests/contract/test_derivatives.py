@@ -1,7 +1,9 @@
 """Double backward is the derivative of the branch taken, and never a NaN of the other one."""
 
-from . import checks_of_derivatives
-from .rows import Row, every_row
+from pseudograd.testing import checks_of_derivatives
+from pseudograd.testing.rows import Row
+
+from .rows import every_row
 
 
 @every_row

@@ -7,9 +7,10 @@ import torch
 
 from pseudograd import kernels
 from pseudograd.rule import OPS, Op
+from pseudograd.testing import checks, checks_of_derivatives, checks_of_transforms
+from pseudograd.testing.rows import Row, rows_of
 
-from . import broken_rules, checks, checks_of_derivatives, checks_of_transforms
-from .rows import Row, rows_of
+from . import broken_rules
 
 
 def _failures(op: Op, rule: str) -> Iterator[str]:

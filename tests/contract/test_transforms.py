@@ -3,9 +3,10 @@
 import torch
 
 import pseudograd as pg
+from pseudograd.testing import checks, checks_of_transforms
+from pseudograd.testing.rows import Row
 
-from . import checks, checks_of_transforms
-from .rows import ROWS, Row, every_dtype, every_linear_row, every_other_row, every_row
+from .rows import ROWS, every_dtype, every_linear_row, every_other_row, every_row
 
 
 @every_row

@@ -2,8 +2,10 @@
 
 import torch
 
-from . import checks
-from .rows import Row, every_dtype, every_row
+from pseudograd.testing import checks
+from pseudograd.testing.rows import Row
+
+from .rows import every_dtype, every_row
 
 
 @every_dtype

@@ -19,7 +19,7 @@ LEVELS = [
     {"cli"},
     {"report", "doctor"},
     {"tasks", "diagnose", "rewrite", "nn", "optim"},
-    {"analysis"},
+    {"analysis", "testing"},
     {"ops", "rules"},
     {"engine"},
     {"kernels"},

@@ -179,6 +179,21 @@ def test_inference_tensors_pass() -> None:
         pg.clamp(x, torch.tensor(-1.0, requires_grad=True))
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_value_from_inference_mode_takes_a_gradient(compiled: bool) -> None:
+    """A codebook is looked up in inference mode. torch would let the result claim requires_grad, and have no graph behind it."""
+    with torch.inference_mode():
+        value = torch.tensor([1.0, 2.0])
+        assert pg.replace_grad(value, value).data_ptr() == value.data_ptr()
+    assert pg.replace_grad(value, torch.zeros(2)).data_ptr() == value.data_ptr()
+    soft = torch.zeros(2, requires_grad=True)
+    f = torch.compile(pg.replace_grad, backend="aot_eager", fullgraph=True) if compiled else pg.replace_grad
+    y = f(value, soft)
+    assert y.tolist() == [1, 2]
+    y.backward(torch.tensor([3.0, -1.0]))
+    assert soft.grad.tolist() == [3, -1]
+
+
 def test_forward_mode_of_mixed_dtypes_has_the_form_of_the_result() -> None:
     """x is single, the bound double: so is the result, and so must its tangent be."""
     high = torch.ones(3, dtype=torch.float64)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from pseudograd.checks import rounded, rounded_to
 from pseudograd.kernels import portable
+from pseudograd.testing.gradients import random_bits
+from pseudograd.testing.rows import DTYPES
 
-from ..contract.gradients import random_bits
-from ..contract.rows import DTYPES, every_dtype
+from ..contract.rows import every_dtype
 
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

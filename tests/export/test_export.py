@@ -34,10 +34,21 @@ def test_the_graph_holds_one_plain_clamp(strict: bool) -> None:
     assert exported(strict)[0] == ["aten.linear.default", "aten.clamp.default"]
 
 
-def test_a_program_that_may_be_trained_gets_one_warning() -> None:
-    (text,) = exported(strict=False)[1]
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_a_program_that_may_be_trained_gets_one_warning(strict: bool) -> None:
+    (text,) = exported(strict)[1]
     assert text.startswith("clamp/inward: torch.export keeps the values and drops the rule")
     assert "Export under torch.no_grad() for inference, or train the original." in text
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_many_clamps_in_one_program_warn_once(strict: bool) -> None:
+    """Under Python's own filter: the text and the place are the same for each."""
+    program = nn.Sequential(Net(), Net(), Net())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        torch.export.export(program, (torch.randn(2, 4),), strict=strict)
+    assert len([one for one in caught if "drops the rule" in str(one.message)]) == 1
 
 
 def test_a_program_for_inference_gets_none() -> None:
@@ -53,7 +64,16 @@ def test_a_compiled_program_keeps_the_rule_after_an_export() -> None:
     assert x.grad.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("function", [pg.clamp, pg.relu, pg.replace_grad], ids=lambda f: f.__name__)
+class Only(nn.Module):
+    """Nothing but the op: one node in a graph, and a model that calls it for TorchScript."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pg.clamp(x, -0.3, 0.7)
+
+
+@pytest.mark.parametrize(
+    "function", [pg.clamp, pg.relu, pg.replace_grad, Only()], ids=["clamp", "relu", "replace_grad", "model"]
+)
 def test_torchscript_gets_our_error(function: object) -> None:
     with pytest.raises(NotImplementedError, match="TorchScript cannot hold a custom backward"):
         torch.jit.script(function)
@@ -63,10 +83,6 @@ def test_torchscript_gets_our_error(function: object) -> None:
 def test_onnx_holds_one_clip_with_our_values() -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-
-    class Only(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return pg.clamp(x, -0.3, 0.7)
 
     x = torch.tensor([-torch.inf, -2.0, -0.3, -0.0, 0.5, 0.7, 2.0, torch.inf])
     program = torch.onnx.export(Only(), (x,), dynamo=True, verbose=False)

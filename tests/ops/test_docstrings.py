@@ -12,12 +12,13 @@ import torch
 import pseudograd
 import pseudograd.analysis
 import pseudograd.ops
+import pseudograd.optim
 
 MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (pseudograd.ops, pseudograd.analysis)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["pseudograd.rules"]
+] + ["pseudograd.rules", "pseudograd.optim"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.
 EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
 
@@ -36,6 +37,7 @@ def _documented() -> dict[str, object]:
 WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(inspect.cleandoc(f.__doc__ or ""))}
 
 
+@pytest.mark.usefixtures("table_as_it_was")
 @pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_example_runs(name: str) -> None:
     function = WITH_EXAMPLE[name]
@@ -53,4 +55,4 @@ def test_every_public_op_has_an_example() -> None:
     functions = {
         getattr(pseudograd, name) for name in pseudograd.__all__ if inspect.isfunction(getattr(pseudograd, name))
     }
-    assert functions <= set(WITH_EXAMPLE.values())
+    assert functions | {pseudograd.optim.project} <= set(WITH_EXAMPLE.values())

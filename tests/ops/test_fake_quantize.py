@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from tests.contract.compare import assert_same_bits, differing_bits
+from pseudograd.testing.compare import assert_same_bits, differing_bits
 
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
 GRIDS = ((-128, 127), (0, 255), (-8, 7), (-1, 1))

@@ -14,9 +14,11 @@ from .familiar import (
 )
 from .gradients import clip_grad, reverse_grad, scale_grad
 from .quantize import fake_quantize
+from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
+from .vector import codebook_loss, commitment_loss, vector_quantize
 
 __all__ = [
     "ClampWithGrad",
@@ -32,11 +34,14 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "codebook_loss",
+    "commitment_loss",
     "fake_quantize",
     "floor",
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "register_rule",
     "relu",
     "relu6",
     "replace_grad",
@@ -48,4 +53,5 @@ __all__ = [
     "surrogate",
     "trunc",
     "upper_bound",
+    "vector_quantize",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..checks import rounded
 from ..reference import bounds as reference
 from ..rule import Gradients, Rule
+from .formulas import widened
 
 Bound = float | Tensor | None
 EDGES = ("closed", "open", "half", "projected")
@@ -23,27 +25,31 @@ def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
     return (below & (grad > 0)) | (above & (grad < 0))
 
 
-def _zero(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _zero(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
     return torch.where(below | above, 0.0, grad)
 
 
-def _identity(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _identity(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
     return grad
 
 
-def _inward(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _inward(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
     return torch.where(_blocked(grad, below, above), 0.0, grad)
 
 
-def _sign(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
+def _sign(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
     return torch.where(above, 1.0, torch.where(below, -1.0, grad))
 
 
-def _leaky(grad: Tensor, x: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float) -> Tensor:
+def _leaky(
+    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float
+) -> Tensor:
     return torch.where(below | above, rounded(slope, grad) * grad, grad)
 
 
-def _elastic(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float) -> Tensor:
+def _elastic(
+    grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, width: float
+) -> Tensor:
     blocked = _blocked(grad, below, above)
     span = _span(min, max, grad)
     scale = rounded(rounded(width, grad) * span, grad)
@@ -54,13 +60,13 @@ def _elastic(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: 
     return torch.where(blocked, -torch.where(share > 0, grad, 0.0) * share, grad)
 
 
-def _inverting(grad: Tensor, x: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
+def _inverting(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor) -> Tensor:
     span = _span(min, max, grad)
     usable = (x == x) & _is_usable(span)
     room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _or_one(span, _is_usable(span))
     zero_times_inf = ((room == 0) & (grad.abs() == torch.inf)) | ((grad == 0) & (room.abs() == torch.inf))
     scaled = torch.where(zero_times_inf, 0.0, grad) * torch.where(zero_times_inf, 0.0, room)
-    return torch.where(usable, scaled, _inward(grad, x, min, max, below, above))
+    return torch.where(usable, scaled, _inward(grad, x, y, min, max, below, above))
 
 
 # In these two, `where` stands before each division and product, not after: a second derivative multiplies the branch that was not taken
@@ -123,7 +129,7 @@ def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[
         to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
         grad_x = grad_min = grad_max = None
         if wants_x:
-            grad_x = outside(grad, x, min, max, below, above, **parameters)
+            grad_x = outside(grad, x, y, min, max, below, above, **parameters)
             if edge != "closed":
                 grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
@@ -136,6 +142,29 @@ def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[
         return grad_x, grad_min, grad_max
 
     return pull
+
+
+def adapted(
+    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
+) -> Rule:
+    """A row from a user's function(grad, x, y, min, max, **parameters): what x gets outside. The edges and the bounds are ours.
+
+    Half precision is computed in float32, as arithmetic of several steps should be.
+    """
+
+    def outside(
+        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, **parameters: Any
+    ) -> Tensor:
+        wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, x, y, min, max)]
+        return torch.where(below | above, function(*wide, **parameters), wide[0]).to(grad.dtype)
+
+    return Rule(
+        pull=_pull_of(outside),
+        reference=functools.partial(reference.gradient, reference_of_one),
+        is_linear=lambda edge, **_: is_linear and edge != "projected",
+        keeps=_keeps,
+        **row,
+    )
 
 
 def _as_mask(value: Any, like: Tensor) -> Tensor:

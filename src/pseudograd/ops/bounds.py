@@ -19,7 +19,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
 from ..errors import must
 from ..rule import Call, Op, RuleLike, chosen, register
-from .bound_rules import EDGES, RULES, Bound
+from .bound_rules import EDGES, RULES, Bound, adapted
 from .bound_samples import numbers, samples_of
 
 _NUMBER_OR_NONE = (float, int, type(None))
@@ -108,7 +108,8 @@ def clamp(
     Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default "inward" grad_x = grad inside the range and
         where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds; "identity" saves nothing.
         Not linear in grad with "inward", "sign", "elastic", "inverting" or edge="projected": gradients then do not add up over
-        losses, micro-batches or ranks that share x as a parameter, and forward mode raises.
+        losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and forward
+        mode raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
 
     Args:
         x: any shape, floating point; an integer x is clamped as torch does and gets no gradient.
@@ -333,6 +334,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             rules=RULES,
             edges=EDGES,
             takes_maximize=True,
+            adapt=adapted,
             public=public,
             **rest,
         )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+
+from ..rule import Gradients, Rule
 
 
 def nothing_of(grad: Tensor) -> Tensor:
@@ -24,3 +29,24 @@ def alias(x: Tensor) -> Tensor:
 def widened(x: Tensor) -> Tensor:
     """Half precision as float32, for formulas whose steps should not be rounded one by one; other dtypes as they are."""
     return x.float() if x.dtype is torch.float16 or x.dtype is torch.bfloat16 else x
+
+
+def adapted(
+    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
+) -> Rule:
+    """A row of an element-wise op from a user's function(grad, x, **parameters). Inputs other than x are numbers and get nothing."""
+
+    def pull(grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], **parameters: Any) -> Gradients:
+        return function(widened(grad), widened(x), **parameters), *others
+
+    def reference(x: float, grad: float, *others: float, fl: Callable[[float], float], **how: Any) -> tuple[float, ...]:
+        return fl(reference_of_one(grad, x, fl=fl, **how)), *(0.0 for _ in others)
+
+    return Rule(
+        pull=pull,
+        reference=reference,
+        is_linear=lambda **_: is_linear,
+        keeps=lambda wants, **_: ("x",),
+        compares=False,
+        **row,
+    )

@@ -173,7 +173,7 @@ def _on_the_grid(rule: Rule) -> Rule:
     return dataclasses.replace(
         rule,
         pull=_pull_of(rule),
-        reference=partial(reference.fake_quantize, rule.name),
+        reference=partial(reference.fake_quantize, rule.reference),
         keeps=_keeps_for_the_grid_only if rule.name == "identity" else _keeps,
         requires=(),
         compares=False,
@@ -206,6 +206,7 @@ FAKE_QUANTIZE = register(
         edges=bound_rules.EDGES,
         default_edge="closed",
         takes_maximize=True,
+        adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
         public=fake_quantize,
         samples=_samples,
     )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import engine
 from ..checks import check_broadcast, check_device
@@ -27,7 +28,7 @@ def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tu
 def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
     """The value of `x_forward`, with all gradient going to `x_backward`.
 
-    Forward:  y = x_forward, detached, sharing its storage without a copy.
+    Forward:  y = x_forward, detached, sharing its storage without a copy (with one if it was made in inference mode).
     Backward: grad_x_backward = grad, summed to its shape and cast to its dtype; x_forward gets none: a pseudo-gradient. Saves nothing.
         Linear in grad.
 
@@ -50,7 +51,11 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
         )
     check_broadcast("replace_grad", "x_backward", x_backward, x_forward.shape, "x_forward", grows=False)
     check_device("replace_grad", "x_backward", x_backward, x_forward.device, "x_forward")
-    return engine.run(chosen(REPLACE_GRAD, "replace"), x_forward.detach(), x_backward)
+    value = x_forward.detach()
+    if not is_compiling() and value.is_inference() and engine.is_recording(x_backward):
+        # torch attaches no graph to an inference tensor, and would lose the gradient without an error.
+        value = value.clone()
+    return engine.run(chosen(REPLACE_GRAD, "replace"), value, x_backward)
 
 
 def _check_carries_gradient(name: str, value: object) -> None:

@@ -14,7 +14,7 @@ from ..checks import check_tensor
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
-from .formulas import nothing_of
+from .formulas import adapted, nothing_of
 from .samples import values
 
 
@@ -165,6 +165,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             inputs=("x", "decimals")[: 1 + len(others)],
             rules=RULES,
             default_rule="identity",
+            adapt=adapted,
             public=public,
             samples=_samples(*others),
         )

@@ -17,7 +17,7 @@ from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
 from ..rule import Function, Gradients, Op, Rule, RuleLike, Sample, chosen, register
-from .formulas import nothing_of, widened
+from .formulas import adapted, nothing_of, widened
 from .samples import values
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ RULES = {
             source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
             also_called="logistic, sigmoid'",
             translates=("logistic",),
-            is_exact=False,
+            ulps=8,
         ),
         _surrogate(
             "fast_sigmoid",
@@ -162,7 +162,7 @@ RULES = {
             source="Yin, Corradi & Bohté (2020)",
             also_called="erf",
             translates=("erf", "normal"),
-            is_exact=False,
+            ulps=8,
         ),
         _row(
             "custom",
@@ -170,7 +170,7 @@ RULES = {
             formula="grad * slope(x), slope being your function",
             source="the caller",
             parameters={"slope": None},
-            is_exact=False,
+            ulps=64,
         ),
         _row(
             "identity",
@@ -268,6 +268,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             inputs=("x", "at_zero"),
             rules=RULES,
             default_rule="window",
+            adapt=adapted,
             public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
             samples=_samples,
         )

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 Number = float
 Round = Callable[[float], float]
+Rule = (
+    str | Callable[..., float]
+)  # a name, or a user's reference(grad, x, y, low, high, *, fl, **parameters) of what x gets outside
 
 
 def _exact(value: Number) -> Number:
@@ -38,9 +41,11 @@ def _usable_range(low: Number, high: Number, fl: Round) -> Number | None:
 
 
 def _outside(
-    rule: str, x: Number, grad: Number, low: Number | None, high: Number | None, y: Number, fl: Round, **p: float
+    rule: Rule, x: Number, grad: Number, low: Number | None, high: Number | None, y: Number, fl: Round, **p: float
 ) -> Number:
     above, below = x > y, x < y
+    if not isinstance(rule, str):
+        return fl(rule(grad, x, y, low, high, fl=fl, **p))
     if rule == "zero":
         return 0.0
     if rule == "identity":
@@ -94,7 +99,7 @@ def _at_the_edge(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round
 
 
 def gradient(
-    rule: str,
+    rule: Rule,
     x: Number,
     grad: Number,
     low: Number | None,

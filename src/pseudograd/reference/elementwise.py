@@ -97,7 +97,7 @@ def _slope(rule: str, x: Number, scale: float, height: float, fl: Round) -> Numb
 
 
 def fake_quantize(
-    rule: str,
+    of_the_clamp: Callable[..., tuple[float, ...]],
     x: Number,
     grad: Number,
     scale: Number,
@@ -114,7 +114,7 @@ def fake_quantize(
     r = _wide(fl)
     position = r(x * r(1 / scale))
     code = r(_nearest_even(position) + _nearest_even(zero_point))
-    found = bounds.gradient(rule, code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
+    found = of_the_clamp(code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
     clamped = bounds.forward(code, quant_min, quant_max)
     to_scale = r(grad * r(clamped - _nearest_even(zero_point)))
     if not (found == 0 and math.isinf(position)):

@@ -83,7 +83,8 @@ def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor
         for v in inputs
     ]
     found = [
-        row.reference(values, g, grad.dtype) for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
+        row.reference(tuple(values), g, grad.dtype)
+        for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
     ]
     kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
     return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]

@@ -4,12 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.rule import Sample
-
+from ..rule import Sample
 from . import transforms
 from .checks import plain
 from .compare import assert_same_values
@@ -66,7 +64,7 @@ def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
         return row(*values)
 
     tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
-    y, forward = torch.func.jvp(f, tensors, tangents)
+    y, forward = torch.func.jvp(f, tensors, tangents)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
     reverse = torch.func.vjp(f, *tensors)[1](u)
     pairs = zip(reverse, tangents, strict=True)
@@ -77,9 +75,14 @@ def check_forward_mode_raises(row: Row, sample: Sample) -> None:
     """Forward mode of a rule that reads grad is an error that says so, and what to use instead."""
     f, x, tangent = same_shape_problem(row, sample)
     for path in (*transforms.FORWARD_MODE, transforms.hessian):
-        with pytest.raises(NotImplementedError) as caught:
+        try:
             path(f, x, tangent)
-        text = str(caught.value)
+        except NotImplementedError as error:
+            text = str(error)
+        else:
+            raise AssertionError(
+                f"{row}: {path.__name__} must raise NotImplementedError, the rule is not linear in grad"
+            )
         assert text.startswith(f"{row.op.name}/{row.rule.name}: forward mode must not be used")
         assert "reads the incoming gradient" in text
         assert "reverse mode" in text

@@ -1,12 +1,12 @@
 """What must hold for a row, as functions that take one: the tests run them on the table, test_the_suite on broken rules."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pseudograd.rule import Sample
-
+from ..rule import Sample
 from .compare import assert_same_bits, assert_same_values
 from .gradients import (
     assert_equals_reference,
@@ -27,7 +27,7 @@ def of_one_kind(x: Tensor, min: Any, max: Any) -> tuple[Any, Any]:
     return min, max
 
 
-PLAIN_TORCH = {
+PLAIN_TORCH: dict[str, Callable[..., Tensor]] = {
     "clamp": lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),
     "lower_bound": torch.clamp,
     "upper_bound": torch.clamp,
@@ -91,6 +91,11 @@ def check_random(row: Row, dtype: torch.dtype) -> None:
 
 
 def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> None:
+    if (
+        row.ulps >= OF_A_USER
+    ):  # such a reference rounds once, at the end: what over- or underflows between the steps may differ
+        keep = _is_moderate(inputs[0]) & _is_moderate(grad)
+        inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(row, inputs, grad)
     fused = by_backward_of_first(row, inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", ulps=row.ulps)
@@ -99,6 +104,15 @@ def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> 
     formula = by_backward(row, inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=row.ulps)
     assert_equals_reference(by_vjp(row, inputs, grad), expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)
+
+
+OF_A_USER = 64
+
+
+def _is_moderate(values: Tensor) -> Tensor:
+    """Zero, infinite, NaN, or a number whose square is a normal one."""
+    size, info = values.abs(), torch.finfo(values.dtype)
+    return ~values.isfinite() | (size == 0) | ((size < info.max**0.5) & (size > info.tiny**0.5))
 
 
 def check_reduced(row: Row, dtype: torch.dtype) -> None:
@@ -124,6 +138,7 @@ def check_reduced(row: Row, dtype: torch.dtype) -> None:
 def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
     """Within one rounding of each addend and of the sum."""
     for ours, addends, leaf in zip(found, unreduced, inputs, strict=True):
+        assert ours is not None, what
         finite = addends.isfinite().all()
         total, size = (part.double().sum_to_size(leaf.shape) for part in (addends, addends.abs()))
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
@@ -133,28 +148,34 @@ def _by_formula(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor 
     return by_backward(row, inputs, grad, create_graph=True)
 
 
+SIZES = (1.0, 2.0**-6, 2.0**6)  # of grads: a rule may treat small and large ones differently
+
+
 def check_additive(row: Row, sample: Sample) -> None:
     """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b)."""
-    for of_a, of_b, of_both in _three_pulls(row, sample):
-        total = of_a + of_b
-        assert torch.allclose(total, of_both, rtol=1e-14, atol=1e-14), f"{sample.name}: {total} and {of_both}"
+    for size in SIZES:
+        for of_a, of_b, of_both in _three_pulls(row, sample, size):
+            total = of_a + of_b
+            near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size)
+            assert near, f"{sample.name}: {total} and {of_both}"
 
 
 def check_not_additive(row: Row) -> None:
     """A rule that is said not to be linear in grad is not, at some sample: or it would refuse forward mode for nothing."""
     for sample in row.samples():
-        for of_a, of_b, of_both in _three_pulls(row, sample):
-            if not torch.allclose(of_a + of_b, of_both):
-                return
+        for size in SIZES:
+            for of_a, of_b, of_both in _three_pulls(row, sample, size):
+                if not torch.allclose(of_a + of_b, of_both, atol=1e-8 * size):
+                    return
     raise AssertionError(f"{row} adds up in grad everywhere")
 
 
-def _three_pulls(row: Row, sample: Sample) -> list[tuple[Tensor, ...]]:
+def _three_pulls(row: Row, sample: Sample, size: float = 1.0) -> list[tuple[Tensor, ...]]:
     """The gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
     inputs = sample.build(torch.float64)
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
     y = plain(row, inputs)
-    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8).reshape(y.shape)
+    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(y.shape)
     pulls = [by_backward(row, inputs, grad) for grad in (a, -3 * a, -2 * a)]
     return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]
 
@@ -163,13 +184,13 @@ def check_saved(row: Row) -> None:
     """Exactly the tensors that the row says it keeps, without a copy; nothing when nothing is recorded."""
     for sample in row.samples():
         inputs = sample.build(torch.float32)
-        assert saved_by(row, inputs) == []
+        assert saved_by(row.function(), inputs) == []
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
             wants = tuple(_asks(v) for v in leaves)
             names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
             kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names]
             given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
-            saved = saved_by(row, leaves)
+            saved = saved_by(row.function(), leaves)
             new = [t for t in saved if t.data_ptr() not in given]
             assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, sample.name
             assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
@@ -179,14 +200,14 @@ def check_saved(row: Row) -> None:
             if row.rule.name in SAVES_NOTHING and sum(wants) == 1:
                 assert saved == [], sample.name
             with torch.no_grad():
-                assert saved_by(row, leaves) == []
+                assert saved_by(row.function(), leaves) == []
 
 
 def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
+def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
     """The tensors that one call gives to autograd to keep."""
     saved: list[Tensor] = []
 
@@ -195,5 +216,5 @@ def saved_by(row: Row, inputs: tuple[Any, ...]) -> list[Tensor]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        row(*inputs)
+        f(*inputs)
     return saved

@@ -1,0 +1,124 @@
+"""A user's own backward rule, as a row of the table like any other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import must, unknown_name
+from ..rule import OPS, Op, check_parameter
+
+Formula = TypeVar("Formula", bound=Callable[..., Tensor])
+
+
+def register_rule(
+    op: str, *, formula: str, source: str, is_linear: bool, reference: Callable[..., float] | None = None
+) -> Callable[[Formula], Formula]:
+    """Decorator: make a function a backward rule of `op` and of its family, under the name of the function.
+
+    Forward:  as it is; a rule has no say in it.
+    Backward: for the clamp family and fake_quantize the function gives what x gets outside: f(grad, x, y, min, max) -> grad_x, where y
+        is x clamped; inside, x gets grad; edge, maximize and the gradient of tensor bounds work as with every rule. For rounding and
+        steps it gives all of grad_x: f(grad, x) -> grad_x. Made of comparisons, torch.where and arithmetic, it gets every transform,
+        error text and plot; pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x.
+
+    Args:
+        op: "clamp" (with lower_bound, upper_bound, relu, relu6, hardtanh), "fake_quantize", "round" (with floor, ceil, trunc) or
+            "sign" (with heaviside).
+        formula: one line for tables and error texts.
+        source: where the rule comes from.
+        is_linear: does f(a + b) = f(a) + f(b) hold for two grads a and b? If so the rule gets forward mode.
+        reference: the rule once more, for one number each and with the same arguments, for check_rule. None: f itself, and check_rule
+            then shows everything but that f computes what you meant.
+    Returns: a decorator that returns the function unchanged. Its keyword-only arguments with a default above 0 are the parameters of
+        the rule: pseudograd.rules.<name>(parameter=value).
+    Raises: ValueError if the op is unknown or takes no rule, or if the name, a parameter or what the function returns is wrong.
+    Example:
+        >>> from pseudograd import clamp
+        >>> @register_rule("clamp", formula="grad * exp(-|x - y| / width)", source="exponential window", is_linear=True)
+        ... def fading(grad, x, y, min, max, *, width=1.0):
+        ...     return grad * torch.exp(-(x - y).abs() / width)
+        >>> x = torch.tensor([0.0, 2.0, 3.0], requires_grad=True)
+        >>> clamp(x, -1, 1, rule="fading").sum().backward(); x.grad
+        tensor([1.0000, 0.3679, 0.1353])
+    Source: new in pseudograd; TensorFlow 1 had RegisterGradient.
+    """
+    takers = {name: row for name, row in OPS.items() if row.adapt is not None}
+    if op not in takers:
+        raise unknown_name("register_rule", "op", takers, op)
+    for argument, text in (("formula", formula), ("source", source)):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(must("register_rule", argument, "be a line of text", text))
+
+    def register(function: Formula) -> Formula:
+        family = [row for row in OPS.values() if row.family == takers[op].family]
+        name, parameters = _name_of(function, family), _parameters_of(function, takers[op])
+        row = takers[op].adapt(  # type: ignore[misc]
+            function,
+            is_linear,
+            _without_rounding(reference) if reference else _itself(function),
+            name=name,
+            formula=formula,
+            source=source,
+            parameters=parameters,
+            ulps=64,
+        )
+        for member in family:
+            member.rules[name] = row  # type: ignore[index]
+        return function
+
+    return register
+
+
+def _name_of(function: Callable[..., Tensor], family: list[Op]) -> str:
+    if not callable(function):
+        raise TypeError(must("register_rule", "what it decorates", "be a function", function))
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise ValueError(must("register_rule", "the function", "have a name that can be a rule's", name))
+    if any(name in op.rules for op in family):
+        raise ValueError(must("register_rule", "the name", f"be new for {family[0].name}", name, "Choose another name"))
+    return name
+
+
+def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
+    """The keyword-only arguments with their defaults; and one call, so that a wrong function fails here and not in a backward."""
+    found = inspect.signature(function).parameters.values()
+    parameters = {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
+    for key, default in parameters.items():
+        check_parameter(function.__name__, key, default, "a number above 0")
+    x = torch.linspace(-2, 2, 5)
+    given: tuple[Any, ...] = (
+        (torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0) if "closed" in op.edges else (torch.ones(5), x)
+    )
+    try:
+        grad_x = function(*given)
+    except TypeError as error:
+        arguments = "grad, x, y, min, max" if len(given) > 2 else "grad, x"
+        raise ValueError(
+            must(
+                "register_rule", function.__name__, f"take ({arguments})", str(inspect.signature(function)), str(error)
+            )
+        ) from error
+    if not isinstance(grad_x, Tensor) or grad_x.shape != x.shape:
+        raise ValueError(must("register_rule", function.__name__, "return one gradient for each element of x", grad_x))
+    return parameters
+
+
+def _without_rounding(reference: Callable[..., float]) -> Callable[..., float]:
+    """A user's reference, which rounds nothing between its steps."""
+    return lambda *given, fl, **parameters: reference(*given, **parameters)
+
+
+def _itself(function: Callable[..., Tensor]) -> Callable[..., float]:
+    """The function on 0-d tensors of the precision that backward computes in: float32 for float32 and less, else float64."""
+
+    def reference(*given: float | None, fl: Callable[[float], float], **parameters: float) -> float:
+        dtype = torch.float32 if fl(1 + 2.0**-40) == 1 else torch.float64
+        return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in given), **parameters))
+
+    return reference

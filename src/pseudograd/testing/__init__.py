@@ -1,0 +1,10 @@
+"""The contract that every row of the rule table keeps, as checks that can be run on your own rule.
+
+from pseudograd.testing import check_rule
+
+check_rule("my_rule", op="clamp")    # after register_rule; raises AssertionError with the first difference
+"""
+
+from .contract import check_rule
+
+__all__ = ["check_rule"]

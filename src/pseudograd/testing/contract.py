@@ -1,0 +1,79 @@
+"""check_rule: all checks of the contract on the rows of one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from ..errors import must, unknown_name
+from ..rule import OPS, Op, RuleChoice
+from . import checks, checks_of_derivatives, checks_of_transforms
+from .rows import DTYPES, Row, rows_of
+
+
+def check_rule(rule: str | RuleChoice, *, op: str = "clamp") -> None:
+    """Run the contract tests of this library on one rule: a rule that passes behaves as the built-in ones do.
+
+    Forward:  y equals torch's bit for bit, recording or not, in every dtype.
+    Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
+        float16 to float64, by backward, by the formula and by functorch; broadcast inputs get the sum; every layout gives the same;
+        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the values of backward; a rule said
+        to be linear adds up and has forward mode, another does not add up and refuses it; double backward is the derivative of the
+        branch taken, and finite; nothing is saved but what the rule says.
+
+    Args:
+        rule: a name or a rule object; with a name every edge, both directions and a second set of parameters are run.
+        op: an op that has the rule, such as "clamp", "round" or "sign".
+    Returns: None.
+    Raises: AssertionError with the row, the check and the first difference; ValueError if the op or the rule is unknown.
+    Example:
+        >>> check_rule("identity", op="round")
+    Source: tests/contract of this library runs the same checks on every row.
+    """
+    if not __debug__:
+        raise RuntimeError("check_rule: Python must run without -O, which removes the assertions it is made of.")
+    if op not in OPS:
+        raise unknown_name("check_rule", "op", OPS, op)
+    for row in _rows(OPS[op], rule):
+        for name, check in checks_of(row):
+            try:
+                check()
+            except AssertionError as error:
+                raise AssertionError(f"{row}: {name}: {error}") from error
+
+
+def _rows(op: Op, rule: str | RuleChoice) -> list[Row]:
+    name = rule.name if isinstance(rule, RuleChoice) else rule
+    if name not in op.rules:
+        raise unknown_name("check_rule", f"rule of {op.name}", op.rules, name)
+    if isinstance(rule, RuleChoice) and rule.parameters:
+        found = [Row(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
+    else:
+        found = [row for row in rows_of(op) if row.rule.name == name]
+    if not found:
+        raise ValueError(must("check_rule", "rule", "have samples it can work with", name))
+    return found
+
+
+def checks_of(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every check of a row, by name."""
+    for dtype in DTYPES:
+        label = str(dtype).removeprefix("torch.")
+        yield f"forward, {label}", partial(checks.check_forward, row, dtype)
+        yield f"gradient, {label}", partial(checks.check_gradient, row, dtype)
+        yield f"broadcast, {label}", partial(checks.check_reduced, row, dtype)
+        yield f"layouts, {label}", partial(checks_of_transforms.check_form, row, dtype)
+    yield "random values", partial(checks.check_random, row, torch.float32)
+    yield "saved tensors", partial(checks.check_saved, row)
+    sample = row.samples()[0]
+    yield "reverse mode", partial(checks_of_transforms.check_reverse, row, sample)
+    if row.is_linear:
+        yield "linear in grad", partial(checks.check_additive, row, sample)
+        yield "forward mode", partial(checks_of_transforms.check_forward_mode, row, sample)
+    else:
+        yield "not linear in grad", partial(checks.check_not_additive, row)
+        yield "no forward mode", partial(checks_of_transforms.check_forward_mode_raises, row, sample)
+    yield "double backward", partial(checks_of_derivatives.check_double_backward, row)
+    yield "finite second derivative", partial(checks_of_derivatives.check_second_derivative_is_finite_everywhere, row)

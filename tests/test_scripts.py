@@ -1,0 +1,70 @@
+"""`scripts/test_versions.sh`: one table, whatever happened to a version. Environments are stand-ins that print what pytest would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "test_versions.sh"
+
+pytestmark = pytest.mark.skipif(os.name == "nt" or shutil.which("bash") is None, reason="needs bash")
+
+
+def _run(cache: Path, *versions: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PSEUDOGRAD_CACHE": str(cache), "PYTHON": "no-such-python"}
+    return subprocess.run([str(SCRIPT), *versions], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _stand_in(cache: Path, version: str, output: str, status: int) -> None:
+    """An environment that environment.sh takes for complete if it finds it, its python a script."""
+    python = cache / f"torch-{version}" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\nprintf '{output}'\nexit {status}\n")
+    python.chmod(0o755)
+
+
+def test_one_table_with_every_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    (tree / "scripts").mkdir(parents=True)
+    shutil.copy(SCRIPT, tree / "scripts")
+    installer = tree / "scripts" / "environment.sh"
+    installer.write_text('#!/bin/sh\n[ -x "$1/bin/python" ] || { echo "pseudograd: cannot install" >&2; exit 1; }\n')
+    installer.chmod(0o755)
+    monkeypatch.setattr(f"{__name__}.SCRIPT", tree / "scripts" / SCRIPT.name)
+    cache = tmp_path / "cache"
+    _stand_in(cache, "1.0", "..\\n7 passed, 2 skipped in 3.21s\\n", 0)
+    _stand_in(cache, "1.1", "..\\n1 failed, 6 passed in 3.21s\\n", 1)
+    _stand_in(cache, "1.2", "Segmentation fault\\n", 139)
+    done = _run(cache, "1.0", "1.1", "1.2", "1.3")
+    assert done.returncode == 1
+    table = done.stdout[done.stdout.index("\ntorch ") :].splitlines()[1:]
+    assert [line.split(maxsplit=2)[:2] for line in table[:4]] == [
+        ["torch", "result"],
+        ["1.0", "passed"],
+        ["1.1", "FAILED"],
+        ["1.2", "FAILED"],
+    ]
+    assert table[1].endswith("7 passed, 2 skipped in 3.21s")
+    assert table[2].endswith(f"1 failed, 6 passed in 3.21s; {cache}/torch-1.1.log")
+    assert table[3].endswith(f"no summary; {cache}/torch-1.2.log")
+    assert table[4].split(maxsplit=3) == ["1.3", "not", "installed", f"{cache}/torch-1.3.log"]
+    assert "cannot install" in (cache / "torch-1.3.log").read_text()
+    assert _run(cache, "1.0").returncode == 0
+
+
+def test_without_versions_it_says_how(tmp_path: Path) -> None:
+    done = _run(tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ")
+
+
+def test_an_unusable_python_is_reported_by_the_real_installer(tmp_path: Path) -> None:
+    done = _run(tmp_path, "2.13.0")
+    assert done.returncode == 1
+    assert "no-such-python was not found" in done.stderr
+    assert "2.13.0     not installed" in done.stdout

@@ -1,0 +1,248 @@
+"""A user's own rule: ten lines, and it is a row like any other; what is wrong with one is found, and said."""
+
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import rules
+from pseudograd.cli import main
+from pseudograd.rule import OPS
+from pseudograd.testing import check_rule
+from pseudograd.testing.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
+
+pytestmark = pytest.mark.usefixtures("table_as_it_was")
+
+
+def _register(op: str, function: Callable[..., Tensor], is_linear: bool = True, **more: Any) -> None:
+    pg.register_rule(op, formula="a formula", source="a source", is_linear=is_linear, **more)(function)
+
+
+def fading(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, width: float = 1.0) -> Tensor:
+    return grad * torch.exp(-(x - y).abs() / width)
+
+
+def receding(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, width: float = 1.0) -> Tensor:
+    return grad / (1 + (x - y).abs() / width)
+
+
+def receding_of_one(grad: float, x: float, y: float, min: Any, max: Any, *, width: float = 1.0) -> float:
+    return grad / (1 + abs(x - y) / width)
+
+
+def constant_outside(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, size: float = 0.01) -> Tensor:
+    """zenkai's ClampSTE: 0.01 outside, whatever grad is."""
+    return torch.full_like(grad, size)
+
+
+def clipped_outside(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, limit: float = 1.0) -> Tensor:
+    """mistify's ClampG: grad clipped to +-limit outside."""
+    return torch.where(grad > limit, limit, torch.where(grad < -limit, -limit, grad))
+
+
+def swish_slope(grad: Tensor, x: Tensor) -> Tensor:
+    """1 / cosh(x), which overflows nowhere that it is asked."""
+    near = x.abs() < 80
+    return torch.where(near, torch.where(near, grad, 0.0) / torch.cosh(torch.where(near, x, 0.0)), 0.0)
+
+
+def toggled(grad: Tensor, x: Tensor, *, width: float = 0.1) -> Tensor:
+    return torch.where(grad.abs() < width, 0.0, grad)
+
+
+def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
+    _register("clamp", fading)
+    x = torch.tensor([-3.0, -1.0, 0.5, 1.0, 2.0], requires_grad=True)
+    grad = torch.tensor([1.0, -2.0, 3.0, 4.0, -5.0])
+    for edge, share in (("closed", 1.0), ("open", 0.0), ("half", 0.5)):
+        y = pg.clamp(x, -1, 1, rule=rules.fading(width=2.0), edge=edge)
+        expected = torch.tensor([math.exp(-1.0), -2 * share, 3, 4 * share, -5 * math.exp(-0.5)])
+        torch.testing.assert_close(torch.autograd.grad(y, x, grad)[0], expected)
+    for op in (pg.lower_bound, pg.upper_bound):
+        assert op(x, 0.0, rule="fading").requires_grad
+    assert pg.relu(x, rule="fading").requires_grad
+
+
+def test_every_transform_gives_its_gradient() -> None:
+    _register("clamp", fading)
+
+    def f(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1, 1, rule="fading")
+
+    x = torch.linspace(-3, 3, 12).reshape(4, 3)
+    weight = torch.linspace(-2, 2, 12).reshape(4, 3)
+    expected = by_backward(f, x, weight)
+    for way in (by_func_grad, by_vmap_of_grad, diagonal_by_jvp):
+        torch.testing.assert_close(way(f, x, weight), expected)
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(by_backward(compiled, x, weight), expected)
+    over = torch.compile(lambda x, w: by_func_grad(f, x, w), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(over(x, weight), expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("op", "function", "is_linear"),
+    [
+        ("clamp", fading, True),
+        ("relu", clipped_outside, False),
+        ("upper_bound", constant_outside, False),
+        ("fake_quantize", fading, True),
+        ("sign", swish_slope, True),
+        ("round", toggled, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_it_passes_the_whole_contract(op: str, function: Callable[..., Tensor], is_linear: bool) -> None:
+    _register(op, function, is_linear)
+    check_rule(function.__name__, op=op)
+
+
+def test_with_a_reference_written_apart() -> None:
+    _register("clamp", receding, reference=receding_of_one)
+    check_rule("receding", op="upper_bound")
+
+
+def _double(grad: Tensor, x: Tensor) -> Tensor:
+    return 2 * grad
+
+
+def _in_place(grad: Tensor, x: Tensor) -> Tensor:
+    return grad.mul_(0.5)
+
+
+def _leaks_nan(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.where(x == 0, 0.0, grad / x.abs().sqrt().sqrt() * x.abs().sqrt().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("function", "is_linear", "reference", "found_by"),
+    [
+        (toggled, True, None, "linear in grad"),
+        (_double, False, None, "not linear in grad"),
+        (_double, True, lambda grad, x: grad, "gradient, float16"),
+        (_leaks_nan, True, lambda grad, x: grad if x else 0.0, "gradient|second derivative|double backward"),
+    ],
+    ids=["claims to be linear", "claims not to be", "is not its reference", "leaks NaN"],
+)
+def test_what_is_wrong_is_found(
+    function: Callable[..., Tensor], is_linear: bool, reference: Callable[..., float] | None, found_by: str
+) -> None:
+    _register("round", function, is_linear, reference=reference)
+    with pytest.raises(AssertionError, match=rf"^round-{function.__name__}.*: ({found_by})"):
+        check_rule(function.__name__, op="round")
+
+
+def test_a_function_that_writes_into_grad_is_found() -> None:
+    _register("round", _in_place)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_rule("_in_place", op="round")
+
+
+def test_it_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    _register("round", toggled, is_linear=False)
+    assert main(["rules", "round"]) == 0
+    assert "toggled(width=0.1)\n    grad_x           a formula" in capsys.readouterr().out
+    with pytest.raises(
+        ValueError, match=r"round: rule must be one of identity, toggled, zero, got 'toggle'\. Did you mean 'toggled'\?"
+    ):
+        pg.round(torch.ones(1), rule="toggle")
+    with pytest.raises(NotImplementedError, match="round/toggled: forward mode must not be used"):
+        torch.func.jvp(lambda x: pg.round(x, rule="toggled"), (torch.ones(1),), (torch.ones(1),))
+    assert pickle.loads(pickle.dumps(rules.toggled(width=2))) == rules.toggled(width=2)
+    with pytest.raises(ValueError, match="toggled: width must be finite and above 0, got -1"):
+        rules.toggled(width=-1)
+
+
+def test_it_can_be_plotted() -> None:
+    _register("clamp", fading)
+    lines = pg.plot("fading", -1, 1).get_lines()
+    assert any(abs(float(line.get_ydata()[0]) - math.exp(1 + float(line.get_xdata()[0]))) < 1e-3 for line in lines)
+
+
+WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "op": (
+        lambda: pg.register_rule("clmp", formula="f", source="s", is_linear=True),
+        ValueError,
+        "register_rule: op must be one of ceil, clamp, fake_quantize, floor, hardtanh, heaviside, lower_bound, relu, relu6, round, sign, "
+        "trunc, upper_bound, got 'clmp'. Did you mean 'clamp'?",
+    ),
+    "formula": (
+        lambda: pg.register_rule("clamp", formula=" ", source="s", is_linear=True),
+        ValueError,
+        "register_rule: formula must be a line of text, got ' '.",
+    ),
+    "taken": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_named("identity")),
+        ValueError,
+        "register_rule: the name must be new for round, got 'identity'. Choose another name.",
+    ),
+    "lambda": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(lambda grad, x: grad),
+        ValueError,
+        "register_rule: the function must have a name that can be a rule's, got '<lambda>'.",
+    ),
+    "no function": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)("fading"),  # type: ignore[type-var]
+        TypeError,
+        "register_rule: what it decorates must be a function, got 'fading'.",
+    ),
+    "parameter": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_with_a_bad_default),
+        ValueError,
+        "_with_a_bad_default: width must be finite and above 0, got 0.0. The default is a number above 0.",
+    ),
+    "returns": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_sums),
+        ValueError,
+        "register_rule: _sums must return one gradient for each element of x, got a Tensor of torch.float32 and shape ().",
+    ),
+}
+
+
+def _named(name: str) -> Callable[..., Tensor]:
+    def function(grad: Tensor, x: Tensor) -> Tensor:
+        return grad
+
+    function.__name__ = name
+    return function
+
+
+def _with_a_bad_default(grad: Tensor, x: Tensor, *, width: float = 0.0) -> Tensor:
+    return grad
+
+
+def _sums(grad: Tensor, x: Tensor) -> Tensor:
+    return grad.sum()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_registration_says_what_to_do(case: str) -> None:
+    call, kind, text = WRONG[case]
+    before = {name: set(op.rules) for name, op in OPS.items()}
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == text
+    assert {name: set(op.rules) for name, op in OPS.items()} == before
+
+
+def test_a_function_with_the_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match=r"register_rule: fading must take \(grad, x\), got"):
+        _register("round", fading)
+
+
+def test_check_rule_of_what_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"check_rule: op must be one of .*, got 'rond'\. Did you mean 'round'\?"):
+        check_rule("identity", op="rond")
+    with pytest.raises(ValueError, match="check_rule: rule of round must be one of identity, zero, got 'ident'"):
+        check_rule("ident", op="round")
+
+
+def test_check_rule_of_chosen_parameters() -> None:
+    check_rule(rules.leaky(0.25), op="relu")
+    check_rule(rules.arctan(scale=0.5), op="heaviside")
