@@ -39,6 +39,7 @@ bench:
 	@scripts/environment.sh $(VENV) dev
 	$(run) benchmarks/speed.py --check
 	$(run) benchmarks/import_time.py --check
+	$(run) benchmarks/vector_quantize.py --check
 
 test-versions:
 	@scripts/test_versions.sh $(VERSIONS)

@@ -6,7 +6,7 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
-from . import rules
+from . import nn, optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
@@ -22,6 +22,8 @@ from .ops import (
     clamp_with_grad2,
     clamp_with_grad_proposed,
     clip_grad,
+    codebook_loss,
+    commitment_loss,
     fake_quantize,
     floor,
     hardtanh,
@@ -38,6 +40,7 @@ from .ops import (
     surrogate,
     trunc,
     upper_bound,
+    vector_quantize,
 )
 
 __all__ = [
@@ -55,6 +58,8 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "codebook_loss",
+    "commitment_loss",
     "fake_quantize",
     "floor",
     "get_gradient",
@@ -62,6 +67,8 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "nn",
+    "optim",
     "plot",
     "relu",
     "relu6",
@@ -75,6 +82,7 @@ __all__ = [
     "surrogate",
     "trunc",
     "upper_bound",
+    "vector_quantize",
 ]
 
 __version__: str

@@ -17,6 +17,7 @@ from .quantize import fake_quantize
 from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
+from .vector import codebook_loss, commitment_loss, vector_quantize
 
 __all__ = [
     "ClampWithGrad",
@@ -32,6 +33,8 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "codebook_loss",
+    "commitment_loss",
     "fake_quantize",
     "floor",
     "hardtanh",
@@ -48,4 +51,5 @@ __all__ = [
     "surrogate",
     "trunc",
     "upper_bound",
+    "vector_quantize",
 ]

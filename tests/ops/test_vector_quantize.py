@@ -1,0 +1,517 @@
+"""vector_quantize, commitment_loss, codebook_loss. References are dense, in float64, and written apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd.ops import nearest
+
+RULES = ("identity", "rotation")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def least_by_definition(x: Tensor, codebook: Tensor) -> Tensor:
+    return ((x.double().unsqueeze(-2) - codebook.double()) ** 2).sum(-1).argmin(-1)
+
+
+def turn_by_definition(x: Tensor, code: Tensor) -> Tensor:
+    """|q|/|x| R, a dense float64 matrix, by Rodrigues' formula in the plane of x and its code."""
+    x, code = x.double(), code.double()
+    a, b = x / x.norm(), code / code.norm()
+    across = torch.outer(b, a) - torch.outer(a, b)
+    rotation = torch.eye(len(x), dtype=torch.float64) + across + across @ across / (1 + a @ b)
+    assert torch.allclose(rotation @ rotation.mT, torch.eye(len(x), dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(rotation @ a, b, atol=1e-9)
+    return code.norm() / x.norm() * rotation
+
+
+def matrices(rule: str, x: Tensor, codes: Tensor) -> Tensor:
+    """The Jacobian that the rule claims, (rows, d, d) in float64."""
+    if rule == "identity":
+        return torch.eye(x.shape[-1], dtype=torch.float64).expand(len(x), -1, -1)
+    return torch.stack([turn_by_definition(*pair) for pair in zip(x, codes, strict=True)])
+
+
+def problem(rows: int = 7, size: int = 4, codes: int = 9, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return torch.randn(rows, size).to(dtype), torch.randn(codes, size).to(dtype)
+
+
+# --- the nearest code ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("scale", "shift"), [(1, 0), (1, 100), (1, 3e4), (1e-30, 0), (1e30, 0), (1e-42, 0), (1e-4, 1), (0, 1)]
+)
+def test_indices_are_those_of_least_float64_distance(dtype: torch.dtype, scale: float, shift: float) -> None:
+    """Also where single precision loses the distances, under- or overflows, and with many codes alike."""
+    x, codebook = (torch.randn(n, 8, dtype=torch.float64).mul(scale).add(shift).to(dtype) for n in (300, 200))
+    codes, indices = pg.vector_quantize(x, codebook)
+    assert torch.equal(indices, least_by_definition(x, codebook))
+    same = torch.nan_to_num(codes), torch.nan_to_num(codebook[indices])  # 1e30 in float16 is infinite
+    assert torch.equal(*same)
+    assert codes.dtype is dtype
+
+
+def midway(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Vectors half way between two codes, up to the last bits: products in their dtype cannot tell which is nearer."""
+    pair = torch.randn(2 * rows, size, dtype=torch.float64).to(dtype)
+    x = (pair[:rows].double() + pair[rows:].double()).div(2).to(dtype)
+    return x, pair
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_near_ties_are_decided_in_float64(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: list[int] = []
+    settle = nearest._settled
+    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
+    x, codebook = midway(200, 64, dtype)
+    for k in range(200):  # two codes and a vector between them, one problem each
+        two = codebook[[k, 200 + k]]
+        assert torch.equal(pg.vector_quantize(x[k], two)[1], least_by_definition(x[k], two)), k
+    assert sum(settled) > (50 if dtype in (torch.float32, torch.float64) else 0)
+
+
+def test_plain_products_would_be_wrong_there() -> None:
+    """So the test above tests something."""
+    x, codebook = midway(200, 64, torch.float32)
+    scores = (codebook**2).sum(-1) - 2 * x @ codebook.mT
+    assert not torch.equal(scores.argmin(-1), least_by_definition(x, codebook))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_first_of_equal_codes_is_taken(dtype: torch.dtype) -> None:
+    x, codebook = problem(40, 5, 6, dtype)
+    codebook = codebook.repeat(3, 1)[torch.randperm(18)]
+    assert torch.equal(pg.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
+    assert pg.vector_quantize(x, torch.zeros(9, 5, dtype=dtype))[1].unique().tolist() == [0]
+    mirrored = torch.tensor([[2.0], [1.0], [-1.0]], dtype=dtype)  # 0 is equally far from two codes
+    assert pg.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored)[1].tolist() == [1]
+    assert pg.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored.flip(0))[1].tolist() == [0]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", ["x", "codebook", "both", "all codes"])
+def test_what_is_not_finite_is_decided_as_argmin_does(value: float, place: str) -> None:
+    x, codebook = problem(30, 8, 20, torch.float32)
+    if place in ("x", "both"):
+        x[3, 2], x[5] = value, value
+    if place in ("codebook", "both"):
+        codebook[4, 2], codebook[7] = value, value
+    if place == "all codes":
+        codebook[:, 1] = value
+    indices = pg.vector_quantize(x, codebook)[1]
+    assert torch.equal(indices, least_by_definition(x, codebook))
+    if value != value and place == "x":
+        assert indices[[3, 5]].tolist() == [0, 0]
+    if value != value and place == "codebook":
+        assert indices.unique().tolist() == [4]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+def test_chunks_do_not_show(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, codebook = problem(50, 8, 33, torch.float32)
+    codebook = torch.cat([codebook, codebook[:5]])
+    for shift in (0, 1000):
+        expected = least_by_definition(x + shift, codebook + shift)
+        monkeypatch.setattr(nearest, "CHUNK", chunk)
+        assert torch.equal(pg.vector_quantize(x + shift, codebook + shift)[1], expected)
+
+
+class Largest(TorchDispatchMode):
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(each, Tensor):
+                self.numel = max(self.numel, each.numel())
+        return out
+
+
+@pytest.mark.parametrize("shift", [0, 1000])
+def test_no_temporary_is_larger_than_a_chunk(shift: float) -> None:
+    """The full matrix would be three chunks; with the shift every row is decided twice."""
+    x, codebook = torch.randn(3 * 2**11, 4) + shift, torch.randn(2**11, 4) + shift
+    with Largest() as largest:
+        nearest._nearest_code(x, codebook)
+    assert nearest.CHUNK / 4 < largest.numel <= nearest.CHUNK
+
+
+def test_autocast_and_lowered_products_do_not_touch_the_distances() -> None:
+    x, codebook = midway(300, 64, torch.float32)
+    expected = least_by_definition(x, codebook)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for lowered in ("high", "medium"):
+            torch.set_float32_matmul_precision(lowered)
+            assert not nearest._keeps_single_precision(torch.device("cpu"))
+            assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert nearest._keeps_single_precision(torch.device("cpu"))
+
+
+def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
+    for dtype in DTYPES:
+        x, codebook = problem(30, 6, 12, dtype)
+        codebook[3] = codebook[5]
+        before = copy.deepcopy((x, codebook))
+        expected = pg.vector_quantize(x, codebook)
+        assert torch.equal(x, before[0])
+        assert torch.equal(codebook, before[1])
+        strided = pg.vector_quantize(x.mT.contiguous().mT, codebook.repeat_interleave(2, 1)[:, ::2])
+        assert all(torch.equal(a, b) for a, b in zip(strided, expected, strict=True))
+        expanded = pg.vector_quantize(x[:1].expand(4, 3, 6), codebook)
+        assert expanded[0].shape == (4, 3, 6)
+        assert expanded[1].shape == (4, 3)
+        assert expanded[1].unique().tolist() == expected[1][:1].tolist()
+
+
+def test_one_vector_no_vector_and_one_code() -> None:
+    x, codebook = problem()
+    codes, index = pg.vector_quantize(x[0], codebook)
+    assert (codes.shape, index.shape) == ((4,), ())
+    assert index == least_by_definition(x[:1], codebook)[0]
+    codes, index = pg.vector_quantize(x[:0], codebook)
+    assert (codes.shape, index.shape) == ((0, 4), (0,))
+    assert pg.vector_quantize(x, codebook[:1])[1].tolist() == [0] * 7
+
+
+# --- gradients, by every route ------------------------------------------------------------------------------------------
+
+Loss = Callable[[Tensor], Tensor]
+
+
+def _backward(loss: Loss, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    loss(x).backward()
+    return x.grad
+
+
+def _checkpointed(loss: Loss, x: Tensor) -> Tensor:
+    return _backward(lambda x: checkpoint(loss, x, use_reentrant=False), x)
+
+
+def _forward_over_units(loss: Loss, x: Tensor) -> Tensor:
+    units = torch.eye(x.numel(), dtype=x.dtype).unflatten(1, x.shape)
+    return torch.stack([torch.func.jvp(loss, (x,), (unit,))[1] for unit in units]).reshape(x.shape)
+
+
+def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    torch._dynamo.reset()
+    return torch.compile(f, fullgraph=True, backend="aot_eager")
+
+
+ROUTES: dict[str, Callable[[Loss, Tensor], Tensor]] = {
+    "backward": _backward,
+    "checkpoint": _checkpointed,
+    "func.grad": lambda loss, x: torch.func.grad(loss)(x),
+    "vjp": lambda loss, x: torch.func.vjp(loss, x)[1](torch.ones((), dtype=x.dtype))[0],
+    "jacrev": lambda loss, x: torch.func.jacrev(loss)(x),
+    "jacfwd": lambda loss, x: torch.func.jacfwd(loss)(x),
+    "jvp": _forward_over_units,
+    "compile": lambda loss, x: _backward(_compiled(loss), x),
+    "compile(func.grad)": lambda loss, x: _compiled(torch.func.grad(loss))(x),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gradient_is_that_of_the_dense_matrix(rule: str, route: str, sign: float) -> None:
+    x, codebook = problem()
+    weight = sign * torch.rand_like(x)
+
+    def loss(x: Tensor) -> Tensor:
+        return (weight * pg.vector_quantize(x, codebook, rule=rule)[0].sin()).sum()
+
+    codes = codebook[least_by_definition(x, codebook)]
+    expected = torch.einsum("nij,ni->nj", matrices(rule, x, codes), weight * codes.cos())
+    got = ROUTES[route](loss, x)
+    assert got.dtype is x.dtype
+    assert torch.allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_gradient_in_every_dtype(rule: str, dtype: torch.dtype) -> None:
+    x, codebook = problem(20, 16, 30, dtype)
+    x.requires_grad_()
+    grad = torch.randn(20, 16).to(dtype)
+    codes, indices = pg.vector_quantize(x, codebook, rule=rule)
+    codes.backward(grad)
+    assert torch.equal(codes, codebook[indices])
+    expected = torch.einsum("nij,ni->nj", matrices(rule, x.detach(), codes.detach()), grad.double())
+    few_ulp = 20 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype is torch.float32 else 0)
+    assert x.grad.dtype is dtype
+    assert torch.allclose(x.grad.double(), expected, rtol=few_ulp, atol=few_ulp)
+    if rule == "identity":
+        assert torch.equal(x.grad, grad)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_double_backward_takes_the_turn_for_a_constant(rule: str, compiled: bool) -> None:
+    """d/dx of v . J^T (w cos q) is J^T (-w sin(q) * J v): the codes move with x by J, J does not move."""
+    x, codebook = problem()
+    w, v = torch.randn_like(x), torch.randn_like(x)
+
+    def product(x: Tensor) -> Tensor:
+        return (v * torch.func.grad(lambda x: (w * pg.vector_quantize(x, codebook, rule=rule)[0].sin()).sum())(x)).sum()
+
+    if compiled:
+        got = _compiled(torch.func.grad(product))(x)
+    else:
+        leaf = x.clone().requires_grad_()
+        codes = pg.vector_quantize(leaf, codebook, rule=rule)[0]
+        (first,) = torch.autograd.grad((w * codes.sin()).sum(), leaf, create_graph=True)
+        (got,) = torch.autograd.grad((v * first).sum(), leaf)
+        assert torch.allclose(got, torch.func.grad(product)(x), rtol=1e-12, atol=1e-12)
+    codes = codebook[least_by_definition(x, codebook)]
+    jacobian = matrices(rule, x, codes)
+    inner = -w * codes.sin() * torch.einsum("nij,nj->ni", jacobian, v)
+    assert torch.allclose(got, torch.einsum("nij,ni->nj", jacobian, inner), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("in_dims", [(0, None), (1, None), (0, 0), (None, 0), (0, 2)])
+def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], compiled: bool) -> None:
+    xs, codebooks = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, 5, 4, dtype=torch.float64)
+    stacked = [
+        each[0] if dim is None else each.movedim(0, dim) for each, dim in zip((xs, codebooks), in_dims, strict=True)
+    ]
+
+    def one(x: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        codes, indices = pg.vector_quantize(x, codebook, rule=rule)
+        grad = torch.func.grad(lambda x: pg.vector_quantize(x, codebook, rule=rule)[0].sin().sum())(x)
+        return codes, indices, grad
+
+    mapped = torch.vmap(one, in_dims)
+    got = (_compiled(mapped) if compiled else mapped)(*stacked)
+    for k in range(3):
+        expected = one(*(each[0 if dim is None else k] for each, dim in zip((xs, codebooks), in_dims, strict=True)))
+        assert torch.equal(got[0][k], expected[0])
+        assert torch.equal(got[1][k], expected[1])
+        assert torch.allclose(got[2][k], expected[2], rtol=1e-13, atol=1e-13)
+
+
+def test_vmap_over_single_vectors() -> None:
+    x, codebook = problem()
+    codes, indices = torch.vmap(lambda row: pg.vector_quantize(row, codebook, rule="rotation"))(x)
+    assert torch.equal(indices, least_by_definition(x, codebook))
+    assert torch.equal(codes, codebook[indices])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_compiled_values_are_the_codes_themselves(rule: str) -> None:
+    x, codebook = problem(dtype=torch.float32)
+    codebook[2] = codebook[6]
+    codes, indices = _compiled(lambda x: pg.vector_quantize(x, codebook, rule=rule))(x.requires_grad_())
+    assert torch.equal(indices, least_by_definition(x, codebook))
+    assert torch.equal(codes, codebook[indices])
+
+
+# --- where there is no turn ---------------------------------------------------------------------------------------------
+
+NO_TURN = {
+    "x is zero": ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "x is tiny": ([1e-30, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "code is zero": ([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]),
+    "code is tiny": ([1.0, 2.0, 3.0], [0.0, 1e-38, 0.0]),
+    "both are zero": ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+    "opposite": ([1.0, -2.0, 3.0], [-1.0, 2.0, -3.0]),
+    "opposite, of other length": ([1.0, -2.0, 3.0], [-0.1, 0.2, -0.3]),
+    "x is infinite": ([torch.inf, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "x is NaN": ([torch.nan, 0.0, 0.0], [1.0, 2.0, 3.0]),
+    "code is infinite": ([1.0, 2.0, 3.0], [torch.inf, 0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("case", NO_TURN)
+def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
+    vector, code = NO_TURN[case]
+    x = torch.tensor([vector], requires_grad=True)
+    codes, _ = pg.vector_quantize(x, torch.tensor([code]), rule="rotation")
+    assert torch.equal(codes, torch.tensor([code]))
+    grad = torch.tensor([[3.0, -5.0, 7.0]], requires_grad=True)
+    (first,) = torch.autograd.grad(codes, x, grad, create_graph=True)
+    assert first.tolist() == [[3, -5, 7]]
+    second = torch.autograd.grad(first.square().sum(), (grad, x), allow_unused=True)
+    assert second[0].tolist() == [[6, -10, 14]]
+    assert second[1] is None or second[1].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_the_turn_has_no_scale(scale: float) -> None:
+    """Squares of these leave float32; the matrix does not change with the scale."""
+    x, code = torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([[0.5, 1.0, 1.0]])
+    grad = torch.tensor([[1.0, -2.0, 0.5]])
+    leaf = (x * scale).requires_grad_()
+    pg.vector_quantize(leaf, code * scale, rule="rotation")[0].backward(grad)
+    expected = turn_by_definition(x[0], code[0]).mT @ grad[0].double()
+    assert torch.allclose(leaf.grad[0].double(), expected, rtol=1e-5)
+
+
+def test_the_turn_keeps_the_angle_between_gradient_and_code() -> None:
+    """What the rotation trick is for: grad_x meets x at the angle at which grad meets the code."""
+    x, codebook = problem(20, 8, 30)
+    x.requires_grad_()
+    grad = torch.randn_like(x)
+    codes, _ = pg.vector_quantize(x, codebook, rule="rotation")
+    codes.backward(grad)
+    before, after = (torch.cosine_similarity(*pair) for pair in ((grad, codes), (x.grad, x)))
+    assert torch.allclose(before, after)
+    assert torch.allclose(x.grad.norm(dim=-1), grad.norm(dim=-1) * codes.norm(dim=-1) / x.norm(dim=-1))
+
+
+# --- graph, losses, errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_codebook_gets_no_gradient_and_no_graph_is_kept_for_nobody(rule: str) -> None:
+    x, codebook = problem()
+    codebook.requires_grad_()
+    assert not pg.vector_quantize(x, codebook, rule=rule)[0].requires_grad
+    codes, indices = pg.vector_quantize(x.requires_grad_(), codebook, rule=rule)
+    assert codes.requires_grad
+    assert not indices.requires_grad
+    codes.sum().backward()
+    assert codebook.grad is None
+
+
+@pytest.mark.parametrize(("rule", "tensors"), [("identity", 0), ("rotation", 3)])
+def test_saved_tensors_are_what_the_docstring_says(rule: str, tensors: int) -> None:
+    x, codebook = problem(50, 8, 9)
+    seen: set[int] = set()
+
+    def note(saved: Tensor) -> Tensor:
+        if saved.numel() == x.numel():
+            seen.add(saved.data_ptr())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        codes, _ = pg.vector_quantize(x.requires_grad_(), codebook, rule=rule)
+    assert len(seen - {x.data_ptr()}) == tensors
+    assert codes.requires_grad
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_x_in_half_and_codes_in_single_as_under_autocast(rule: str) -> None:
+    x, codebook = torch.randn(6, 4).half().requires_grad_(), torch.randn(5, 4)
+    codes, indices = pg.vector_quantize(x, codebook, rule=rule)
+    codes.sum().backward()
+    assert codes.dtype is torch.float32
+    assert x.grad.dtype is torch.float16
+    assert torch.equal(indices, least_by_definition(x, codebook))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_losses_are_mean_squares_with_one_side_constant(dtype: torch.dtype) -> None:
+    x, codebook = (v.requires_grad_() for v in problem(6, 4, 5, dtype))
+    codes, indices = pg.vector_quantize(x, codebook)
+    difference = (x.detach().double() - codes.detach().double()).numpy()
+    close = {"rtol": 8 * torch.finfo(dtype).eps, "atol": 8 * torch.finfo(dtype).eps}
+
+    committed = pg.commitment_loss(x, codes)
+    committed.backward()
+    assert torch.allclose(committed.double(), torch.tensor((difference**2).mean()), **close)
+    assert torch.allclose(x.grad.double(), torch.tensor(2 * difference / 24), **close)
+    assert codebook.grad is None
+
+    x.grad = None
+    learned = pg.codebook_loss(x, codebook, indices)
+    learned.backward()
+    expected = torch.zeros(5, 4, dtype=torch.float64)
+    for row, code in enumerate(indices.tolist()):
+        expected[code] -= torch.tensor(2 * difference[row] / 24)
+    assert torch.allclose(learned.double(), committed.double(), **close)
+    assert torch.allclose(codebook.grad.double(), expected, **close)
+    assert x.grad is None
+
+
+def test_a_codebook_learns_its_clusters() -> None:
+    """The three parts together, as in a VQ-VAE: vectors around four corners, codes that start elsewhere."""
+    corners = torch.tensor([[4.0, 4.0], [4.0, -4.0], [-4.0, 4.0], [-4.0, -4.0]])
+    x = corners.repeat(25, 1) + 0.1 * torch.randn(100, 2)
+    codebook = (0.5 * corners).requires_grad_()
+    optimizer = torch.optim.SGD([codebook], lr=1.0)
+    for _ in range(100):
+        optimizer.zero_grad()
+        pg.codebook_loss(x, codebook, pg.vector_quantize(x, codebook)[1]).backward()
+        optimizer.step()
+    means = torch.stack([x[k::4].mean(0) for k in range(4)])
+    assert torch.allclose(codebook.detach(), means, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "translation"),
+    [("ste", "identity"), ("replace", "identity"), ("straight_through", "identity"), ("rotate", "rotation")],
+)
+def test_names_of_the_field_are_translated(asked: str, translation: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"one of identity, rotation, got '{asked}'. '{asked}' is '{translation}' here"
+    ):
+        pg.vector_quantize(*problem(), rule=asked)
+
+
+def test_rule_objects_are_rules() -> None:
+    x, codebook = problem()
+    assert torch.equal(
+        pg.vector_quantize(x, codebook, rule=pg.rules.identity())[0], codebook[least_by_definition(x, codebook)]
+    )
+    for wrong in (pg.rules.inward(), pg.rules.leaky(0.1), "rotatoin", None, 3, ["identity"]):
+        with pytest.raises(KeyError, match="vector_quantize: rule must be one of identity, rotation, got"):
+            pg.vector_quantize(x, codebook, rule=wrong)
+
+
+def test_bad_calls() -> None:
+    x, codebook = problem()
+    for arguments, kind, text in (
+        (([1.0], codebook), TypeError, "x must be a tensor"),
+        ((x, [1.0]), TypeError, "codebook must be a tensor"),
+        ((x.long(), codebook), TypeError, r"x must be floating point, got torch.int64. Call .float\(\) first"),
+        ((x, codebook.int()), TypeError, "codebook must be floating point, got torch.int32"),
+        ((x.to(torch.complex64), codebook), TypeError, "x must be real"),
+        ((x, codebook[0]), ValueError, r"codebook must have shape \(K, d\) with K > 0 and d > 0, got \(4,\)"),
+        ((x, codebook[:0]), ValueError, r"codebook must have shape .* got \(0, 4\)"),
+        ((x[:, :0], codebook[:, :0]), ValueError, r"codebook must have shape .* got \(9, 0\)"),
+        ((x[:, :3], codebook), ValueError, r"x must have shape \(..., 4\), as long as a code, got \(7, 3\)"),
+        ((torch.tensor(1.0), codebook), ValueError, r"x must have shape \(..., 4\)"),
+        ((x, codebook.to("meta")), ValueError, "codebook must be on cpu, the device of x, got 'meta'"),
+    ):
+        with pytest.raises(kind, match=f"^vector_quantize: {text}"):
+            pg.vector_quantize(*arguments)
+        if kind is ValueError:
+            with pytest.raises(ValueError, match=f"^codebook_loss: {text}"):
+                pg.codebook_loss(*arguments, torch.zeros(7, dtype=torch.int64))
+
+
+def test_bad_calls_of_the_losses() -> None:
+    x, codebook = problem()
+    with pytest.raises(
+        ValueError, match=r"commitment_loss: codes must have shape \(7, 4\), got \(1, 4\). Give the codes"
+    ):
+        pg.commitment_loss(x, codebook[:1])
+    with pytest.raises(TypeError, match=r"commitment_loss: codes must be floating point, got torch.int64"):
+        pg.commitment_loss(x, codebook.long())
+    with pytest.raises(TypeError, match=r"codebook_loss: indices must be an int64 tensor, got a Tensor of torch.int32"):
+        pg.codebook_loss(x, codebook, torch.zeros(7, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"codebook_loss: indices must have shape \(7,\), got \(7, 1\)"):
+        pg.codebook_loss(x, codebook, torch.zeros(7, 1, dtype=torch.int64))
+
+
+def test_scripting_is_refused_in_our_words() -> None:
+    with pytest.raises(NotImplementedError, match=r"vector_quantize: torch.jit.script must not be used"):
+        torch.jit.script(pg.vector_quantize)

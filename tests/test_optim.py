@@ -1,0 +1,345 @@
+"""optim.project: bounds on parameters after each step."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.optim import project
+
+scipy_optimize = pytest.importorskip("scipy.optimize")
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    f"{kind.__name__}/{how}": lambda p, kind=kind, options=options: kind(p, lr=0.1, **options)
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+    for how, options in (("plain", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True}))
+}
+
+
+def parameter(*values: float, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
+
+
+def step(optimizer: torch.optim.Optimizer, p: Tensor, *grad: float) -> None:
+    p.grad = torch.tensor(grad, dtype=p.dtype)
+    optimizer.step()
+
+
+# --- what it is for -----------------------------------------------------------------------------------------------------
+
+
+def least_squares(seed: int, rows: int = 30, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Without bounds the solution is about three times a standard normal."""
+    random = np.random.default_rng(seed)
+    matrix = random.normal(size=(rows, size))
+    return matrix, matrix @ (3 * random.normal(size=size)) + random.normal(size=rows)
+
+
+def solve(matrix: np.ndarray, target: np.ndarray, bounds: tuple[Any, Any], momentum: float = 0.0) -> np.ndarray:
+    a, b = torch.tensor(matrix), torch.tensor(target)
+    x = torch.nn.Parameter(torch.full((a.shape[1],), 5.0, dtype=torch.float64))  # infeasible for most of the bounds
+    optimizer = torch.optim.SGD([x], lr=float(1 / torch.linalg.matrix_norm(a, 2) ** 2), momentum=momentum)
+    project(optimizer, {x: bounds})
+    for _ in range(2000):
+        optimizer.zero_grad()
+        (0.5 * (a @ x - b).square().sum()).backward()
+        optimizer.step()
+    return x.detach().numpy()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("width", [0.2, 2.0, 100.0], ids=["narrow", "middle", "wide"])
+@pytest.mark.parametrize("kind", ["numbers", "tensors", "below", "above", "one of each"])
+def test_equals_bounded_least_squares_of_scipy(seed: int, width: float, kind: str) -> None:
+    matrix, target = least_squares(seed)
+    each = width * np.random.default_rng(seed).uniform(1, 2, size=8)
+    low, high, given = {
+        "numbers": (-width, 2 * width, (-width, 2 * width)),
+        "tensors": (-each, 2 * each, (torch.tensor(-each), torch.tensor(2 * each))),
+        "below": (-width, np.inf, (-width, None)),
+        "above": (-np.inf, 2 * width, (None, 2 * width)),
+        "one of each": (-each, 2 * width, (torch.tensor(-each), 2 * width)),
+    }[kind]
+    expected = scipy_optimize.lsq_linear(matrix, target, (low, high), tol=1e-14, method="bvls")
+    assert np.abs(solve(matrix, target, given) - expected.x).max() < 1e-6
+    active = (expected.active_mask != 0).sum()
+    if width != 2:  # there some problems have active bounds and some have none
+        assert bool(active) is (width < 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_momentum_reaches_the_same_point(seed: int) -> None:
+    matrix, target = least_squares(seed)
+    expected = scipy_optimize.lsq_linear(matrix, target, (-1, 1), tol=1e-14, method="bvls").x
+    assert np.abs(solve(matrix, target, (-1, 1), momentum=0.5) - expected).max() < 1e-6
+
+
+# --- with every optimiser -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_each_step_is_that_of_the_optimizer_and_then_a_clamp(kind: str, dtype: torch.dtype) -> None:
+    """Against a copy that is clamped by hand: values, and the whole state, which must not notice."""
+    low = torch.tensor([-0.2, 0.0, -1.0], dtype=dtype)
+    ours, theirs = ([parameter(0.1, 0.1, 0.1, dtype=dtype), parameter(1.0, -1.0, dtype=dtype)] for _ in range(2))
+    projected, plain = OPTIMIZERS[kind](ours), OPTIMIZERS[kind](theirs)
+    project(projected, {ours[0]: (low, 0.15), ours[1]: (-0.9, None)})
+    theirs[1].data.clamp_(min=-0.9)
+    assert torch.equal(ours[1], theirs[1])
+    for _ in range(6):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        projected.step()
+        plain.step()
+        theirs[0].data.copy_(torch.minimum(torch.maximum(theirs[0].data, low), torch.tensor(0.15, dtype=dtype)))
+        theirs[1].data.clamp_(min=-0.9)
+        for p, q in zip(ours, theirs, strict=True):
+            assert torch.equal(p, q)
+            assert torch.equal(p.grad, q.grad)
+    for p, q in zip(ours, theirs, strict=True):
+        for name, value in plain.state[q].items():
+            assert torch.equal(projected.state[p][name], value) if isinstance(value, Tensor) else True
+    assert projected.state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind", ["SGD/plain", "Adam/foreach", "Adam/fused"])
+def test_a_step_that_grad_scaler_skips_moves_nothing(kind: str) -> None:
+    p = parameter(0.5, -0.5)
+    optimizer = OPTIMIZERS[kind]([p])
+    project(optimizer, {p: (-0.6, 0.6)})
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for factor, moves in ((torch.inf, False), (1.0, True)):
+        optimizer.zero_grad()
+        before = p.detach().clone()
+        scaler.scale((p * torch.tensor([-9.0, 9.0]) * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(p, before) is not moves
+    assert p.tolist() == pytest.approx([0.6, -0.6], abs=1e-6) if kind != "SGD/plain" else [0.6, -0.6]
+    assert scaler.get_scale() == 2.0
+
+
+def test_lbfgs_with_a_closure() -> None:
+    p = parameter(0.0, 0.0, dtype=torch.float64)
+    optimizer = torch.optim.LBFGS([p], max_iter=5)
+    project(optimizer, {p: (None, torch.tensor([1.0, 9.0], dtype=torch.float64))})
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (p - 3.0).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        assert optimizer.step(closure) is not None
+    assert p[0] == 1
+    assert p[1].item() == pytest.approx(3, abs=1e-6)
+
+
+def test_a_scheduler_and_a_wrapped_step_keep_the_projection() -> None:
+    p = parameter(0.0)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    project(optimizer, {p: (-1, 1)})
+    step(optimizer, p, -5.0)
+    scheduler.step()
+    assert p.tolist() == [1]
+
+
+# --- the handle ---------------------------------------------------------------------------------------------------------
+
+
+def test_remove_ends_it_and_leaves_nothing() -> None:
+    p = parameter(0.0)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    handle = project(optimizer, {p: (-1, 1)})
+    step(optimizer, p, -5.0)
+    assert p.tolist() == [1]
+    handle.remove()
+    handle.remove()
+    step(optimizer, p, -5.0)
+    assert p.tolist() == [6]
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_as_a_context_it_ends_with_the_block_also_by_an_error() -> None:
+    p = parameter(0.0)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+
+    def stopped() -> None:
+        with project(optimizer, {p: (-1, 1)}):
+            step(optimizer, p, -5.0)
+            assert p.tolist() == [1]
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stopped()
+    step(optimizer, p, -5.0)
+    assert p.tolist() == [6]
+
+
+def test_two_projections_run_in_order() -> None:
+    p, q = parameter(0.0), parameter(0.0)
+    optimizer = torch.optim.SGD([p, q], lr=1.0)
+    first = project(optimizer, {p: (-1, 1), q: (-1, 1)})
+    project(optimizer, {p: (-2, 0.5)})
+    q.grad = torch.tensor([-5.0])
+    step(optimizer, p, -5.0)
+    assert (p.item(), q.item()) == (0.5, 1)
+    first.remove()
+    step(optimizer, p, 5.0)
+    assert (p.item(), q.item()) == (-2, 6)
+
+
+def test_a_group_added_later_can_be_projected_from_then_on() -> None:
+    p, q = parameter(0.0), parameter(0.0)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    project(optimizer, {p: (-1, 1)})
+    with pytest.raises(ValueError, match="project: parameter must be in a group of the optimizer"):
+        project(optimizer, {q: (-2, 2)})
+    optimizer.add_param_group({"params": [q], "lr": 2.0})
+    project(optimizer, {q: (-2, 2)})
+    q.grad = torch.tensor([-5.0])
+    step(optimizer, p, -5.0)
+    assert (p.item(), q.item()) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=["deepcopy", "pickle"]
+)
+def test_copies_of_the_optimizer_do_not_project(duplicate: Callable[[Any], Any]) -> None:
+    p = parameter(0.0)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    project(optimizer, {p: (-1, 1)})
+    twin = duplicate(optimizer)
+    (q,) = twin.param_groups[0]["params"]
+    step(twin, q, -5.0)
+    assert q.tolist() == [5]
+    project(twin, {q: (-1, 1)})
+    assert q.tolist() == [1]
+    assert p.tolist() == [0]
+
+
+def test_loading_a_state_keeps_the_projection() -> None:
+    p = parameter(0.0)
+    optimizer = torch.optim.Adam([p], lr=1.0)
+    project(optimizer, {p: (-0.5, 0.5)})
+    state = copy.deepcopy(optimizer.state_dict())
+    assert state == torch.optim.Adam([parameter(0.0)], lr=1.0).state_dict()
+    optimizer.load_state_dict(state)
+    step(optimizer, p, -5.0)
+    assert p.tolist() == [0.5]
+
+
+# --- the bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_infeasible_start_is_projected_in_the_call() -> None:
+    p = parameter(-3.0, 0.2, 3.0)
+    version = p._version
+    project(torch.optim.SGD([p], lr=1.0), {p: (-1, 1)})
+    assert p.tolist() == pytest.approx([-1, 0.2, 1])
+    assert p._version > version
+    assert p.requires_grad
+    assert p.is_leaf
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("bounds", [(-0.3, 0.7), (None, 0.1), (0.1, None), (0, 1), (-torch.inf, 0.7), (0.3, 0.3)])
+@pytest.mark.parametrize("as_tensors", [False, True], ids=["numbers", "tensors"])
+def test_values_are_those_of_torch_clamp(dtype: torch.dtype, bounds: Any, as_tensors: bool) -> None:
+    values = torch.tensor([-torch.inf, -0.3, -0.0, 0.0, 0.1, 0.3, 0.7, 5.0, torch.inf, torch.nan]).to(dtype)
+    if as_tensors:
+        bounds = tuple(None if b is None else torch.tensor(b, dtype=dtype) for b in bounds)
+    p = torch.nn.Parameter(values.clone())
+    project(torch.optim.SGD([p]), {p: bounds})
+    expected = torch.clamp(values, *bounds)
+    assert torch.equal(p.nan_to_num(99), expected.nan_to_num(99))
+    assert p.isnan().tolist() == values.isnan().tolist()
+    assert p.dtype is dtype
+
+
+@pytest.mark.parametrize("high", [-1.0, torch.tensor([-1.0])], ids=["number", "tensor"])
+def test_where_a_tensor_min_exceeds_max_it_is_max(high: Any) -> None:
+    p = parameter(-9.0, 0.0, 9.0)
+    project(torch.optim.SGD([p]), {p: (torch.tensor([1.0, 1.0, 1.0]), high)})
+    assert p.tolist() == [-1, -1, -1]
+    q = parameter(-9.0, 0.0, 9.0)
+    project(torch.optim.SGD([q]), {q: (1.0, torch.tensor(-1.0))})
+    assert q.tolist() == [-1, -1, -1]
+
+
+def test_tensor_bounds_broadcast_and_are_read_at_every_step() -> None:
+    p = torch.nn.Parameter(torch.zeros(2, 3))
+    low, high = torch.tensor([[-1.0], [-2.0]]), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    project(optimizer, {p: (low, high)})
+    p.grad = torch.full((2, 3), -9.0)
+    optimizer.step()
+    assert p.tolist() == [[1, 2, 3]] * 2
+    with torch.no_grad():
+        high.fill_(0.5)
+    p.grad.fill_(0)
+    optimizer.step()
+    assert p.tolist() == [[0.5] * 3] * 2
+    p.grad.fill_(9)
+    optimizer.step()
+    assert p.tolist() == [[-1] * 3, [-2] * 3]
+    assert high.grad is None
+
+
+def test_integer_bounds_and_numpy_numbers() -> None:
+    p = parameter(-9.0, 9.0)
+    project(torch.optim.SGD([p]), {p: (torch.tensor(-1), np.float32(0.5))})
+    assert p.tolist() == [-1, 0.5]
+
+
+def test_bad_calls() -> None:
+    p, other = parameter(0.0, 1.0), parameter(0.0)
+    optimizer = torch.optim.SGD([p])
+    turned = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    for arguments, kind, text in (
+        ((p, {p: (0, 1)}), TypeError, r"optimizer must be a torch.optim.Optimizer, got a Parameter"),
+        ((optimizer, (0, 1)), TypeError, r"bounds must be a dictionary {parameter: \(min, max\)}, got \(0, 1\)"),
+        ((optimizer, {}), ValueError, "bounds must name a parameter, got {}"),
+        ((optimizer, {other: (0, 1)}), ValueError, "parameter must be in a group of the optimizer, got a Parameter of"),
+        ((optimizer, {p.data: (0, 1)}), ValueError, "parameter must be in a group .* Name the parameter itself"),
+        ((optimizer, {"weight": (0, 1)}), TypeError, "parameter must be a tensor, got 'weight'"),
+        ((torch.optim.SGD([turned]), {turned: (0, 1)}), TypeError, "parameter must be real, got torch.complex64"),
+        ((optimizer, {p: 1.0}), ValueError, r"bounds must be pairs \(min, max\), got 1.0"),
+        ((optimizer, {p: (0, 1, 2)}), ValueError, r"bounds must be pairs \(min, max\), got \(0, 1, 2\)"),
+        ((optimizer, {p: torch.zeros(2)}), ValueError, r"bounds must be pairs \(min, max\), got a Tensor"),
+        ((optimizer, {p: (None, None)}), ValueError, "one of min and max must be given, got None for both"),
+        ((optimizer, {p: (1, -1)}), ValueError, r"min must not exceed max, got min=1.0 and max=-1.0. Swap them"),
+        ((optimizer, {p: (0, float("nan"))}), ValueError, "max must not be NaN, got nan. Use None for no bound"),
+        ((optimizer, {p: ("0", 1)}), TypeError, "min must be a number, a tensor or None, got '0'"),
+        ((optimizer, {p: (np.zeros(2), 1)}), TypeError, "min must be a number, a tensor or None, got a ndarray"),
+        ((optimizer, {p: (torch.zeros(3), 1)}), ValueError, r"min must broadcast to the parameter of shape \(2,\)"),
+        ((optimizer, {p: (0, torch.ones(1, 2))}), ValueError, r"max must broadcast to the parameter of shape \(2,\)"),
+        ((optimizer, {p: (0j, 1)}), TypeError, "min must be a number, a tensor or None, got 0j"),
+    ):
+        with pytest.raises(kind, match=f"^project: {text}"):
+            project(*arguments)
+    assert p.tolist() == [0, 1]
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_it_is_the_one_public_name_of_its_module() -> None:
+    assert pg.optim.project is project
+    public = {
+        name
+        for name, value in vars(pg.optim).items()
+        if inspect.isfunction(value) and value.__module__ == "pseudograd.optim" and not name.startswith("_")
+    }
+    assert public == {"project"}
