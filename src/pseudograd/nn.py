@@ -37,6 +37,7 @@ __all__ = [
     "Sign",
     "Trunc",
     "UpperBound",
+    "VectorQuantize",
 ]
 
 
@@ -309,7 +310,7 @@ class Sign(_OfAnOp):
     Example:
         >>> from pseudograd import rules
         >>> Sign(at_zero=1, rule=rules.arctan(scale=0.5))
-        Sign(at_zero=1, rule=arctan(scale=0.5))
+        Sign(at_zero=1, rule=arctan(scale=0.5, height=1.0))
     Source: binarized neural networks (Hubara et al., 2016); each rule names its own.
     """
 
@@ -420,7 +421,8 @@ class FakeQuantize(_OfAnOp):
     """`pseudograd.fake_quantize` as a layer. A scale that is an `nn.Parameter` is learned; `from_tensor` starts it as LSQ does.
 
     Args:
-        scale, zero_point: number, tensor, or `nn.Parameter`, which is learned; along `axis` one per channel.
+        scale, zero_point: number, tensor, or `nn.Parameter`, which is learned; along `axis` one per channel. Nothing keeps a learned
+            scale above 0, as nothing does in the paper: `optim.project(optimizer, {layer.scale: (1e-6, None)})` does.
         quant_min, quant_max: the ends of the grid, integers.
         axis: the dimension of x that a 1-d scale belongs to.
         rule, edge, maximize: as in `pseudograd.fake_quantize`.
@@ -428,9 +430,9 @@ class FakeQuantize(_OfAnOp):
             as large, for their size, as those of weights. Named and computed as in torch's own learnable fake quantizer.
     Shape: that of x.
     Example:
-        >>> layer = FakeQuantize.from_tensor(torch.tensor([-1.0, 2.0, 3.0]), bits=3); layer
-        FakeQuantize(scale=Parameter of shape (), zero_point=0, quant_min=-4, quant_max=3, rule='zero', edge='closed', use_grad_scaling=True)
-        >>> layer.scale
+        >>> FakeQuantize(torch.nn.Parameter(torch.tensor(0.5)), quant_min=-4, quant_max=3)
+        FakeQuantize(scale=Parameter of shape (), zero_point=0, quant_min=-4, quant_max=3, rule='zero', edge='closed')
+        >>> FakeQuantize.from_tensor(torch.tensor([-1.0, 2.0, 3.0]), bits=3).scale
         Parameter containing:
         tensor(2.3094, requires_grad=True)
     Source: learned step size quantization, LSQ (Esser et al., 2020); torch `_LearnableFakeQuantize`.
@@ -451,7 +453,6 @@ class FakeQuantize(_OfAnOp):
         maximize: bool = False,
         use_grad_scaling: bool = False,
     ) -> None:
-        self.use_grad_scaling = use_grad_scaling
         super().__init__(
             scale=scale,
             zero_point=zero_point,
@@ -462,6 +463,7 @@ class FakeQuantize(_OfAnOp):
             edge=edge,
             maximize=maximize,
         )
+        self.use_grad_scaling = use_grad_scaling
         if use_grad_scaling and quant_max <= 0:
             raise ValueError(must("FakeQuantize", "quant_max", "be above 0 with use_grad_scaling", quant_max))
 
@@ -504,3 +506,33 @@ class FakeQuantize(_OfAnOp):
             before, after = (self.axis, 0) if self.axis >= 0 else (0, -self.axis - 1)
             shape = torch.Size([1] * before + [*shape] + [1] * after)
         return torch.zeros(shape, device=tensors[0].device if tensors else None)
+
+
+class VectorQuantize(_OfAnOp):
+    """`pseudograd.vector_quantize` as a layer that owns its codebook, a parameter of shape (codes, dim).
+
+    The task's loss gives the codebook no gradient: add `commitment_loss(x, codes)` and `codebook_loss(x, layer.codebook, indices)`.
+
+    Args:
+        codes: how many there are.
+        dim: the length of each.
+        rule: "identity" or "rotation", as in `pseudograd.vector_quantize`.
+    Shape: x (..., dim) to codes (..., dim) and indices (...).
+    Example:
+        >>> layer = VectorQuantize(512, 64); layer
+        VectorQuantize(codebook=Parameter of shape (512, 64), rule='identity')
+        >>> codes, indices = layer(torch.randn(8, 10, 64)); codes.shape, indices.shape
+        (torch.Size([8, 10, 64]), torch.Size([8, 10]))
+    Source: van den Oord, Vinyals & Kavukcuoglu (2017); starts uniform in +-1/codes, as zalandoresearch/pytorch-vq-vae.
+    """
+
+    _op = staticmethod(ops.vector_quantize)
+
+    def __init__(self, codes: int, dim: int, *, rule: RuleLike = "identity") -> None:
+        for name, value in (("codes", codes), ("dim", dim)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(must("VectorQuantize", name, "be an integer above 0", value))
+        super().__init__(codebook=Parameter(torch.empty(codes, dim).uniform_(-1 / codes, 1 / codes)), rule=rule)
+
+    def _any_input(self) -> Tensor:
+        return torch.zeros_like(self.codebook[0])

@@ -94,7 +94,10 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     if axis is not None and value.dim() == 1:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
-        if value.shape[0] not in (1, x.shape[axis]):
+        own, other = value.shape[0], x.shape[axis]
+        if (
+            own != 1 and own != other
+        ):  # not `in`: under a compiler with dynamic shapes it would compare symbols by identity
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
         after = x.dim() - 1 - axis % x.dim()
