@@ -85,6 +85,7 @@ class Rule:
     requires: tuple[str, ...] = ()
     compares: bool = True
     is_exact: bool = True
+    jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ class Sample:
 
     name: str
     build: Callable[..., tuple[Any, ...]]
+
+
+class Picture(NamedTuple):
+    """How an op is drawn: its inputs behind x, the x of its edge, the x where its values jump, and the range of x."""
+
+    others: tuple[Any, ...] = ()
+    edges: tuple[float, ...] = ()
+    jumps: tuple[float, ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,7 @@ class Op:
     default_edge: Edge | None = None
     takes_maximize: bool = False
     family: str = ""
+    picture: Picture = field(default_factory=Picture)
 
 
 class Call:

@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from . import bound_rules
 from .formulas import widened
 from .samples import values
@@ -207,5 +207,6 @@ FAKE_QUANTIZE = register(
         takes_maximize=True,
         public=fake_quantize,
         samples=_samples,
+        picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),
     )
 )
