@@ -369,6 +369,14 @@ def test_one_scale_per_channel_and_unsigned() -> None:
     assert torch.allclose(layer.scale.grad, other.grad * 27**-0.5)
 
 
+@pytest.mark.parametrize("axis", [1, -2])
+def test_channels_need_not_come_first_or_last(axis: int) -> None:
+    x = torch.linspace(-2, 2, 30).reshape(2, 3, 5)
+    layer = nn.FakeQuantize(BOUND.exp(), quant_min=-2, quant_max=1, axis=axis)
+    for channel in range(3):
+        assert torch.equal(layer(x)[:, channel], pg.fake_quantize(x[:, channel], BOUND.exp()[channel], 0, -2, 1))
+
+
 def test_use_grad_scaling_reaches_a_learned_zero_point_as_in_torch() -> None:
     grads = []
     for scaled in (False, True):

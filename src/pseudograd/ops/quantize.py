@@ -95,9 +95,8 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
         own, other = value.shape[0], x.shape[axis]
-        if (
-            own != 1 and own != other
-        ):  # not `in`: under a compiler with dynamic shapes it would compare symbols by identity
+        # Two comparisons: `in` would compare the symbols of a compiler with dynamic shapes by identity.
+        if own != 1 and own != other:
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
         after = x.dim() - 1 - axis % x.dim()
