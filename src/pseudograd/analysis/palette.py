@@ -1,6 +1,7 @@
 """One colour per rule, project-wide; styles differ for grey print.
 
-Okabe and Ito's set for the rules of clamp, Paul Tol's muted set for the slopes of steps: colour-blind readers can tell them apart.
+Okabe and Ito's set for most rules of clamp, Paul Tol's muted set for the slopes of steps, which a test simulates for two kinds of
+colour blindness. "inverting" and "zero" are close to each other for protanopes; panels and legends name them.
 """
 
 from __future__ import annotations
