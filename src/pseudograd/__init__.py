@@ -6,7 +6,9 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
-from . import nn, optim, rules
+from typing import TYPE_CHECKING, Any
+
+from . import optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
@@ -42,6 +44,9 @@ from .ops import (
     upper_bound,
     vector_quantize,
 )
+
+if TYPE_CHECKING:
+    from . import nn
 
 __all__ = [
     "ClampWithGrad",
@@ -88,9 +93,13 @@ __all__ = [
 __version__: str
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # read on demand: it stands once, in pyproject.toml
 
         return version("pseudograd")
+    if name == "nn":
+        from importlib import import_module  # on demand, too: a script that clamps needs no modules
+
+        return import_module(".nn", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
