@@ -6,6 +6,8 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
@@ -44,6 +46,9 @@ from .ops import (
     vector_quantize,
 )
 
+if TYPE_CHECKING:
+    from . import nn
+
 __all__ = [
     "ClampWithGrad",
     "ClampWithGrad2",
@@ -68,6 +73,7 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "nn",
     "optim",
     "plot",
     "register_rule",
@@ -89,9 +95,13 @@ __all__ = [
 __version__: str
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # read on demand: it stands once, in pyproject.toml
 
         return version("pseudograd")
+    if name == "nn":
+        from importlib import import_module  # on demand, too: a script that clamps needs no modules
+
+        return import_module(".nn", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

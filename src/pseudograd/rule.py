@@ -86,6 +86,7 @@ class Rule:
     requires: tuple[str, ...] = ()
     compares: bool = True
     ulps: int = 0
+    jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,17 @@ class Sample:
 
     name: str
     build: Callable[..., tuple[Any, ...]]
+
+
+class Picture(NamedTuple):
+    """How an op is drawn: its inputs behind x, the x of its edge, the x where its values jump, and the range of x."""
+
+    others: tuple[Any, ...] = ()
+    edges: tuple[float, ...] = ()
+    jumps: tuple[float, ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,7 @@ class Op:
     takes_maximize: bool = False
     adapt: Callable[..., Rule] | None = None  # a row of this family from a user's formula
     family: str = ""
+    picture: Picture = field(default_factory=Picture)
 
 
 class Call:

@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from . import bound_rules
 from .formulas import widened
 from .samples import values
@@ -98,7 +98,9 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     if axis is not None and value.dim() == 1:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
-        if value.shape[0] not in (1, x.shape[axis]):
+        own, other = value.shape[0], x.shape[axis]
+        # Two comparisons: `in` would compare the symbols of a compiler with dynamic shapes by identity.
+        if own != 1 and own != other:
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
         after = x.dim() - 1 - axis % x.dim()
@@ -209,5 +211,6 @@ FAKE_QUANTIZE = register(
         adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
         public=fake_quantize,
         samples=_samples,
+        picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),
     )
 )
