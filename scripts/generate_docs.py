@@ -1,7 +1,8 @@
-"""Write what README and docs derive from the code: the rule table, the support matrix, the numbers and figures of `compare`.
+"""Write what README and docs derive from the code: the rule table, the support matrix, the pages of docs, the results of `compare`.
 
-python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts
-python scripts/generate_docs.py --check   fail if the generated text of README differs; runs no task and draws nothing
+python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts and pages
+python scripts/generate_docs.py --ops     the same without running `compare`
+python scripts/generate_docs.py --check   fail if a generated text differs or a picture is missing; runs no task and draws nothing
 """
 
 from __future__ import annotations
@@ -14,36 +15,54 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import op_pages
 import torch
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
 from pseudograd.ops.bounds import CLAMP
-from pseudograd.rule import OPS
-from pseudograd.torch_facts import CLOSED_ERA, OPEN_ERA
+from pseudograd.rule import OPS, Op
+from pseudograd.torch_facts import CLOSED_ERA, era_of
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
+
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "compare" / "results.json"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
+Function = Callable[[Tensor], Tensor]
 FIGURES = ("retarget-1.png", "canvas-1.png")
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--check", action="store_true")
-    check = options.parse_args().check
-    if not check:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--ops", action="store_true")
+    options = parser.parse_args()
+    if not (options.check or options.ops):
         _run_compare()
+    if not options.check:
         _draw_three_gradients()
-    old = README.read_text(encoding="utf-8")
-    new = _filled(old)
-    if check and new != old:
-        print("README.md: the generated parts differ from the code. Run scripts/generate_docs.py.", file=sys.stderr)
-        return 1
-    README.write_text(new, encoding="utf-8")
+        op_pages.draw()
+    generated = {README: _filled(README.read_text(encoding="utf-8")), coming_from.PAGE: coming_from.text()}
+    texts = {**generated, **op_pages.pages()}
+    if options.check:
+        return _check(texts)
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     return 0
+
+
+def _check(texts: dict[Path, str]) -> int:
+    """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
+    wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    wrong += [path for path in op_pages.pictures() if not path.is_file()]
+    wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]
+    for path in wrong:
+        print(f"{path.relative_to(ROOT)}: differs from the code. Run scripts/generate_docs.py.", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def _filled(text: str) -> str:
@@ -56,6 +75,29 @@ def _filled(text: str) -> str:
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _ops_by_family() -> str:
+    """One line per family with a choice of rule: its ops, each a link to its page; then all that have one rule only."""
+    families = {
+        op.family: [other for other in OPS.values() if other.family == op.family] for op in [CLAMP, *OPS.values()]
+    }
+    rows = ["| ops | rules |", "|---|---|"]
+    for ops in families.values():
+        rules = list(ops[0].rules)
+        names = "those of `clamp`" if ops[0] is not CLAMP and rules == list(CLAMP.rules) else _quoted(rules)
+        if len(rules) > 1:
+            rows.append(f"| {_linked(ops)} | {names} |")
+    single = [op for op in OPS.values() if len(op.rules) == 1]
+    return "\n".join([*rows, f"| {_linked(single)} | one each |"])
+
+
+def _linked(ops: list[Op]) -> str:
+    return ", ".join(f"[`{op.name}`](docs/ops/{op.name}.md)" for op in ops)
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _rule_table() -> str:
@@ -98,20 +140,33 @@ def _decibels(world: dict[str, dict[str, float | None]], name: str) -> str:
 
 
 def _support_matrix() -> str:
-    """Run each transform on a linear and a directional rule and compare with plain backward: a word is a result, not a promise."""
-    rows = ["| transform | linear rules (`zero`) | directional rules (`inward`) |", "|---|---|---|"]
+    """Run each transform and compare with plain backward: a word is a result, not a promise."""
+    columns: dict[str, Function] = {
+        "linear rules (`clamp`, `zero`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="zero"),
+        "directional rules (`clamp`, `inward`)": lambda x: pg.clamp(x, -1.0, 1.0, rule="inward"),
+        "the other ops, default rules": _of_all_other_linear_ops,
+    }
+    rows = ["| transform | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
     for name, transform in _TRANSFORMS.items():
-        rows.append(f"| {name} | {_outcome(transform, 'zero')} | {_outcome(transform, 'inward')} |")
-    return "\n".join(rows)
+        rows.append(f"| {name} | " + " | ".join(_outcome(transform, f) for f in columns.values()) + " |")
+    return "\n".join(
+        [*rows, "", "The one other op whose default rule is directional is `clip_grad`: it has no forward mode."]
+    )
 
 
-def _outcome(transform: Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor], rule: str) -> str:
+def _of_all_other_linear_ops(x: Tensor) -> Tensor:
+    parts = []
+    for op in OPS.values():
+        how = dict(op.rules[op.default_rule].parameters) | ({"edge": op.default_edge} if op.edges else {})
+        if op.family != "clamp" and op.rules[op.default_rule].is_linear(**how):
+            parts.append(op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others))))
+    assert len(parts) == len([op for op in OPS.values() if op.family != "clamp"]) - 1  # all but clip_grad
+    return torch.stack(parts).sum(0)
+
+
+def _outcome(transform: Callable[[Function, Tensor, Tensor], Tensor], f: Function) -> str:
     x = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0])
     weights = torch.tensor([1.0, -1.0, 2.0, -3.0, 1.0, -1.0])
-
-    def f(x: Tensor) -> Tensor:
-        return pg.clamp(x, -1.0, 1.0, rule=rule)
-
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(f(leaf), leaf, weights)
     torch._dynamo.reset()
@@ -150,26 +205,24 @@ _TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Te
 }
 
 
-def _pinned_table() -> str:
+def _pinned() -> str:
     """The losses that scripts/measure_real_packages.py found on each torch."""
     figures = json.loads(REAL_PACKAGES.read_text(encoding="utf-8"))
-    names = ("plain", CLOSED_ERA, OPEN_ERA)
-    rows = [
-        f"| final loss of three seeds | as it is | pinned to `{CLOSED_ERA}` | pinned to `{OPEN_ERA}` |",
-        "|---|---|---|---|",
+    found = [
+        f"torch {version}{pinned} {', '.join(of[name]['torchao int2 losses'])}"
+        for version, of in figures.items()
+        for name, pinned in (("plain", ":"), (CLOSED_ERA, " pinned:"))
+        if not (name == CLOSED_ERA and era_of(version) == CLOSED_ERA)
     ]
-    for version, found in figures.items():
-        losses = (", ".join(found[name]["torchao int2 losses"]) for name in names)
-        rows.append(f"| torch {version} | {' | '.join(losses)} |")
-    return "\n".join(rows)
+    return f"Final losses of three seeds: {'; '.join(found)}."
 
 
 _PARTS: dict[str, Callable[[], str]] = {
     "rules": _rule_table,
     "compare": _compare_table,
     "support": _support_matrix,
-    "pinned": _pinned_table,
-    "ops": lambda: ", ".join(f"`{name}`" for name in OPS),
+    "pinned": _pinned,
+    "ops": _ops_by_family,
 }
 
 

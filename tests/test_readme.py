@@ -10,10 +10,12 @@ import pytest
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 ADDING_UP = README.parent / "docs" / "gradients_that_do_not_add_up.md"
+OWN_RULE = README.parent / "docs" / "your_own_rule.md"
 
 
+@pytest.mark.usefixtures("table_as_it_was")
 @pytest.mark.parametrize(
-    ("page", "examples"), [(README, 6), (ADDING_UP, 15)], ids=lambda value: getattr(value, "name", "")
+    ("page", "examples"), [(README, 6), (ADDING_UP, 15), (OWN_RULE, 9)], ids=lambda value: getattr(value, "name", "")
 )
 def test_the_examples_print_what_they_say(page: Path, examples: int) -> None:
     found = doctest.testfile(str(page), module_relative=False)
@@ -33,5 +35,5 @@ def test_it_is_short_and_its_figures_exist() -> None:
     figures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert len(figures) >= 2
     linked = re.findall(r"(?<!!)\[[^\]]+\]\((docs/[^)]+)\)", text)
-    assert ADDING_UP.relative_to(README.parent).as_posix() in linked
+    assert {page.relative_to(README.parent).as_posix() for page in (ADDING_UP, OWN_RULE)} <= set(linked)
     assert all((README.parent / name).is_file() for name in [*figures, *linked])

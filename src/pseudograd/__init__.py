@@ -47,6 +47,7 @@ from .ops import (
 )
 
 if TYPE_CHECKING:
+    from . import nn
     from .rewrite import convert, override, pin_edge
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "lower_bound",
+    "nn",
     "optim",
     "override",
     "pin_edge",
@@ -107,4 +109,8 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = found = getattr(rewrite, name)
         return found
+    if name == "nn":
+        from importlib import import_module  # on demand, too: a script that clamps needs no modules
+
+        return import_module(".nn", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,13 +83,17 @@ def unscriptable(function: Any) -> Any:
     """Decorator: torch.jit.script raises our error instead of a remark on our source. TorchScript has no custom backward."""
 
     def refuse() -> None:
-        raise NotImplementedError(
-            f"{function.__name__}: torch.jit.script must not be used, TorchScript cannot hold a custom backward. "
-            "Use torch.compile to train, torch.export or torch.jit.trace for inference."
-        )
+        raise no_script(function.__name__)
 
     function.__prepare_scriptable__ = refuse  # torch.jit.script calls it before it reads any source
     return function
+
+
+def no_script(name: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{name}: torch.jit.script must not be used, TorchScript cannot hold a custom backward. "
+        "Use torch.compile to train, torch.export or torch.jit.trace for inference."
+    )
 
 
 # --- what every lowering shares ---------------------------------------------------------------------------------------

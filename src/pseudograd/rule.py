@@ -88,6 +88,7 @@ class Rule:
     compares: bool = True
     ulps: int = 0
     registers: bool = True
+    jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,17 @@ class Sample:
 
     name: str
     build: Callable[..., tuple[Any, ...]]
+
+
+class Picture(NamedTuple):
+    """How an op is drawn: its inputs behind x, the x of its edge, the x where its values jump, and the range of x."""
+
+    others: tuple[Any, ...] = ()
+    edges: tuple[float, ...] = ()
+    jumps: tuple[float, ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ class Op:
     takes_maximize: bool = False
     adapt: Callable[..., Rule] | None = None  # a row of this family from a user's formula
     family: str = ""
+    picture: Picture = field(default_factory=Picture)
 
 
 class Call:
@@ -196,7 +209,7 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
     for key, value in parameters.items():
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
-            raise ValueError(must(op.name, f"rule {name!r}", f"come with its {key}", "the name alone", remedy))
+            raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
     if op.edges:
         if edge not in op.edges:
             raise unknown_name(op.name, "edge", op.edges, edge)

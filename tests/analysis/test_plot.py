@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pseudograd as pg
+from pseudograd.rule import OPS
 
 pytest.importorskip("matplotlib")
 
@@ -171,3 +172,76 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         ImportError, match=r"matplotlib must be installed, got none. Run pip install 'pseudograd\[report\]'"
     ):
         pg.plot("zero")
+
+
+# --- rules of other ops -----------------------------------------------------------------------------------------------
+
+
+def test_rules_of_another_op(ax: Any) -> None:
+    pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign", ax=ax)
+    lines = _lines(ax)
+    x, y = _points(lines["y"])
+    assert torch.equal(y, torch.sign(x))
+    x, slope = _points(lines["dL/dx window, grad = +1"])
+    assert torch.equal(slope, (x.abs() < 1).double())
+    x, slope = _points(lines["dL/dx triangle(scale=2.0, height=0.5), grad = -1"])
+    assert torch.allclose(slope, -0.5 * (1 - x.abs() / 2).clamp(min=0))
+
+
+def test_dots_are_the_values_at_jumps_of_values_and_slopes(ax: Any) -> None:
+    pg.plot(pg.rules.window(0.5, 0.25), op="heaviside", ax=ax)
+    assert _dots(ax) == [([0], [1]), ([-0.5, 0.5], [0.25, 0.25]), ([-0.5, 0.5], [-0.25, -0.25])]
+
+
+def test_a_line_breaks_only_where_its_own_value_jumps(ax: Any) -> None:
+    pg.plot("identity", op="round", ax=ax)
+    lines = _lines(ax)
+    assert [
+        int(torch.as_tensor(lines[name].get_data()[0]).isnan().sum())
+        for name in ("y = identity", "dL/dx identity, grad = +1")
+    ] == [4, 0]
+    assert _dots(ax) == [([-1.5, -0.5, 0.5, 1.5], [-2, 0, 0, 2])]
+
+
+def test_an_edge_of_another_op(ax: Any) -> None:
+    pg.plot("slope/-1", op="abs", ax=ax)
+    assert _dots(ax) == [([0], [-1]), ([0], [1])]
+    assert str(pg.rules.inward()) not in _lines(ax)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"op": "sine"}, "plot: op must be one of abs, ceil,"),
+        (
+            {"op": "sign", "min": -1},
+            "plot: min and max must be None for sign, got (-1, None). Give a function of x instead.",
+        ),
+        ({"op": "relu"}, "relu: rule must be one of"),
+    ],
+)
+def test_bad_ops(ax: Any, how: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match="must") as caught:
+        pg.plot("window", **how, ax=ax)
+    assert text in str(caught.value)
+    assert len(ax.lines) == 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_rule_of_every_op_can_be_drawn(ax: Any, name: str) -> None:
+    """And shows what the op computes: y of the picture's inputs, and a gradient for both signs."""
+    op = OPS[name]
+    given = dict(zip(op.inputs[1:], op.picture.others, strict=False))
+    drawn = 0
+    for rule in op.rules.values():
+        if any(given[missing] is None for missing in rule.requires):
+            continue
+        ax.clear()
+        pg.plot(pg.rules.custom(torch.cos) if rule.name == "custom" else rule.name, op=name, ax=ax)
+        lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+        assert len(lines) == 3
+        x, y = _points(lines[0])
+        inputs = op.picture.of(x) if op.picture.of else (x, *op.picture.others)
+        assert torch.equal(y, op.forward(*inputs))
+        drawn += 1
+    assert drawn >= len(op.rules) - 2

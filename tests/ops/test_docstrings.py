@@ -11,6 +11,7 @@ import torch
 
 import pseudograd
 import pseudograd.analysis
+import pseudograd.nn
 import pseudograd.ops
 import pseudograd.optim
 import pseudograd.rewrite
@@ -19,18 +20,19 @@ MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (pseudograd.ops, pseudograd.analysis, pseudograd.rewrite)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["pseudograd.rules", "pseudograd.optim"]
+] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.
 EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
 
 
 def _documented() -> dict[str, object]:
-    """Every public function and class method of the package's own modules that has a docstring."""
+    """Every public function and class of the package's own modules that has a docstring."""
     found: dict[str, object] = {}
     for name in MODULES:
         module = importlib.import_module(name)
         for key, value in vars(module).items():
-            if inspect.isfunction(value) and value.__module__ == name and not key.startswith("_") and value.__doc__:
+            is_ours = getattr(value, "__module__", None) == name and not key.startswith("_")
+            if is_ours and (inspect.isfunction(value) or inspect.isclass(value)) and value.__doc__:
                 found[f"{name}.{key}"] = value
     return found
 
@@ -56,4 +58,5 @@ def test_every_public_op_has_an_example() -> None:
     functions = {
         getattr(pseudograd, name) for name in pseudograd.__all__ if inspect.isfunction(getattr(pseudograd, name))
     }
-    assert functions | {pseudograd.optim.project} <= set(WITH_EXAMPLE.values())
+    modules = {getattr(pseudograd.nn, name) for name in pseudograd.nn.__all__}
+    assert functions | modules | {pseudograd.optim.project} <= set(WITH_EXAMPLE.values())

@@ -1,4 +1,8 @@
-"""One colour per rule, project-wide. From the Okabe-Ito set, which colour-blind readers can tell apart; styles differ for grey print."""
+"""One colour per rule, project-wide; styles differ for grey print.
+
+Okabe and Ito's set for most rules of clamp, Paul Tol's muted set for the slopes of steps, which a test simulates for two kinds of
+colour blindness. "inverting" and "zero" are close to each other for protanopes; panels and legends name them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,18 @@ _COLOURS = {
     "leaky": "#56B4E9",
     "elastic": "#009E73",
     "inverting": "#7F6A00",
+    "window": "#332288",
+    "triangle": "#44AA99",
+    "arctan": "#882255",
+    "sigmoid": "#117733",
+    "fast_sigmoid": "#AA4499",
+    "gaussian": "#6699CC",
+    "custom": "#2F2F2F",
+    "slope": "#004488",
+    "scale": "#997700",
+    "reverse": "#994455",
+    "clip": "#00606B",
+    "replace": "#5B3A8C",
     "torch.clamp": "#000000",
     "project": "#5D3A9B",
     "no clamp": "#8a8a8a",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import must
-from ..ops.bounds import CLAMP, clamp
-from ..rule import RuleChoice, choose
+from ..errors import must, unknown_name
+from ..ops.bounds import picture_of
+from ..rule import OPS, Op, Picture, RuleChoice, choose
 from .gradient import gradient, slope
 from .palette import FORWARD, LOSS, colour, darker
 
@@ -20,14 +19,16 @@ if TYPE_CHECKING:
 
 Drawable = str | RuleChoice | Callable[..., Tensor]
 _STYLES = ("-", "--", ":", "-.")
+_OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, and what is a jump
 
 
 class Curve(NamedTuple):
-    """A function to draw: what to call it, how to compute it, and its colour."""
+    """A function to draw: what to call it, how to compute it, its colour, and the x where its gradient jumps."""
 
     label: str
     f: Callable[[Tensor], Tensor]
     colour: str
+    jumps: tuple[float, ...] = ()
 
 
 def plot(
@@ -35,6 +36,7 @@ def plot(
     min: float | None = None,
     max: float | None = None,
     *,
+    op: str = "clamp",
     loss: Callable[[Tensor], Tensor] | None = None,
     grad: Sequence[float] = (1.0, -1.0),
     ax: Axes | None = None,
@@ -43,19 +45,22 @@ def plot(
 
     Forward:  y in grey.
     Backward: without `loss`, dL/dx for each number in `grad` as dL/dy, solid for the first and dashed for the second; with `loss`,
-        dL/dx of loss(y), and for a single curve also dL/dy and dy/dx. Values exactly at a bound are dots.
+        dL/dx of loss(y), and for a single curve also dL/dy and dy/dx. Values exactly at a bound or a jump are dots.
 
     Args:
-        f_or_rules: a rule of `clamp` by name ("inward", or "zero/open" with an edge), a rule object, a function, or a sequence of these.
+        f_or_rules: a rule of `op` by name ("inward", or "zero/open" with an edge), a rule object, a function, or a sequence of these.
             A function is called as f(x, min, max) if a bound is given, else as f(x).
-        min, max: numbers in the unit of x; for rules they default to -1 and 1.
+        min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
+        op: whose rules these are, by its name in `pseudograd rules`.
         loss: element-wise function of y.
         grad: the values of dL/dy to draw without a loss.
         ax: matplotlib axes; None for the current ones.
     Returns: the axes, with one line per curve; x runs over the range and half of it to both sides.
-    Raises: TypeError if there is nothing to draw; ValueError for an unknown rule or edge; ImportError without matplotlib.
+    Raises: TypeError if there is nothing to draw; ValueError for an unknown op, rule or edge, or bounds for an op that is not clamp;
+        ImportError without matplotlib.
     Example:
         >>> ax = plot(["zero", "inward"], -1, 1)  # doctest: +SKIP
+        >>> ax = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
     if isinstance(f_or_rules, (str, RuleChoice)) or not isinstance(f_or_rules, Sequence):
@@ -64,13 +69,13 @@ def plot(
         wanted = list(f_or_rules)
     if not wanted:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", f_or_rules))
-    if min is None and max is None and any(isinstance(one, (str, RuleChoice)) for one in wanted):
-        min, max = -1.0, 1.0
-    curves = [_curve(one, min, max, position) for position, one in enumerate(wanted)]
+    has_rules = any(isinstance(one, (str, RuleChoice)) for one in wanted)
+    picture = _picture(op, min, max, has_rules)
+    curves = [_curve(one, OPS[op], picture, position) for position, one in enumerate(wanted)]
     axes = _axes() if ax is None else ax
-    pieces, bounds = _points(min, max)
-    painter = _Painter(axes, pieces, bounds)
+    painter = _Painter(axes, picture, curves)
     painter.draw(curves[0].f, "y" if len(curves) > 1 else f"y = {curves[0].label}", FORWARD, width=4, alpha=0.5)
+    painter.dot(curves[0].f, _where_it_jumps(curves[0].f, picture.jumps), FORWARD)
     if loss is None:
         _draw_gradients(painter, curves, grad)
     else:
@@ -88,7 +93,7 @@ def _draw_gradients(painter: _Painter, curves: list[Curve], grads: Sequence[floa
             found = _gradient_of(curve.f, value)
             # The later sign is thinner and darker, so that both show where they coincide.
             shade, thickness = (curve.colour, width + 1.6) if position == 0 else (darker(curve.colour), width)
-            painter.draw(found, f"dL/dx {curve.label}, grad = {value:+g}", shade, style, thickness, dots=True)
+            painter.draw(found, f"dL/dx {curve.label}, grad = {value:+g}", shade, style, thickness, dots=curve.jumps)
 
 
 def _draw_loss(painter: _Painter, curves: list[Curve], loss: Callable[[Tensor], Tensor]) -> None:
@@ -101,7 +106,7 @@ def _draw_loss(painter: _Painter, curves: list[Curve], loss: Callable[[Tensor], 
         )
     for width, curve in _widest_first(curves):
         whole = _gradient_of(lambda x, f=curve.f: loss(f(x)), 1.0)  # type: ignore[misc]
-        painter.draw(whole, f"dL/dx {curve.label}", curve.colour, "-", width, dots=True)
+        painter.draw(whole, f"dL/dx {curve.label}", curve.colour, "-", width, dots=curve.jumps)
 
 
 def _widest_first(curves: list[Curve]) -> list[tuple[float, Curve]]:
@@ -113,42 +118,49 @@ def _gradient_of(f: Callable[[Tensor], Tensor], grad: float) -> Callable[[Tensor
     return lambda x: gradient(f, x, grad)
 
 
-def _curve(one: Drawable, min: float | None, max: float | None, position: int) -> Curve:
+def _picture(op: str, min: float | None, max: float | None, has_rules: bool) -> Picture:
+    """Where to draw, and with which inputs behind x."""
+    if op not in OPS:
+        raise unknown_name("plot", "op", tuple(OPS), op)
+    if op != "clamp":
+        if min is not None or max is not None:
+            raise ValueError(
+                must("plot", "min and max", f"be None for {op}", (min, max), "Give a function of x instead")
+            )
+        return OPS[op].picture
+    if min is None and max is None:
+        return OPS["clamp"].picture if has_rules else Picture()
+    return picture_of(min, max)
+
+
+def _curve(one: Drawable, op: Op, picture: Picture, position: int) -> Curve:
     if isinstance(one, (str, RuleChoice)):
-        name, _, edge = one.partition("/") if isinstance(one, str) else (one, "", "")
-        how: dict[str, Any] = {"rule": name, "edge": edge or "closed"}
-        choose(CLAMP, **how)  # the errors of an unknown rule or edge, before anything is drawn
-        return Curve(str(one), lambda x: clamp(x, min, max, **how), colour(one, position))
+        return _curve_of_rule(one, op, picture, position)
     if not callable(one):
         raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
     label = "torch.clamp" if one is torch.clamp else getattr(one, "__name__", type(one).__name__)
-    f = one if min is None and max is None else lambda x: one(x, min, max)
-    return Curve(label, f, colour(label, position))
+    f = (lambda x: one(x, *picture.others)) if op.name == "clamp" and picture.others else one
+    return Curve(label, f, colour(label, position), picture.edges)
 
 
-def _points(min: float | None, max: float | None) -> tuple[list[Tensor], Tensor]:
-    """The x to draw at: open pieces between the bounds, because a gradient may jump there, and the bounds themselves."""
-    edges = [bound for bound in (min, max) if bound is not None]
-    if not edges:
-        return [torch.linspace(-2.0, 2.0, 801, dtype=torch.float64)], torch.empty(0, dtype=torch.float64)
-    span = (max - min) if min is not None and max is not None and max > min else 2.0
-    stops = [edges[0] - span / 2, *edges, edges[-1] + span / 2]
-    pieces = [torch.linspace(a, b, 201, dtype=torch.float64) for a, b in pairwise(stops) if b > a]
-    inner = 1e-9 * span  # just off the bound
-    return [piece.clamp(piece[0] + inner, piece[-1] - inner) for piece in pieces], torch.tensor(
-        edges, dtype=torch.float64
-    )
+def _curve_of_rule(one: str | RuleChoice, op: Op, picture: Picture, position: int) -> Curve:
+    name, _, edge = one.partition("/") if isinstance(one, str) else (one, "", "")
+    asked = next((e for e in op.edges if str(e) == edge), edge or op.default_edge)
+    call = choose(op, name, asked)  # the errors of an unknown rule or edge, before anything is drawn
+    how: dict[str, Any] = {"rule": name} if len(op.rules) > 1 else {}
+    if op.edges:
+        how["edge"] = asked
+    inputs = picture.of or (lambda x: (x, *picture.others))
+    jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
+    return Curve(str(one), lambda x: op.public(*inputs(x), **how), colour(one, position), jumps)
 
 
 class _Painter:
-    """Draws a function piece by piece, so that a jump is not a slope, and its values at the bounds as dots."""
+    """Draws a function piece by piece, so that a jump is not a slope, and its values at the jumps as dots."""
 
-    def __init__(self, axes: Any, pieces: Iterable[Tensor], bounds: Tensor) -> None:
+    def __init__(self, axes: Any, picture: Picture, curves: Iterable[Curve]) -> None:
         self.axes = axes
-        gap = torch.full((1,), torch.nan, dtype=torch.float64)
-        self.pieces = list(pieces)
-        self.x = torch.cat([part for piece in self.pieces for part in (piece, gap)])[:-1]
-        self.bounds = bounds
+        self.pieces = _pieces(picture, {jump for curve in curves for jump in curve.jumps})
 
     def draw(
         self,
@@ -159,23 +171,48 @@ class _Painter:
         width: float = 1.6,
         *,
         alpha: float = 1.0,
-        dots: bool = False,
+        dots: tuple[float, ...] = (),
     ) -> None:
-        gap = torch.full((1,), torch.nan, dtype=torch.float64)
-        values = torch.cat([part for piece in self.pieces for part in (f(piece).detach(), gap)])[:-1]
-        self.axes.plot(self.x.numpy(), values.numpy(), style, color=colour, linewidth=width, alpha=alpha, label=label)
-        if dots and len(self.bounds):
-            face = colour if style == "-" else "white"
-            at_bounds = f(self.bounds).detach().numpy()
-            self.axes.plot(
-                self.bounds.numpy(),
-                at_bounds,
-                "o",
-                color=colour,
-                markerfacecolor=face,
-                markersize=5,
-                label="_at the bounds",
-            )
+        x, y = _joined(self.pieces, [f(piece).detach() for piece in self.pieces])
+        look = {"color": colour, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
+        self.axes.plot(x.numpy(), y.numpy(), style, label=label, **look)
+        self.dot(f, dots, colour, hollow=style != "-")
+
+    def dot(self, f: Callable[[Tensor], Tensor], at: tuple[float, ...], colour: str, hollow: bool = False) -> None:
+        """Hollow ones are smaller, so that a full one below shows its rim."""
+        if at:
+            x = torch.tensor(at, dtype=torch.float64)
+            y = f(x).detach().numpy()
+            look = {"markerfacecolor": "white", "markersize": 4} if hollow else {"markersize": 6.5}
+            self.axes.plot(x.numpy(), y, "o", color=colour, label="_at the jumps", **look)
+
+
+def _pieces(picture: Picture, jumps: Iterable[float]) -> list[Tensor]:
+    """The x to draw at: open pieces between the jumps, just off them."""
+    inner = {jump for jump in (*picture.edges, *picture.jumps, *jumps) if picture.low < jump < picture.high}
+    off = _OFF * (picture.high - picture.low)
+    starts = [picture.low, *(jump + off for jump in sorted(inner))]
+    ends = [*(jump - off for jump in sorted(inner)), picture.high]
+    points = max(201, 801 // len(starts))
+    return [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
+
+
+def _joined(pieces: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """One line, with a gap between two pieces where the value jumps."""
+    gap = torch.full((1,), torch.nan, dtype=torch.float64)
+    x, y = [pieces[0]], [values[0]]
+    for piece, value in zip(pieces[1:], values[1:], strict=True):
+        if (value[0] - y[-1][-1]).abs() > _JUMP:
+            x.append(gap)
+            y.append(gap)
+        x.append(piece)
+        y.append(value)
+    return torch.cat(x), torch.cat(y)
+
+
+def _where_it_jumps(f: Callable[[Tensor], Tensor], at: tuple[float, ...]) -> tuple[float, ...]:
+    x = torch.tensor(at, dtype=torch.float64)
+    return tuple(x[(f(x + _OFF) - f(x - _OFF)).abs() > _JUMP].tolist())
 
 
 def _axes() -> Axes:

@@ -3,7 +3,7 @@
 On CPU every ATen kernel that touches a bool costs several copies, and a float kernel about one. So these use float kernels that
 compare inside: threshold_backward(g, p, t) is 0 where p <= t, and g elsewhere, also where p is NaN. (hardtanh_backward would do both
 bounds at once, but where x is NaN it gives 0 in its vector loop and g in the remainder.)
-Equal to the formulas on every (x, grad) except that subnormal grads may pass.
+Equal to the formulas on every (x, grad), except that subnormal grads may pass where the processor was told to flush them to zero.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from . import Kernel, Residual, register
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_out = torch.ops.aten.threshold_backward.grad_input
 
-# The largest product that counts as "points outward". A normal number, so that flushing subnormals to zero changes nothing;
-# float16 is computed in float32, where its smallest subnormal is normal.
-_OUTWARD = {
-    torch.float16: -(2.0**-24),
-    torch.bfloat16: -torch.finfo(torch.bfloat16).tiny,
-    torch.float32: -torch.finfo(torch.float32).tiny,
-    torch.float64: -torch.finfo(torch.float64).tiny,
-}
 _SMALLEST = {  # subnormal
     torch.float16: 2.0**-24,
     torch.bfloat16: 2.0**-133,
     torch.float32: 2.0**-149,
     torch.float64: 2.0**-1074,
 }
+# What still counts as a number where subnormals are flushed to zero. float16 is computed in float32, where all of its numbers are normal.
+_SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST} | {torch.float16: 2.0**-24}
 _one_step = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
 def _flushes_subnormals() -> bool:
     """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor."""
     return _SMALLEST[torch.float64] * 1.0 == 0
+
+
+def _outward(dtype: torch.dtype) -> float:
+    """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
+    return -(_SMALLEST_NORMAL if _flushes_subnormals() else _SMALLEST)[dtype]
 
 
 @lru_cache(maxsize=1024)
@@ -95,7 +94,7 @@ def _inward(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     x, low, high = residual
     outward = torch.clamp(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
-    return _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward), None, None
+    return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward), None, None
 
 
 def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
@@ -103,7 +102,7 @@ def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     x, low, high = residual
     if low == 0 and high is None:  # relu: x - y is min(x, 0)
         outward = torch.clamp_max(x, 0.0).sign_().mul_(grad)
-        grad_x = _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward)
+        grad_x = _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
     else:
         grad_x, _, _ = _inward(grad, residual, call)
     for bound in _bounds(low, high, x.dtype):
@@ -117,7 +116,7 @@ def _inward_of_tensors(grad: Tensor, residual: Residual, call: Call) -> Gradient
     x, low, high = residual
     outward = call.op.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
-    grad_x = _threshold_backward_out(grad, outward, _OUTWARD[x.dtype], grad_input=outward)
+    grad_x = _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
     return grad_x.sum_to_size(x.shape), None, None
 
 
@@ -132,7 +131,7 @@ def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
 
 def _numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     x, low, high = inputs
-    return x.dtype in _OUTWARD and not isinstance(low, Tensor) and not isinstance(high, Tensor)
+    return x.dtype in _SMALLEST and not isinstance(low, Tensor) and not isinstance(high, Tensor)
 
 
 def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
@@ -146,7 +145,7 @@ def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
 def _tensors_of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """Tensor bounds that ask for no gradient and do not change the dtype of the result."""
     x = inputs[0]
-    if wants[1] or wants[2] or x.dtype not in _OUTWARD:
+    if wants[1] or wants[2] or x.dtype not in _SMALLEST:
         return False
     return all(bound.dtype == x.dtype for bound in inputs[1:] if isinstance(bound, Tensor))
 

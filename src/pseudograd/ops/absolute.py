@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import engine
 from ..checks import check_tensor
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
 from .samples import values
 
 EDGES = (0, 1, -1)
@@ -72,5 +72,6 @@ ABS = register(
         default_edge=0,
         public=abs,
         samples=_samples,
+        picture=Picture(edges=(0.0,)),
     )
 )

@@ -18,7 +18,7 @@ from torch.nn import functional
 from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
 from ..errors import must
-from ..rule import Call, Op, RuleLike, chosen, register
+from ..rule import Call, Op, Picture, RuleLike, chosen, register
 from .bound_rules import EDGES, RULES, Bound, adapted
 from .bound_samples import numbers, samples_of
 
@@ -323,7 +323,15 @@ def hardtanh(
     return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 
 
-def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], **rest: Any) -> Op:
+def _op(
+    name: str,
+    forward: Callable[..., Tensor],
+    public: Callable[..., Tensor],
+    low: float | None,
+    high: float | None,
+    **rest: Any,
+) -> Op:
+    """A member of the family; `low` and `high` are the bounds it is drawn with."""
     inputs = ("x", "min", "max")
     return register(
         Op(
@@ -336,19 +344,29 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             takes_maximize=True,
             adapt=adapted,
             public=public,
+            picture=picture_of(low, high),
             **rest,
         )
     )
 
 
+def picture_of(low: float | None, high: float | None) -> Picture:
+    """Of a clamp to these bounds: the range, and half of it to both sides."""
+    edges = tuple(bound for bound in (low, high) if bound is not None)
+    margin = (edges[-1] - edges[0]) / 2 or 1.0
+    return Picture((low, high), edges, low=edges[0] - margin, high=edges[-1] + margin)
+
+
 _CLAMP_DEFAULTS = {"default_rule": "inward", "default_edge": "closed"}
 _RELU_DEFAULTS = {"default_rule": "zero", "default_edge": "open"}
 
-CLAMP = _op("clamp", torch.clamp, clamp, samples=samples_of(low=True, high=True), **_CLAMP_DEFAULTS)
+CLAMP = _op("clamp", torch.clamp, clamp, -1.0, 1.0, samples=samples_of(low=True, high=True), **_CLAMP_DEFAULTS)
 LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,
     lambda x, min, max, **how: lower_bound(x, min, **how),
+    -1.0,
+    None,
     samples=samples_of(low=True, high=False),
     **_CLAMP_DEFAULTS,
 )
@@ -356,6 +374,8 @@ UPPER_BOUND = _op(
     "upper_bound",
     torch.clamp,
     lambda x, min, max, **how: upper_bound(x, max, **how),
+    None,
+    1.0,
     samples=samples_of(low=False, high=True),
     **_CLAMP_DEFAULTS,
 )
@@ -363,6 +383,8 @@ RELU = _op(
     "relu",
     lambda x, min, max: torch.relu(x),
     lambda x, min, max, **how: relu(x, **how),
+    0.0,
+    None,
     samples=lambda: [numbers("relu", 0.0, None)],
     **_RELU_DEFAULTS,
 )
@@ -370,6 +392,8 @@ RELU6 = _op(
     "relu6",
     lambda x, min, max: functional.relu6(x),
     lambda x, min, max, **how: relu6(x, **how),
+    0.0,
+    6.0,
     samples=lambda: [numbers("relu6", 0.0, 6.0)],
     **_RELU_DEFAULTS,
 )
@@ -377,6 +401,8 @@ HARDTANH = _op(
     "hardtanh",
     functional.hardtanh,
     hardtanh,
+    -1.0,
+    1.0,
     samples=lambda: [numbers("hardtanh", -1.0, 1.0), numbers("from zero", 0.0, 1.0), numbers("one point", 0.5, 0.5)],
     **_RELU_DEFAULTS,
 )

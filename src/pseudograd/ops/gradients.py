@@ -12,7 +12,7 @@ from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
 from .formulas import alias, nothing_of
 from .samples import values
 
@@ -123,6 +123,7 @@ def _op(name: str, public: Callable[..., Tensor], argument: str, numbers: tuple[
             default_rule=rule.name,
             public=public,
             samples=_samples(*numbers),
+            picture=Picture(others=numbers[:1]),
         )
     )
 

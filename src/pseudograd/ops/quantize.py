@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device, check_tensor, is_number
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from . import bound_rules
 from .formulas import widened
 from .samples import values
@@ -38,8 +38,8 @@ def fake_quantize(
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
 
     Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
-        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite; infinities go to the ends of the
-        grid and NaN stays NaN.
+        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite (and |x / scale| < 2^63
+        on torch 2.8); infinities go to the ends of the grid and NaN stays NaN.
     Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
         does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
@@ -63,20 +63,24 @@ def fake_quantize(
     Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
     """
     call = chosen(FAKE_QUANTIZE, rule, edge, maximize)
-    _check(x, quant_min, quant_max)
+    _check(x, quant_min, quant_max, axis)
     scale = _fitted("scale", scale, x, axis)
     zero_point = _fitted("zero_point", zero_point, x, axis)
     if is_number(scale) and not 0 < scale < torch.inf:
         raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
+    if isinstance(zero_point, float):
+        if not abs(zero_point) < torch.inf:
+            raise ValueError(must("fake_quantize", "zero_point", "be finite", zero_point))
+        zero_point = round(zero_point)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
 
-def _check(x: Tensor, quant_min: int, quant_max: int) -> None:
+def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
     check_tensor("fake_quantize", "x", x)
     if not x.is_floating_point():
         remedy = "Integers are quantised already; call .float() first"
         raise TypeError(must("fake_quantize", "x", "be floating point", x.dtype, remedy))
-    for name, value in (("quant_min", quant_min), ("quant_max", quant_max)):
+    for name, value in (("quant_min", quant_min), ("quant_max", quant_max), ("axis", 0 if axis is None else axis)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(must("fake_quantize", name, "be an integer", value))
     if quant_min >= quant_max:
@@ -86,7 +90,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int) -> None:
 def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
-        if isinstance(value, bool) or not is_number(value) or value != value:
+        if isinstance(value, bool) or not is_number(value):
             raise TypeError(must("fake_quantize", name, "be a number or a tensor", value))
         return value
     check_tensor("fake_quantize", name, value)
@@ -94,7 +98,9 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     if axis is not None and value.dim() == 1:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
-        if value.shape[0] not in (1, x.shape[axis]):
+        own, other = value.shape[0], x.shape[axis]
+        # Two comparisons: `in` would compare the symbols of a compiler with dynamic shapes by identity.
+        if own != 1 and own != other:
             size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
             raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
         after = x.dim() - 1 - axis % x.dim()
@@ -205,5 +211,6 @@ FAKE_QUANTIZE = register(
         adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
         public=fake_quantize,
         samples=_samples,
+        picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),
     )
 )

@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
-from ..rule import Gradients, Op, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
 from .formulas import alias
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
@@ -168,5 +168,6 @@ REPLACE_GRAD = register(
         default_rule="replace",
         public=replace_grad,
         samples=_samples,
+        picture=Picture(of=lambda x: (torch.sign(x), torch.tanh(x)), jumps=(0.0,)),
     )
 )

@@ -13,7 +13,7 @@ from .. import engine
 from ..checks import check_tensor
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from .formulas import adapted, nothing_of
 from .samples import values
 
@@ -55,7 +55,7 @@ RULES = {
 
 @engine.unscriptable
 def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tensor:
-    """Round `x` to the nearest even number; let the gradient pass as if nothing had been rounded.
+    """Round `x` to the nearest whole number, halves to the even one; let the gradient pass as if nothing had been rounded.
 
     Forward:  y = torch.round(x, decimals=decimals), bit for bit.
     Backward: grad_x = grad with "identity", a pseudo-gradient; 0 with "zero", the true one. Saves nothing. Linear in grad.
@@ -156,7 +156,13 @@ def _samples(*others: int) -> Callable[[], Iterator[Sample]]:
     return samples
 
 
-def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], *others: int) -> Op:
+def _op(
+    name: str,
+    forward: Callable[..., Tensor],
+    public: Callable[..., Tensor],
+    *others: int,
+    jumps: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0),
+) -> Op:
     return register(
         Op(
             name=name,
@@ -168,6 +174,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             adapt=adapted,
             public=public,
             samples=_samples(*others),
+            picture=Picture(others, jumps=jumps, low=-2.25, high=2.25),
         )
     )
 
@@ -177,7 +184,8 @@ ROUND = _op(
     lambda x, decimals: torch.round(x, decimals=decimals) if decimals else torch.round(x),
     lambda x, decimals, **how: round(x, decimals=decimals, **how),
     0,
+    jumps=(-1.5, -0.5, 0.5, 1.5),
 )
 FLOOR = _op("floor", torch.floor, floor)
 CEIL = _op("ceil", torch.ceil, ceil)
-TRUNC = _op("trunc", torch.trunc, trunc)
+TRUNC = _op("trunc", torch.trunc, trunc, jumps=(-2.0, -1.0, 1.0, 2.0))

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
-from ..rule import Function, Gradients, Op, Rule, RuleLike, Sample, chosen, register
+from ..rule import Function, Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from .formulas import adapted, nothing_of, widened
 from .samples import values
 
@@ -121,6 +121,7 @@ RULES = {
             source="binarized neural networks (Hubara et al., 2016)",
             also_called="clipped straight-through, larq SteSign, rectangular surrogate",
             translates=("clipped_ste", "ste_sign", "rectangular", "rect", "boxcar", "hardtanh"),
+            jumps=lambda scale, **_: (-scale, scale),
         ),
         _surrogate(
             "triangle",
@@ -259,7 +260,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample("0 at 0", lambda dtype: (torch.linspace(-2, 2, 15).reshape(3, 5).to(dtype), 0.0))
 
 
-def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]) -> Op:
+def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], at_zero: float) -> Op:
     return register(
         Op(
             name=name,
@@ -271,9 +272,10 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
             adapt=adapted,
             public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
             samples=_samples,
+            picture=Picture(others=(at_zero,), jumps=(0.0,)),
         )
     )
 
 
-SIGN = _op("sign", _sign_forward, sign)
-HEAVISIDE = _op("heaviside", _heaviside_forward, heaviside)
+SIGN = _op("sign", _sign_forward, sign, 0.0)
+HEAVISIDE = _op("heaviside", _heaviside_forward, heaviside, 1.0)

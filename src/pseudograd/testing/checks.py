@@ -98,11 +98,9 @@ def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> 
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(row, inputs, grad)
     fused = by_backward_of_first(row, inputs, grad)
-    assert_equals_reference(
-        fused, expected[:1], inputs, grad, f"{name}, kernel", subnormals_may_pass=True, ulps=row.ulps
-    )
+    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", ulps=row.ulps)
     found = by_backward(row, inputs, grad)
-    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", subnormals_may_pass=True, ulps=row.ulps)
+    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", ulps=row.ulps)
     formula = by_backward(row, inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=row.ulps)
     assert_equals_reference(by_vjp(row, inputs, grad), expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)

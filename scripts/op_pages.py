@@ -1,0 +1,243 @@
+"""The pages docs/ops/*.md and their pictures, derived from the rule table. `generate_docs.py` writes and checks them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pseudograd as pg
+from pseudograd.rule import OPS, Op, Rule, RuleChoice
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "ops"
+COLUMNS = 4
+_EDGE_TEXT = {
+    "closed": ("grad", "torch ≤ 2.13, straight-through libraries"),
+    "open": ("0", "torch ≥ 2.14 with numbers; relu, hardtanh"),
+    "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
+    "projected": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
+}
+
+
+def slope_of_tanh(x: torch.Tensor) -> torch.Tensor:
+    """What the picture of `custom` shows."""
+    return 1 - torch.tanh(x) ** 2
+
+
+def pages() -> dict[Path, str]:
+    """The text of every page, by the path it belongs to."""
+    return {FOLDER / "README.md": _index(), **{FOLDER / f"{op.name}.md": _page(op) for op in OPS.values()}}
+
+
+def pictures() -> list[Path]:
+    return [FOLDER / f"{op.name}.svg" for op in OPS.values()]
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _index() -> str:
+    rows = ["| op | what it does | rules | edges |", "|---|---|---|---|"]
+    for op in OPS.values():
+        rules = ", ".join(f"`{name}`" for name in op.rules)
+        edges = ", ".join(f"`{edge}`" for edge in op.edges) or "–"
+        rows.append(f"| [{op.name}]({op.name}.md) | {_sentence(op)} | {rules} | {edges} |")
+    return "\n".join(
+        [
+            "# The ops",
+            "",
+            "One page for each op of the rule table: formulas, picture of the backward, tests. Written by `scripts/generate_docs.py`.",
+            "",
+            *rows,
+            "",
+            "`vector_quantize` and its losses, `clamp_`, `straight_through` and `@surrogate` are functions built on these; their",
+            "docstrings describe them. `pseudograd.nn` has the modules.",
+            "",
+        ]
+    )
+
+
+def _page(op: Op) -> str:
+    parts = [
+        f"# {op.name}",
+        _sentence(op),
+        f"```python\n{_signature(op)}\n```",
+        "## Rules",
+        _how_to_read(op),
+        _rule_table(op),
+        f"![{op.name}: forward and backward of each rule]({op.name}.svg)",
+        f"Drawn: {_drawn(op)}",
+        *_edges(op),
+        "## Tests",
+        f"```sh\npytest -k {op.name}\n```",
+        "Values, gradients against a scalar reference written apart, derivatives and transforms of every row: `tests/contract/`.",
+        f"Source: [{_source(op)}](../../{_source(op)}). All ops: [README.md](README.md).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _function(op: Op) -> Any:
+    return getattr(pg, op.name)
+
+
+def _signature(op: Op) -> str:
+    """As it is written: annotations come as strings, and need no quotes of their own."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(op))))
+    return f"pseudograd.{op.name}{text}".replace("'", '"')
+
+
+def _sentence(op: Op) -> str:
+    return (inspect.getdoc(_function(op)) or "").splitlines()[0].replace("|x|", "\\|x\\|")
+
+
+def _source(op: Op) -> str:
+    return Path(inspect.getsourcefile(_function(op)) or "").resolve().relative_to(ROOT).as_posix()
+
+
+def _how_to_read(op: Op) -> str:
+    lines = ["`grad` is dL/dy."]
+    if op.family in ("clamp", "fake_quantize"):
+        lines.append(
+            "The formula is what x gets outside the bounds; inside it gets grad, and at a bound the edge decides."
+        )
+    if op.family == "step":
+        lines.append("u = x / scale. `scale` is a width in the unit of x, `height` a factor.")
+    if len(op.rules) > 1:
+        lines.append(f"The default is `{op.default_rule}`.")
+    return " ".join(lines)
+
+
+def _rule_table(op: Op) -> str:
+    rows = ["| rule | formula | saves | linear in grad | also called | source |", "|---|---|---|---|---|---|"]
+    for rule in op.rules.values():
+        how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
+        kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
+        cells = (
+            f"`{_called(rule)}`",
+            rule.formula,
+            "x" if "x" in kept else "nothing",
+            "yes" if rule.is_linear(**how) else "no: no forward mode",
+            rule.also_called or "–",
+            rule.source,
+        )
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _called(rule: Rule) -> str:
+    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
+    return f"{rule.name}({given})" if given else rule.name
+
+
+def _drawn(op: Op) -> str:
+    picture = op.picture
+    if picture.of is not None:
+        return "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh."
+    given = [
+        f"{name}={value!r}"
+        for name, value in zip(op.inputs[1:], picture.others, strict=True)
+        if value is not None and name in inspect.signature(_function(op)).parameters
+    ]
+    edge = [f"edge={op.default_edge!r}"] if op.edges else []
+    call = ", ".join(["x", *given, *edge]).replace("'", '"')
+    missing = _missing(op)
+    left_out = f" {_listed(missing)} need two bounds." if missing else ""
+    custom = " `custom` is drawn with the slope of tanh." if "custom" in op.rules else ""
+    return f"`{op.name}({call})` under each rule.{custom}{left_out}"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
+
+
+def _missing(op: Op) -> list[str]:
+    """Rules that the drawn arguments do not suffice for."""
+    given = dict(zip(op.inputs[1:], op.picture.others, strict=False))
+    return [rule.name for rule in op.rules.values() if any(given[name] is None for name in rule.requires)]
+
+
+def _edges(op: Op) -> list[str]:
+    if not op.edges:
+        return []
+    if op.name == "abs":
+        return [
+            "## Edges",
+            "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
+        ]
+    where = "where the code is `quant_min` or `quant_max`" if op.family == "fake_quantize" else "exactly at a bound"
+    ignoring = _listed([name for name in ("identity", "inverting") if name not in _missing(op)])
+    rows = ["| edge | grad_x | as in |", "|---|---|---|"]
+    for edge in op.edges:
+        formula, same = _EDGE_TEXT[str(edge)]
+        rows.append(f"| `{edge}`{' (default)' if edge == op.default_edge else ''} | {formula} | {same} |")
+    return [
+        "## Edges",
+        f"What x gets {where}. {ignoring} ignore{'s' if ' and ' not in ignoring else ''} the edge.",
+        "\n".join(rows),
+    ]
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def draw() -> None:
+    import matplotlib
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "pseudograd", "svg.fonttype": "path", "font.size": 10}):
+        for op in OPS.values():
+            _draw(op)
+
+
+def _draw(op: Op) -> None:
+    """One panel for each rule; the same axes for all, and one legend below them."""
+    from matplotlib.figure import Figure
+
+    rules = [rule for rule in op.rules.values() if rule.name not in _missing(op)]
+    columns = 3 if len(rules) in (3, 5, 6, 9) else min(COLUMNS, len(rules))
+    rows = -(-len(rules) // columns)
+    wide = {1: 5.2, 2: 3.2}.get(columns, 2.7)
+    figure = Figure(figsize=(wide * columns, 2.4 * rows + (0.9 if columns < 3 else 0.6)), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for panel, rule in zip(panels.flat, rules, strict=False):
+        _draw_panel(op, rule, panel)
+    for panel in panels.flat[len(rules) :]:
+        panel.set_axis_off()
+    for panel in panels[:, 0]:
+        panel.set_ylabel("y and dL/dx")
+    figure.legend(handles=_legend(op), loc="outside lower center", ncols=4 if columns > 2 else 2, frameon=False)
+    figure.savefig(FOLDER / f"{op.name}.svg", metadata={"Date": None})
+
+
+def _draw_panel(op: Op, rule: Rule, panel: Any) -> None:
+    shown: Any = rule.name
+    title = _called(rule) if len(rule.parameters) == 1 else rule.name
+    if None in rule.parameters.values():
+        shown, title = pg.rules.custom(slope_of_tanh), "custom(slope of tanh)"
+    elif rule.parameters:
+        shown = RuleChoice(rule.name, tuple(rule.parameters.items()))
+    pg.plot(shown, op=op.name, ax=panel)
+    panel.get_legend().remove()
+    panel.set_title(title, fontsize=10)
+    panel.set_ylabel("")
+    panel.tick_params(labelbottom=True)
+
+
+def _legend(op: Op) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    line = {"color": "black", "linewidth": 3.2}
+    handles = [
+        Line2D([], [], color="#8a8a8a", linewidth=4, alpha=0.5, label="y"),
+        Line2D([], [], **line, label="dL/dx where dL/dy = +1"),
+        Line2D([], [], color="black", linewidth=1.6, linestyle="--", label="dL/dx where dL/dy = −1"),
+    ]
+    if op.picture.edges or op.picture.jumps:
+        handles.append(
+            Line2D([], [], color="black", marker="o", markersize=5, linestyle="", label="value at a bound or jump")
+        )
+    return handles

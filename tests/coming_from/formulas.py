@@ -1,0 +1,337 @@
+"""What other projects compute, as closed forms: value and gradients from x, the arriving g and the named arguments, in float64.
+
+Written from the formulas, not from anybody's code, and without autograd and pseudograd. Each returns (y, {name: its gradient}).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Truth = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+
+
+def _pass(g: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, g, torch.zeros_like(g))
+
+
+def _between(x: Tensor, lo: Any, hi: Any) -> Tensor:
+    y = torch.where(x < lo, torch.as_tensor(lo, dtype=x.dtype), x)
+    return torch.where(y > hi, torch.as_tensor(hi, dtype=x.dtype), y)
+
+
+# --- a clamp with two bounds ------------------------------------------------------------------------------------------
+
+
+def towards(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": _pass(g, ((x >= lo) | (g < 0)) & ((x <= hi) | (g > 0)))}
+
+
+def whole(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": g}
+
+
+def closed(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": _pass(g, (x >= lo) & (x <= hi))}
+
+
+def open_(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": _pass(g, (x > lo) & (x < hi))}
+
+
+def half(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    at = (x == lo) | (x == hi)
+    return _between(x, lo, hi), {"x": torch.where(at, g / 2, _pass(g, (x > lo) & (x < hi)))}
+
+
+def half_and_the_bound(x: Tensor, g: Tensor, b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    to_x = torch.where(x == b, g / 2, _pass(g, x > b))
+    return torch.where(x > b, x, b), {"x": to_x, "b": (g - to_x).sum()}
+
+
+def sign_outside(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": torch.where(x < lo, -1.0, torch.where(x > hi, 1.0, g))}
+
+
+def leaky_outside(x: Tensor, g: Tensor, lo: float, hi: float, eps: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": torch.where((x < lo) | (x > hi), eps * g, g)}
+
+
+def clipped_outside(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, lo, hi), {"x": torch.where((x < lo) | (x > hi), _between(g, -c, c), g)}
+
+
+def exponential_outside(x: Tensor, g: Tensor, lo: float, hi: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+    distance = torch.where(x < lo, lo - x, torch.where(x > hi, x - hi, 0.0))
+    share = torch.exp(-distance)
+    return _between(x, lo, hi), {"x": g * torch.where(share < c, c, share)}
+
+
+def inverting(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """g is an ascent direction, and the value passes as it is."""
+    return x, {"x": g * torch.where(g > 0, hi - x, x - lo) / (hi - lo)}
+
+
+def value_of_another(x: Tensor, g: Tensor, lo: float, hi: float, **_: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Value of something else (here x / 2), gradient of the closed clamp."""
+    return x / 2, closed(x, g, lo, hi)[1]
+
+
+def learned_open(x: Tensor, g: Tensor, lo: Tensor, hi: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    grads = {"x": _pass(g, (x > lo) & (x < hi)), "lo": _pass(g, x <= lo), "hi": _pass(g, x >= hi)}
+    return _between(x, lo, hi), {name: v if name == "x" else v.sum() for name, v in grads.items()}
+
+
+def learned_open_per_channel(x: Tensor, g: Tensor, lo: Tensor, hi: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    rows = [learned_open(x[c], g[c], lo[c], hi[c]) for c in range(len(x))]
+    return torch.stack([y for y, _ in rows]), {k: torch.stack([d[k] for _, d in rows]) for k in ("x", "lo", "hi")}
+
+
+# --- one bound --------------------------------------------------------------------------------------------------------
+
+
+def lower(mask: str) -> Truth:
+    def truth(x: Tensor, g: Tensor, b: float) -> tuple[Tensor, dict[str, Tensor]]:
+        masks = {"towards": (x >= b) | (g < 0), "identity": x == x, "disconnected": x >= b}
+        return _between(x, b, math.inf), {"x": _pass(g, masks[mask])}
+
+    return truth
+
+
+def upper(mask: str) -> Truth:
+    def truth(x: Tensor, g: Tensor, b: float) -> tuple[Tensor, dict[str, Tensor]]:
+        masks = {"towards": (x <= b) | (g > 0), "identity": x == x, "disconnected": x <= b}
+        return _between(x, -math.inf, b), {"x": _pass(g, masks[mask])}
+
+    return truth
+
+
+LOWER = {mask: lower(mask) for mask in ("towards", "identity", "disconnected")}
+UPPER = {mask: upper(mask) for mask in ("towards", "identity", "disconnected")}
+
+
+def squared_above(x: Tensor, g: Tensor, b: float, pedestal: float) -> tuple[Tensor, dict[str, Tensor]]:
+    y = _between(x, b, math.inf)
+    arriving = 2 * y * g
+    return y * y - pedestal, {"x": _pass(arriving, (x >= b) | (arriving < 0))}
+
+
+def redirected_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, 0.0, math.inf), {"x": _pass(g, ~((x < 0) & (g > 0)))}
+
+
+def redirected_relu6(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, 0.0, 6.0), {"x": _pass(g, ~((x < 0) & (g > 0)) & ~((x > 6) & (g < 0)))}
+
+
+def leaky_relu_gradient(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, 0.0, math.inf), {"x": torch.where(x < 0, 0.1 * g, g)}
+
+
+def whole_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, 0.0, math.inf), {"x": g}
+
+
+def open_relu(x: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _between(x, 0.0, math.inf), {"x": _pass(g, x > 0)}
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------------
+
+
+def identity_of(forward: Callable[[Tensor], Tensor]) -> Truth:
+    """Any forward, with the whole gradient."""
+    return lambda x, g, **_: (forward(x), {"x": g})
+
+
+def _even(x: Tensor) -> Tensor:
+    below = torch.floor(x)
+    rest = x - below
+    odd = torch.remainder(below, 2) == 1
+    return torch.where((rest > 0.5) | ((rest == 0.5) & odd), below + 1, below)
+
+
+ROUND = identity_of(_even)
+FLOOR = identity_of(lambda x: torch.div(x, 1, rounding_mode="floor"))
+CEIL = identity_of(lambda x: -torch.div(-x, 1, rounding_mode="floor"))
+TRUNC = identity_of(lambda x: torch.div(x, 1, rounding_mode="trunc"))
+EVEN_NUMBERS = identity_of(lambda x: 2 * _even(x / 2))
+MAX_IS_ONE = identity_of(lambda x: torch.zeros_like(x).scatter(0, x.argmax(0, keepdim=True), 1.0))
+
+
+def round_with_offset(x: Tensor, g: Tensor, offset: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _even(x - offset) + offset, {"x": g, "offset": torch.zeros_like(offset)}
+
+
+def dorefa(x: Tensor, g: Tensor, n: int) -> tuple[Tensor, dict[str, Tensor]]:
+    return _even(_between(x, 0.0, 1.0) * n) / n, {"x": _pass(g, (x >= 0) & (x <= 1))}
+
+
+# --- steps: g times a slope -------------------------------------------------------------------------------------------
+
+
+def _sign(x: Tensor, at_zero: float) -> Tensor:
+    return torch.where(x > 0, 1.0, torch.where(x < 0, -1.0, at_zero)).to(x.dtype)
+
+
+def _spike(x: Tensor, at_zero: float) -> Tensor:
+    return torch.where(x > 0, 1.0, torch.where(x < 0, 0.0, at_zero)).to(x.dtype)
+
+
+def step(slope: Callable[..., Tensor], forward: Callable[[Tensor, float], Tensor], at_zero: float) -> Truth:
+    return lambda x, g, **names: (forward(x, at_zero), {"x": g * slope(x, **names).to(g.dtype)})
+
+
+def _logistic_slope(x: Tensor, k: float) -> Tensor:
+    """k / (2 + e^kx + e^-kx): the derivative of the logistic function, another way to write it."""
+    return k / (2 + torch.exp(k * x) + torch.exp(-k * x))
+
+
+SNN = {  # spike = (x > 0)
+    "identity": step(lambda x: torch.ones_like(x), _spike, 0.0),
+    "triangular": step(lambda x, threshold: threshold * torch.where(x < 0, 1.0, -1.0), _spike, 0.0),
+    "fast_sigmoid": step(lambda x, k: 1 / (1 + k * x.abs()) ** 2, _spike, 0.0),
+    "atan": step(lambda x, a: (a / 2) / (1 + (math.pi * a * x / 2) ** 2), _spike, 0.0),
+    "heaviside": step(lambda x: torch.where(x > 0, 1.0, 0.0), _spike, 0.0),
+    "sigmoid": step(_logistic_slope, _spike, 0.0),
+    "escape": step(lambda x, k, b: k * torch.exp(-b * (x - 1).abs()), _spike, 0.0),
+    "leaky": step(lambda x, leak: torch.where(x > 0, 1.0, leak), _spike, 0.0),
+}
+
+JELLY = {  # spike = (x >= 0)
+    "sigmoid": step(lambda x, a: _logistic_slope(x, a), _spike, 1.0),
+    "atan": step(lambda x, a: (a / 2) / (1 + (math.pi / 2 * a * x) ** 2), _spike, 1.0),
+    "quadratic": step(lambda x, a: torch.where(x.abs() <= 1 / a, a - a * a * x.abs(), 0.0), _spike, 1.0),
+    "exponential": step(lambda x, a: a / 2 * torch.exp(-a * x.abs()), _spike, 1.0),
+    "erf": step(lambda x, a: a / math.sqrt(math.pi) * torch.exp(-((a * x) ** 2)), _spike, 1.0),
+    "softsign": step(lambda x, a: 1 / (2 * a * (1 / a + x.abs()) ** 2), _spike, 1.0),
+    "superspike": step(lambda x, a: a / (1 + x.abs()) ** 2, _spike, 1.0),
+    "rect": step(lambda x, a: torch.where(x.abs() <= 0.5 / a, a, 0.0), _spike, 1.0),
+}
+
+LARQ = {
+    "ste_sign": step(lambda x, c: torch.where(x.abs() <= c, 1.0, 0.0), _sign, 1.0),
+    "sign_identity": step(lambda x: torch.ones_like(x), _sign, 1.0),
+    "ternary_identity": step(lambda x: torch.ones_like(x), _sign, 0.0),
+    "ste_heaviside": step(lambda x, c: torch.where(x.abs() <= c, 1.0, 0.0), _spike, 0.0),
+    "approx_sign": step(lambda x: torch.where(x.abs() <= 1, 2 * (1 - x.abs()), 0.0), _sign, 1.0),
+    "swish_sign": step(lambda x, b: b * (2 - b * x * torch.tanh(b * x / 2)) / (1 + torch.cosh(b * x)), _sign, 1.0),
+}
+
+
+def ste_tern(x: Tensor, g: Tensor, t: float, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _sign(x, 0.0) * (x.abs() > t), {"x": _pass(g, x.abs() <= c)}
+
+
+def sign_of_clipped_gradient(x: Tensor, g: Tensor, c: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return _sign(x, 0.0), {"x": _between(g, -c, c)}
+
+
+# --- quantisers: g inside the grid, learnable scale and zero point ----------------------------------------------------
+
+
+def affine(x: Tensor, g: Tensor, s: Any, z: Any, **_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Grid of codes -4 to 3. With offset = -z: AIMET's."""
+    code = _even(x / s) + z
+    inside = (code >= -4) & (code <= 3)
+    kept = _between(code, -4.0, 3.0)
+    to_s = g * (kept - z - torch.where(inside, x / s, 0.0))
+    to_z = torch.where(inside, 0.0, -g * s)
+    return (kept - z) * s, {"x": _pass(g, inside), "s": to_s.sum(), "z": to_z.sum()}
+
+
+def affine_per_channel(x: Tensor, g: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    rows = [affine(x[c], g[c], s[c], z[c]) for c in range(len(x))]
+    return torch.stack([y for y, _ in rows]), {k: torch.stack([d[k] for _, d in rows]) for k in ("x", "s", "z")}
+
+
+def affine_with_offset(x: Tensor, g: Tensor, s: Tensor, offset: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    y, grads = affine(x, g, s, -offset)
+    return y, {"x": grads["x"], "s": grads["s"], "offset": -grads["z"]}
+
+
+def affine_scaled_gradient(
+    x: Tensor, g: Tensor, s: Tensor, z: Tensor, factor: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    y, grads = affine(x, g, s, z)
+    return y, {"x": grads["x"], "s": grads["s"] * factor, "z": grads["z"] * factor}
+
+
+def grid_code(x: Tensor, g: Tensor, s: float, z: float) -> tuple[Tensor, dict[str, Tensor]]:
+    code = _even(x / s) + z
+    return _between(code, -4.0, 3.0), {"x": _pass(g / s, (code >= -4) & (code <= 3))}
+
+
+def lsq(x: Tensor, g: Tensor, s: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Learned step size: the position x / s is clipped before it is rounded, and both ends count as outside."""
+    position = x / s
+    inside = (position > -4) & (position < 3)
+    to_s = torch.where(inside, _even(position) - position, _between(position, -4.0, 3.0))
+    return _even(_between(position, -4.0, 3.0)) * s, {"x": _pass(g, inside), "s": (g * to_s).sum()}
+
+
+# --- value of one, gradient of another --------------------------------------------------------------------------------
+
+
+def masked(x: Tensor, g: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return x, {"x": g * mask}
+
+
+def stopped_below(x: Tensor, g: Tensor, stop: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return x, {"x": _pass(g, x >= stop)}
+
+
+def blended(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return hard, {"x": g / 2}
+
+
+def gradient_to(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return hard, {"x": g}
+
+
+def gradient_clipped_to(x: Tensor, g: Tensor, hard: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return hard, {"x": _between(g, -1.0, 1.0)}
+
+
+def softmax_gradient(x: Tensor, g: Tensor, one_hot: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    e = torch.exp(x - x.max())
+    soft = e / e.sum()
+    return one_hot, {"x": soft * (g - (g * soft).sum())}
+
+
+def expected_under_noise(
+    x: Tensor, g: Tensor, u: float, f: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    return f(x + u), {"x": g * (f(x + 0.5) - f(x - 0.5))}
+
+
+def multiplied(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return x, {"x": s * g}
+
+
+def reversed_(x: Tensor, g: Tensor, s: float) -> tuple[Tensor, dict[str, Tensor]]:
+    return x, {"x": -s * g}
+
+
+def _nearest(x: Tensor, codebook: Tensor) -> Tensor:
+    return torch.stack([codebook[((codebook - one) ** 2).sum(-1).argmin()] for one in x])
+
+
+def nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    return _nearest(x, codebook), {"x": g}
+
+
+def rotated_to_nearest_code(x: Tensor, g: Tensor, codebook: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """|q| / |x| R^T g for each vector, R being the rotation in the plane of both that turns x towards its code q."""
+    q = _nearest(x, codebook)
+    rows = []
+    for one, code, arriving in zip(x, q, g, strict=True):
+        u, v = one / one.norm(), code / code.norm()
+        r = (u + v) / (u + v).norm()
+        rotation = torch.eye(len(one), dtype=x.dtype) - 2 * torch.outer(r, r) + 2 * torch.outer(v, u)
+        rows.append(code.norm() / one.norm() * (rotation.T @ arriving))
+    return q, {"x": torch.stack(rows)}

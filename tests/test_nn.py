@@ -1,0 +1,427 @@
+"""pseudograd.nn: values and gradients against the ops, what is kept and printed, and the two methods that learn a bound or a scale."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import Linear, Module, Parameter, Sequential
+
+import pseudograd as pg
+from pseudograd import nn, rules
+
+X = torch.tensor([[-9.0, -1.0, -0.5], [0.0, 0.3, 0.5], [1.0, 1.7, 6.5]])
+WEIGHTS = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 4.0, -0.25], [3.0, -1.0, -2.0]])
+BOUND = torch.tensor([-0.5, 0.25, 1.0])
+
+
+def slope_of_softsign(x: Tensor) -> Tensor:
+    return (1 + x.abs()) ** -2
+
+
+# A module, the same as a call of the op, and how it prints.
+CASES: list[tuple[Callable[[], Module], Callable[[Tensor], Tensor], str]] = [
+    (lambda: nn.Clamp(-1, 1), lambda x: pg.clamp(x, -1, 1), "Clamp(min=-1, max=1, rule='inward', edge='closed')"),
+    (
+        lambda: nn.Clamp(max=1.0, rule=rules.leaky(0.01), edge="half", maximize=True),
+        lambda x: pg.clamp(x, max=1.0, rule=rules.leaky(0.01), edge="half", maximize=True),
+        "Clamp(max=1.0, rule=leaky(slope=0.01), edge='half', maximize=True)",
+    ),
+    (
+        lambda: nn.Clamp(BOUND, 1.0, rule="sign", maximize=True),
+        lambda x: pg.clamp(x, BOUND, 1.0, rule="sign", maximize=True),
+        "Clamp(min=Tensor of shape (3,), max=1.0, rule='sign', edge='closed', maximize=True)",
+    ),
+    (
+        lambda: nn.LowerBound(BOUND, edge="projected"),
+        lambda x: pg.lower_bound(x, BOUND, edge="projected"),
+        "LowerBound(bound=Tensor of shape (3,), rule='inward', edge='projected')",
+    ),
+    (
+        lambda: nn.UpperBound(0.5, rule="zero"),
+        lambda x: pg.upper_bound(x, 0.5, rule="zero"),
+        "UpperBound(bound=0.5, rule='zero', edge='closed')",
+    ),
+    (lambda: nn.ReLU(), lambda x: pg.relu(x), "ReLU(rule='zero', edge='open')"),
+    (lambda: nn.ReLU6(rule="inward"), lambda x: pg.relu6(x, rule="inward"), "ReLU6(rule='inward', edge='open')"),
+    (
+        lambda: nn.Hardtanh(0, 0.5, edge="closed"),
+        lambda x: pg.hardtanh(x, 0, 0.5, edge="closed"),
+        "Hardtanh(min_val=0, max_val=0.5, rule='zero', edge='closed')",
+    ),
+    (lambda: nn.Round(decimals=1), lambda x: pg.round(x, decimals=1), "Round(decimals=1, rule='identity')"),
+    (lambda: nn.Floor(), lambda x: pg.floor(x), "Floor(rule='identity')"),
+    (lambda: nn.Ceil(rule="zero"), lambda x: pg.ceil(x, rule="zero"), "Ceil(rule='zero')"),
+    (lambda: nn.Trunc(), lambda x: pg.trunc(x), "Trunc(rule='identity')"),
+    (
+        lambda: nn.Sign(at_zero=1, rule=rules.custom(slope_of_softsign)),
+        lambda x: pg.sign(x, at_zero=1, rule=rules.custom(slope_of_softsign)),
+        f"Sign(at_zero=1, rule=custom(slope={__name__}.slope_of_softsign))",
+    ),
+    (
+        lambda: nn.Heaviside(rule="arctan"),
+        lambda x: pg.heaviside(x, rule="arctan"),
+        "Heaviside(at_zero=1.0, rule='arctan')",
+    ),
+    (lambda: nn.Abs(edge=-1), lambda x: pg.abs(x, edge=-1), "Abs(edge=-1)"),
+    (lambda: nn.ScaleGrad(0.25), lambda x: pg.scale_grad(x, 0.25), "ScaleGrad(scale=0.25)"),
+    (lambda: nn.ReverseGrad(2), lambda x: pg.reverse_grad(x, 2), "ReverseGrad(scale=2)"),
+    (lambda: nn.ClipGrad(0.5), lambda x: pg.clip_grad(x, 0.5), "ClipGrad(limit=0.5)"),
+    (
+        lambda: nn.FakeQuantize(0.5, 1, -4, 3, rule="inward"),
+        lambda x: pg.fake_quantize(x, 0.5, 1, -4, 3, rule="inward"),
+        "FakeQuantize(scale=0.5, zero_point=1, quant_min=-4, quant_max=3, rule='inward', edge='closed')",
+    ),
+    (
+        lambda: nn.FakeQuantize(BOUND.exp(), quant_min=-2, quant_max=1, axis=0),
+        lambda x: pg.fake_quantize(x, BOUND.exp(), quant_min=-2, quant_max=1, axis=0),
+        "FakeQuantize(scale=Tensor of shape (3,), zero_point=0, quant_min=-2, quant_max=1, axis=0, rule='zero', edge='closed')",
+    ),
+]
+NAMES = [re.sub(r"\W+", "-", text)[:40] for *_, text in CASES]
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: Tensor = X) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    f(leaf).backward(WEIGHTS.to(x.dtype))
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.parametrize(("make", "op", "text"), CASES, ids=NAMES)
+def test_a_module_is_its_op_with_the_options_fixed(make: Any, op: Any, text: str) -> None:
+    module = make()
+    assert torch.equal(module(X), op(X))
+    assert torch.equal(gradient(module), gradient(op))
+    assert str(module) == text
+    assert torch.equal(gradient(module.eval()), gradient(op))  # nothing differs between train and eval
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(("make", "op", "text"), CASES, ids=NAMES)
+def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any) -> None:
+    module = make()
+    twin = how(module)
+    assert torch.equal(gradient(twin), gradient(op))
+    assert str(twin) == text
+    for own, other in zip(module.state_dict().values(), twin.state_dict().values(), strict=True):
+        assert torch.equal(own, other)
+        assert own.data_ptr() != other.data_ptr()
+
+
+@pytest.mark.parametrize("name", nn.__all__)
+def test_options_are_those_of_the_op(name: str) -> None:
+    if name == "VectorQuantize":  # makes its codebook itself
+        return
+    op = getattr(pg, {"ReLU": "relu", "ReLU6": "relu6"}.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    of_op = dict(inspect.signature(op).parameters)
+    of_op.pop("x")
+    of_module = dict(inspect.signature(getattr(nn, name)).parameters)
+    of_module.pop("use_grad_scaling", None)
+    assert [(p.name, p.default, p.kind) for p in of_module.values()] == [
+        (p.name, p.default, p.kind) for p in of_op.values()
+    ]
+
+
+def test_docstrings_have_their_parts_in_order() -> None:
+    for name in nn.__all__:
+        text = inspect.getdoc(getattr(nn, name)) or ""
+        parts = re.findall(r"^(Args|Shape|Example|Source):", text, re.MULTILINE)
+        assert parts == ["Args", "Shape", "Example", "Source"], name
+        arguments = text[text.index("Args:") : text.index("Shape:")]
+        assert all(re.search(rf"\b{p}\b", arguments) for p in inspect.signature(getattr(nn, name)).parameters), name
+    assert nn.__all__ == sorted(nn.__all__)
+    assert set(nn.__all__) == {
+        key for key, v in vars(nn).items() if inspect.isclass(v) and v.__module__ == nn.__name__
+    } - {"_OfAnOp"}
+
+
+# --- numbers, buffers, parameters -------------------------------------------------------------------------------------
+
+
+def test_numbers_are_attributes_tensors_are_buffers_parameters_are_learned() -> None:
+    module = nn.Clamp(BOUND, Parameter(torch.tensor([2.0, 3.0, 4.0])))
+    assert dict(module.named_buffers()).keys() == {"min"}
+    assert dict(module.named_parameters()).keys() == {"max"}
+    assert nn.Clamp(-1, 1).state_dict() == {}
+    assert str(module) == ("Clamp(min=Tensor of shape (3,), max=Parameter of shape (3,), rule='inward', edge='closed')")
+    leaf = X.clone().requires_grad_()
+    module(leaf).backward(WEIGHTS)
+    assert torch.equal(module.max.grad, torch.tensor([0.0, 0.0, -2.0]))  # only 6.5 lies above its bound
+
+
+def test_state_dict_round_trip() -> None:
+    def model(fill: float) -> Sequential:
+        torch.manual_seed(int(fill))
+        return Sequential(
+            nn.Clamp(torch.full((3,), -fill), Parameter(torch.full((3,), fill))),
+            nn.FakeQuantize(Parameter(torch.tensor(fill / 8)), quant_min=-4, quant_max=3),
+            nn.Round(),
+            nn.VectorQuantize(4, 3),
+        )
+
+    source, target = model(1.0), model(2.0)
+    assert list(source.state_dict()) == ["0.max", "0.min", "1.scale", "3.codebook"]
+    saved = io.BytesIO()
+    torch.save(source.state_dict(), saved)
+    saved.seek(0)
+    assert not torch.equal(source(X)[0], target(X)[0])
+    target.load_state_dict(torch.load(saved, weights_only=True), strict=True)
+    assert torch.equal(source(X)[0], target(X)[0])
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: \"max\""):
+        nn.Clamp(-1, 1).load_state_dict({"max": torch.tensor(1.0)}, strict=True)
+
+
+def test_to_another_dtype_takes_the_bounds_along() -> None:
+    module = nn.Clamp(BOUND.clone(), Parameter(torch.tensor(2.0))).to(torch.float64)
+    assert module.min.dtype is module.max.dtype is module(X.double()).dtype is torch.float64
+    assert torch.equal(gradient(module, X.double()), gradient(lambda x: pg.clamp(x, BOUND.double(), 2.0), X.double()))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda: nn.Clamp(), ValueError, "clamp: one of min and max must be given, got None for both."),
+        (lambda: nn.Clamp(1, -1), ValueError, "clamp: min must not exceed max, got min=1 and max=-1."),
+        (lambda: nn.Clamp(0, rule="elastic"), ValueError, "clamp: rule must be one that works with a single bound"),
+        (lambda: nn.Clamp(0, 1, rule="ste"), ValueError, "'ste' is 'identity' here."),
+        (lambda: nn.Clamp(0, 1, edge="shut"), ValueError, "clamp: edge must be one of"),
+        (lambda: nn.Clamp(0, 1, maximize=1), TypeError, "clamp: maximize must be True or False, got 1."),
+        (
+            lambda: nn.Clamp(0, torch.ones((), requires_grad=True)),
+            TypeError,
+            "Clamp: max must not require grad, got a Tensor of torch.float32 and shape (). Wrap it in torch.nn.Parameter",
+        ),
+        (lambda: nn.LowerBound(None), ValueError, "lower_bound: bound must"),
+        (lambda: nn.UpperBound("1"), TypeError, "upper_bound: bound must be a number, a tensor or None, got '1'."),
+        (lambda: nn.ReLU(rule="inverting"), ValueError, "relu: rule must be one that works with a single bound"),
+        (lambda: nn.Hardtanh(BOUND), TypeError, "hardtanh: min_val must be a number"),
+        (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),
+        (lambda: nn.Sign(rule="windw"), ValueError, "Did you mean 'window'?"),
+        (lambda: nn.Heaviside(at_zero=float("nan")), ValueError, "heaviside: at_zero must be finite, got nan."),
+        (lambda: nn.Abs(edge=2), ValueError, "abs: edge must be one of -1, 0, 1, got 2."),
+        (lambda: nn.ScaleGrad("1"), TypeError, "scale_grad: scale must be a number, got '1'."),
+        (lambda: nn.ClipGrad(0), ValueError, "clip_grad: limit must be above 0, got 0."),
+        (lambda: nn.FakeQuantize(0.0), ValueError, "fake_quantize: scale must be finite and above 0, got 0.0."),
+        (lambda: nn.FakeQuantize(1.0, 0, 3, 3), ValueError, "fake_quantize: quant_min must be below quant_max=3"),
+        (
+            lambda: nn.FakeQuantize(1.0, 0, -4, 0, use_grad_scaling=True),
+            ValueError,
+            "FakeQuantize: quant_max must be above 0 with use_grad_scaling, got 0.",
+        ),
+        (lambda: nn.FakeQuantize.from_tensor(X, bits=1), ValueError, "FakeQuantize: bits must be at least 2"),
+        (lambda: nn.FakeQuantize.from_tensor(X * 0), ValueError, "FakeQuantize: x must hold values other than 0"),
+        (lambda: nn.VectorQuantize(0, 3), ValueError, "VectorQuantize: codes must be an integer above 0, got 0."),
+        (lambda: nn.VectorQuantize(3, 2.0), ValueError, "VectorQuantize: dim must be an integer above 0, got 2.0."),
+        (lambda: nn.VectorQuantize(3, 2, rule="ste"), ValueError, "'ste' is 'identity' here."),
+    ],
+)
+def test_bad_options_raise_when_the_module_is_made(make: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert text in str(caught.value)
+
+
+# --- transforms -------------------------------------------------------------------------------------------------------
+
+
+class Net(Module):
+    """Several modules in one model; every number is exact in float32, whatever the order of sums."""
+
+    def __init__(self, start: float = 1.0) -> None:
+        super().__init__()
+        self.linear = Linear(3, 3, bias=False)
+        self.linear.weight.data = (torch.eye(3) + 0.25) * start
+        self.layers = Sequential(
+            nn.ScaleGrad(0.5),
+            nn.Clamp(-4.0, Parameter(torch.tensor([1.0, 2.0, 4.0]) * start), rule="zero", edge="half"),
+            nn.FakeQuantize(Parameter(torch.tensor(0.5)), quant_min=-3, quant_max=3),
+            nn.Heaviside(rule=rules.window(2.0, 0.5)),
+            nn.ReverseGrad(),
+            nn.Abs(edge=1),
+            nn.Round(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.linear(x))
+
+
+def gradients(model: Module, call: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    (call(x) * WEIGHTS).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiled_model_has_the_same_gradients(dynamic: bool) -> None:
+    model, x = Net(), (X * 4).round() / 4
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    plain = gradients(model, model, x)
+    assert plain.keys() == {"linear.weight", "layers.1.max", "layers.2.scale"}
+    assert all(grad.abs().sum() > 0 for grad in plain.values())
+    for name, grad in gradients(model, compiled, x).items():
+        assert torch.equal(grad, plain[name]), name
+
+
+def test_a_learned_scale_with_scaling_compiles_for_any_size() -> None:
+    model = nn.FakeQuantize.from_tensor(X, bits=4, axis=0)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    plain = gradients(model, model, X)["scale"]
+    assert torch.allclose(gradients(model, compiled, X)["scale"], plain, rtol=1e-6)
+
+
+def test_vmap_over_stacked_modules_equals_one_after_the_other() -> None:
+    x, models = (X * 4).round() / 4, [Net(1.0), Net(2.0)]
+    parameters, buffers = stack_module_state(models)
+
+    def loss(own: Any, kept: Any, x: Tensor) -> Tensor:
+        return (functional_call(models[0], (own, kept), (x,)) * WEIGHTS).sum()
+
+    found = vmap(torch.func.grad(loss), in_dims=(0, 0, None))(parameters, buffers, x)
+    for position, model in enumerate(models):
+        for name, grad in gradients(model, model, x).items():
+            assert torch.equal(found[name][position], grad), name
+
+
+def test_script_raises_our_error_inside_a_model_too() -> None:
+    for model, name in ((nn.ReLU(), "ReLU"), (Sequential(Linear(3, 3), nn.Clamp(0, 1)), "Clamp")):
+        with pytest.raises(
+            NotImplementedError, match=f"^{name}: torch.jit.script must not be used, .* Use torch.compile"
+        ):
+            torch.jit.script(model)
+
+
+# --- methods that learn a bound, a scale, a codebook ------------------------------------------------------------------
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    datasets = pytest.importorskip("sklearn.datasets")
+    x, y = datasets.load_digits(return_X_y=True)
+    return torch.tensor(x[:512] / 16, dtype=torch.float64), torch.tensor(y[:512])
+
+
+def test_pact_learns_its_bound_on_digits() -> None:
+    """A learned clipping of activations, Choi et al. (2018): clamp(x, 0, alpha), whose gradient goes to alpha above it."""
+    x, y = digits()
+    alpha = Parameter(torch.tensor(0.25, dtype=torch.float64))
+    pact = nn.Clamp(0.0, alpha, rule="zero", edge="open")
+    model = Sequential(Linear(64, 32, dtype=torch.float64), pact, Linear(32, 10, dtype=torch.float64))
+
+    def loss() -> Tensor:
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    start = loss()
+    start.backward()
+    with torch.no_grad():
+        step = 1e-6
+        alpha += step
+        up = loss()
+        alpha -= 2 * step
+        down = loss()
+        alpha += step
+    assert alpha.grad is not None
+    assert alpha.grad.item() == pytest.approx(((up - down) / (2 * step)).item(), rel=1e-5)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    assert loss().item() < 0.25 * start.item()
+    assert alpha.item() > 1.0  # it started at 0.25, too low to carry the features
+
+
+def test_lsq_starts_and_scales_its_gradient_as_the_paper_says() -> None:
+    """Esser et al. (2020), section 2: s0 = 2 mean|v| / sqrt(Q_P), g = 1 / sqrt(N Q_P)."""
+    layer = nn.FakeQuantize.from_tensor(X, bits=3)
+    assert (layer.quant_min, layer.quant_max) == (-4, 3)
+    scale = 2 * sum(abs(v) for v in X.flatten().tolist()) / 9 / 3**0.5
+    assert layer.scale.item() == pytest.approx(scale, rel=1e-6)
+    layer(X).backward(WEIGHTS)
+    expected = 0.0
+    for v, weight in zip(X.flatten().tolist(), WEIGHTS.flatten().tolist(), strict=True):
+        code = round(v / scale)
+        expected += weight * (-4 if code < -4 else 3 if code > 3 else code - v / scale)
+    assert layer.scale.grad.item() == pytest.approx(expected / (9 * 3) ** 0.5, rel=1e-4)
+    unscaled = nn.FakeQuantize.from_tensor(X, bits=3, use_grad_scaling=False)
+    unscaled(X).backward(WEIGHTS)
+    assert unscaled.scale.grad.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_scale_per_channel_and_unsigned() -> None:
+    layer = nn.FakeQuantize.from_tensor(X, bits=2, signed=False, axis=-1)
+    assert (layer.quant_min, layer.quant_max) == (0, 3)
+    assert torch.allclose(layer.scale, 2 * X.abs().mean(dim=0) / 3**0.5)
+    layer(X).backward(WEIGHTS)
+    other = layer.scale.detach().clone().requires_grad_()
+    pg.fake_quantize(X, other, 0, 0, 3, axis=-1).backward(WEIGHTS)
+    assert torch.allclose(layer.scale.grad, other.grad * 27**-0.5)
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_channels_need_not_come_first_or_last(axis: int) -> None:
+    x = torch.linspace(-2, 2, 30).reshape(2, 3, 5)
+    layer = nn.FakeQuantize(BOUND.exp(), quant_min=-2, quant_max=1, axis=axis)
+    for channel in range(3):
+        assert torch.equal(layer(x)[:, channel], pg.fake_quantize(x[:, channel], BOUND.exp()[channel], 0, -2, 1))
+
+
+def test_use_grad_scaling_reaches_a_learned_zero_point_as_in_torch() -> None:
+    grads = []
+    for scaled in (False, True):
+        zero_point = Parameter(torch.tensor(1.0))
+        nn.FakeQuantize(0.5, zero_point, -4, 3, use_grad_scaling=scaled)(X).backward(WEIGHTS)
+        grads.append(zero_point.grad.item())
+    assert grads[0] != 0
+    assert grads[1] == pytest.approx(grads[0] * 27**-0.5)
+
+
+def test_lsq_learns_its_step_on_digits() -> None:
+    """Two-bit weights; the scale starts at a tenth of LSQ's start, is kept above 0 by `optim.project`, and grows."""
+    x, y = digits()
+    linear = Linear(64, 10, dtype=torch.float64)
+    layer = nn.FakeQuantize.from_tensor(linear.weight, bits=2)
+    layer.scale.data *= 0.1
+    started, losses = layer.scale.item(), []
+    optimizer = torch.optim.Adam([*linear.parameters(), layer.scale], lr=0.01)
+    pg.optim.project(optimizer, {layer.scale: (1e-3, None)})
+    for _ in range(150):
+        loss = torch.nn.functional.cross_entropy(x @ layer(linear.weight).T + linear.bias, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.25 * losses[0]
+    assert layer.scale.item() > 2 * started
+
+
+@pytest.mark.parametrize("rule", ["identity", "rotation"])
+def test_vector_quantize_owns_a_codebook_that_the_codebook_loss_teaches(rule: str) -> None:
+    layer = nn.VectorQuantize(4, 3, rule=rule)
+    assert str(layer) == f"VectorQuantize(codebook=Parameter of shape (4, 3), rule={rule!r})"
+    assert layer.codebook.abs().max() <= 0.25
+    layer.codebook.data = torch.tensor([[-9.0, -1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 6.0], [50.0, 50.0, 50.0]])
+    leaf = X.clone().requires_grad_()
+    codes, indices = layer(leaf)
+    assert indices.tolist() == [0, 1, 2]
+    assert torch.equal(codes, layer.codebook[:3])
+    codes.backward(WEIGHTS)
+    other = X.clone().requires_grad_()
+    pg.vector_quantize(other, layer.codebook, rule=rule)[0].backward(WEIGHTS)
+    assert torch.equal(leaf.grad, other.grad)
+    assert layer.codebook.grad is None
+    pg.codebook_loss(X, layer.codebook, indices).backward()
+    expected = torch.zeros(4, 3)
+    expected[:3] = 2 * (layer.codebook.detach()[:3] - X) / 9
+    assert torch.allclose(layer.codebook.grad, expected)
