@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import vector_page
 
 import pseudograd as pg
 from pseudograd.rule import OPS, Op, Rule, RuleChoice
@@ -30,11 +31,12 @@ def slope_of_tanh(x: torch.Tensor) -> torch.Tensor:
 
 def pages() -> dict[Path, str]:
     """The text of every page, by the path it belongs to."""
-    return {FOLDER / "README.md": _index(), **{FOLDER / f"{op.name}.md": _page(op) for op in OPS.values()}}
+    own = {FOLDER / "README.md": _index(), vector_page.PAGE: vector_page.text()}
+    return own | {FOLDER / f"{op.name}.md": _page(op) for op in OPS.values()}
 
 
 def pictures() -> list[Path]:
-    return [FOLDER / f"{op.name}.svg" for op in OPS.values()]
+    return [*(FOLDER / f"{op.name}.svg" for op in OPS.values()), vector_page.PICTURE]
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -54,8 +56,8 @@ def _index() -> str:
             "",
             *rows,
             "",
-            "`vector_quantize` and its losses, `clamp_`, `straight_through` and `@surrogate` are functions built on these; their",
-            "docstrings describe them. `pseudograd.nn` has the modules.",
+            "[vector_quantize](vector_quantize.md) and its losses, `clamp_`, `straight_through` and `@surrogate` are functions built on",
+            "these; their docstrings describe them. `pseudograd.nn` has the modules.",
             "",
         ]
     )
@@ -191,6 +193,7 @@ def draw() -> None:
     with matplotlib.rc_context({"svg.hashsalt": "pseudograd", "svg.fonttype": "path", "font.size": 10}):
         for op in OPS.values():
             _draw(op)
+        vector_page.draw()
 
 
 def _draw(op: Op) -> None:
