@@ -31,12 +31,12 @@ def slope_of_tanh(x: torch.Tensor) -> torch.Tensor:
 
 def pages() -> dict[Path, str]:
     """The text of every page, by the path it belongs to."""
-    own = {FOLDER / "README.md": _index(), vector_page.PAGE: vector_page.text()}
+    own = {FOLDER / "README.md": _index(), FOLDER / f"{vector_page.NAME}.md": vector_page.text()}
     return own | {FOLDER / f"{op.name}.md": _page(op) for op in OPS.values()}
 
 
 def pictures() -> list[Path]:
-    return [*(FOLDER / f"{op.name}.svg" for op in OPS.values()), vector_page.PICTURE]
+    return [FOLDER / f"{name}.svg" for name in (*OPS, vector_page.NAME)]
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def draw() -> None:
     with matplotlib.rc_context({"svg.hashsalt": "pseudograd", "svg.fonttype": "path", "font.size": 10}):
         for op in OPS.values():
             _draw(op)
-        vector_page.draw()
+        vector_page.draw(FOLDER)
 
 
 def _draw(op: Op) -> None:

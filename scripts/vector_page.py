@@ -10,9 +10,7 @@ import torch
 
 import pseudograd as pg
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "ops" / "vector_quantize.md"
-PICTURE = PAGE.with_suffix(".svg")
+NAME = "vector_quantize"
 RULES = {
     "identity": ("grad", "van den Oord, Vinyals & Kavukcuoglu (2017)"),
     "rotation": (
@@ -62,7 +60,7 @@ def text() -> str:
     )
 
 
-def draw() -> None:
+def draw(folder: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.2), layout="constrained")
@@ -71,7 +69,7 @@ def draw() -> None:
         _draw_panel(panel, rule)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(PICTURE, metadata={"Date": None})
+    figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
 
 
 def _draw_panel(panel: Any, rule: str) -> None:
