@@ -27,9 +27,7 @@ class Function:
     def __init__(self, call: Callable[..., Tensor]) -> None:
         self.call = call
         self.key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
-        while (
-            _functions.setdefault(self.key, self).call is not call
-        ):  # another one of that name, such as a second lambda
+        while _functions.setdefault(self.key, self).call is not call:  # another one of that name: a second lambda
             self.key += "'"
 
     def __eq__(self, other: object) -> bool:
@@ -46,6 +44,14 @@ class Function:
 
 
 _functions: dict[str, Function] = {}
+
+
+def function_known(call: Callable[..., Tensor]) -> Function | None:
+    """The parameter that holds this function, if one was made; for compilers, which cannot read a function's name."""
+    for known in _functions.values():
+        if known.call is call:
+            return known
+    return None
 
 
 class RuleChoice(NamedTuple):
@@ -88,7 +94,11 @@ class Rule:
     compares: bool = True
     ulps: int = 0
     registers: bool = True
+    texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", tuple((key, repr(value)) for key, value in self.parameters.items()))
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,7 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
     row = op.rules.get(name) if isinstance(name, str) else None
     if row is None:
         raise _unknown_rule(op, rule)
-    parameters: dict[str, Any] = dict(row.parameters)
+    parameters = _defaults(row)
     for key, value in given:
         if key not in parameters:
             raise TypeError(must(op.name, f"rule {name!r}", f"take {_listed(row.parameters) or 'no parameter'}", key))
@@ -215,6 +225,13 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
             raise unknown_name(op.name, "edge", op.edges, edge)
         parameters["edge"] = edge
     return Call(op, row, parameters, maximize)
+
+
+def _defaults(row: Rule) -> dict[str, Any]:
+    """The parameters of a rule. Under a compiler from text: a number that it finds in a table may become an input of the graph."""
+    if is_compiling():
+        return {key: None if text == "None" else float(text) for key, text in row.texts}
+    return dict(row.parameters)
 
 
 def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .errors import must
-from .rule import OPS, Function, RuleChoice, rule_named
+from .rule import OPS, Function, RuleChoice, function_known, rule_named
 
 
 def leaky(slope: float = 0.1) -> RuleChoice:
@@ -60,8 +61,16 @@ def gaussian(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
 def custom(slope: Callable[[Tensor], Tensor]) -> RuleChoice:
     """A step's slope: `slope(x)`, element-wise and made of torch functions, so that it can be differentiated and compiled.
 
-    A function is remembered for as long as the program runs: define it once, not in a loop.
+    A function is remembered for as long as the program runs: define it once, not in a loop, and before a function that names it is
+    compiled.
     """
+    if is_compiling():
+        known = function_known(slope)
+        if known is None:
+            raise ValueError(
+                "custom: slope must be known before it is compiled. Call rules.custom(slope) once outside."
+            )
+        return RuleChoice("custom", (("slope", known),))
     if not callable(slope):
         raise TypeError(must("custom", "slope", "be a function of x", slope))
     x = torch.linspace(-1, 1, 5)

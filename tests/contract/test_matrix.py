@@ -66,20 +66,9 @@ def _compiled_rows() -> list[Any]:
 )
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("row", _compiled_rows())
-def test_compiled(
-    row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None], request: pytest.FixtureRequest
-) -> None:
+def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     if name in FORWARD_MODE and not row.is_linear:
         pytest.skip("forward mode of a rule that reads grad: our error, shown in eager")
-    if (
-        dynamic
-        and name == "compiled autograd"
-        and row.rule.name == "leaky"
-        and torch.__version__[:5] in ("2.13.", "2.14.")
-    ):
-        # With dynamic=True a float such as the slope is an input of the graph. 2.8, 2.10 and 2.15 get this right.
-        reason = "compiled autograd on torch 2.13 and 2.14 loses an input of the graph that is a float"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=torch._dynamo.exc.Unsupported, reason=reason))
 
     def compiled_way(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         def options(g: Callable[..., Any]) -> Callable[..., Any]:

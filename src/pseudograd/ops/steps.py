@@ -21,6 +21,7 @@ from .formulas import adapted, nothing_of, widened
 from .samples import values
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
+# Constants are literals: a compiler may make an input of the graph of a float that it finds anywhere else.
 
 
 def _window(x: Tensor, scale: float, height: float) -> Tensor:
@@ -32,7 +33,7 @@ def _triangle(u: Tensor, scale: float, height: float) -> Tensor:
 
 
 def _arctan(u: Tensor, scale: float, height: float) -> Tensor:
-    turn = u * math.pi
+    turn = u * 3.141592653589793
     return (turn * turn + 1).reciprocal() * (height / scale)
 
 
@@ -49,7 +50,7 @@ def _fast_sigmoid(u: Tensor, scale: float, height: float) -> Tensor:
 
 
 def _gaussian(u: Tensor, scale: float, height: float) -> Tensor:
-    return torch.exp(u * u * -0.5) * (height / (scale * math.sqrt(2 * math.pi)))
+    return torch.exp(u * u * -0.5) * (height / (scale * 2.5066282746310002))  # sqrt(2 pi)
 
 
 def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tensor, float, float], Tensor]:
