@@ -100,19 +100,24 @@ def no_script(name: str) -> NotImplementedError:
 
 
 def _remember(
-    ctx: Any, call: Call, kernel: kernels.Kernel | None, inputs: tuple[Any, ...], kept: tuple[Any, ...]
+    ctx: Any,
+    call: Call,
+    kernel: kernels.Kernel | None,
+    inputs: tuple[Any, ...],
+    kept: tuple[Any, ...],
+    is_eager: bool = False,
 ) -> None:
     """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like.
 
     The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
     """
-    if not call.rule.registers and not _is_compiling() and type(ctx)._forward_cls is Pseudograd:
+    if is_eager and not call.registers:
         ctx.state = call, kernel, [_watched(value) for value in kept], [_form(value) for value in inputs]
         return
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
     others = [None if isinstance(value, Tensor) else value for value in kept]
     # Kept inputs tell their own form; only what is not kept needs a note. (Dynamo on torch 2.8 cannot compare tuples by `is`.)
-    due = None if not _is_compiling() and kept is inputs else [_form(value) for value in inputs]
+    due = None if is_eager and kept is inputs else [_form(value) for value in inputs]
     ctx.state = call, kernel, others, due  # one attribute: each costs 0.1 us
 
 
@@ -143,9 +148,10 @@ def _watched(value: Any) -> Any:
 
 def _recall(ctx: Any) -> list[Any]:
     call, _, others, _ = ctx.state
-    if not call.rule.registers and not ctx.saved_tensors:
+    saved = ctx.saved_tensors
+    if not saved and not call.registers:
         return [value.unchanged() if isinstance(value, _Watched) else value for value in others]
-    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
+    return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
 
 
 def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -222,12 +228,12 @@ class Pseudograd(Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
-        kernel = kernels.find(call, inputs, wants) if _are_plain(inputs) else None
+        kernel = None if _dispatch_modes() or not _are_ordinary(inputs) else kernels.find(call, inputs, wants)
         if kernel is None or kernel.forward is None:
-            _remember(ctx, call, kernel, inputs, _kept(call, inputs, wants))
+            _remember(ctx, call, kernel, inputs, _kept(call, inputs, wants), is_eager=True)
             return call.op.forward(*inputs)
         y, residual = kernel.forward(call, inputs)
-        _remember(ctx, call, kernel, inputs, residual)
+        _remember(ctx, call, kernel, inputs, residual, is_eager=True)
         return y
 
     @staticmethod
@@ -252,8 +258,11 @@ def _are_plain(values: tuple[Any, ...]) -> bool:
 
     Compiled autograd traces an eager backward, and must not see what Dynamo cannot trace.
     """
-    if _is_compiling() or _dispatch_modes() or _functorch_is_active():
-        return False
+    return not (_is_compiling() or _dispatch_modes() or _functorch_is_active()) and _are_ordinary(values)
+
+
+def _are_ordinary(values: tuple[Any, ...]) -> bool:
+    """The part that is about the tensors: `run` has asked for the rest before a forward."""
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is torch.nn.Parameter:

@@ -142,13 +142,14 @@ class Op:
 class Call:
     """An op with its rule, edge and direction fixed: what the engine runs. `spec` names it in constants that a compiler can hold."""
 
-    __slots__ = ("admitted", "is_linear", "kernels", "maximize", "op", "parameters", "rule")
+    __slots__ = ("admitted", "is_linear", "kernels", "maximize", "op", "parameters", "registers", "rule")
 
     def __init__(self, op: Op, rule: Rule, parameters: dict[str, Any], maximize: bool) -> None:
         self.op = op
         self.rule = rule
         self.parameters = parameters
         self.is_linear = rule.is_linear(**parameters)
+        self.registers = rule.registers
         self.maximize = maximize and not self.is_linear
         self.kernels: list[Any] | None = None  # those that serve this call, found when first run
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before

@@ -34,14 +34,19 @@ _SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST} | {to
 _one_step = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
+_OUTWARD = {dtype: -smallest for dtype, smallest in _SMALLEST.items()}
+_OUTWARD_OF_NORMALS = {dtype: -smallest for dtype, smallest in _SMALLEST_NORMAL.items()}
+_TINY = _SMALLEST[torch.float64]
+
+
 def _flushes_subnormals() -> bool:
     """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor."""
-    return _SMALLEST[torch.float64] * 1.0 == 0
+    return _TINY * 1.0 == 0
 
 
 def _outward(dtype: torch.dtype) -> float:
     """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
-    return -(_SMALLEST_NORMAL if _flushes_subnormals() else _SMALLEST)[dtype]
+    return (_OUTWARD if _TINY * 1.0 else _OUTWARD_OF_NORMALS)[dtype]
 
 
 @lru_cache(maxsize=1024)
