@@ -21,6 +21,7 @@ import importlib.util
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,19 @@ def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
     return call.op.forward(*inputs)
 
 
+_warned: dict[str, Any] = {}  # by label, a weak reference to the trace that it was last said in
+
+
 def _warn_of_export(label: str) -> None:
-    """Dynamo, which traces for strict=True, is told to run this and to keep the result: no warning could leave a trace."""
+    """Dynamo, which traces for strict=True, is told to run this and to keep the result: no warning could leave a trace.
+
+    Once for each trace; Dynamo on torch 2.8 resets what Python remembers of warnings.
+    """
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:
+        if _warned.get(label, lambda: None)() is context:
+            return
+        _warned[label] = weakref.ref(context)
     warnings.warn(
         f"{label}: torch.export keeps the values and drops the rule; training the exported program uses torch's own "
         "gradient. Export under torch.no_grad() for inference, or train the original.",

@@ -41,6 +41,7 @@ TESTS = [
     ["tests/contract/test_derivatives.py", "-k", "clamp- and not ascent"],
     ["tests/contract/test_compile.py", "tests/analysis", "tests/test_api.py"],
     ["tests/engine", "tests/ops/test_flush_denormal.py"],
+    ["tests/rewrite/test_context.py", "tests/rewrite/test_other_families.py"],
     ["tests/contract/test_transforms.py", "-k", "(clamp- or replace_grad-) and not ascent"],
     ["tests/contract/test_values.py", "-k", "clamp- and not ascent and not float32"],
     [
