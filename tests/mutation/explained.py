@@ -15,11 +15,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_checked",
         "len(call.admitted) > 1000 -> len(call.admitted) >= 1000",
     ): "when the memory of passed checks is emptied makes no difference to any value",
-    (
-        "engine.py",
-        "_remember",
-        "not _is_compiling() -> _is_compiling()",
-    ): "only saves time in eager mode, and works around torch 2.8 under Dynamo",
     ("engine.py", "_deliver", "grad.shape != shape -> grad.shape == shape"): BY_ITSELF,
     ("engine.py", "_deliver", "grad.dtype != dtype -> grad.dtype == dtype"): BY_ITSELF,
     (
