@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 import pseudograd as pg
 from pseudograd import engine, kernels
+from pseudograd.rule import OPS, choose
 
 
 @pytest.fixture
@@ -166,3 +167,17 @@ def test_a_parameter_is_a_plain_tensor(calls: list[str]) -> None:
     _clamp(parameter).sum().backward()
     assert calls == ["eager", "kernel"]
     assert parameter.grad.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("bounds", [(0.0, None), (None, 1.0), (0.0, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "edge"), [("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open")]
+)
+def test_a_fused_kernel_serves_one_bound_and_two(
+    rule: str, edge: str, bounds: tuple[float | None, float | None]
+) -> None:
+    """The formula would give the same values, several times slower; crossed bounds are the formula's."""
+    call = choose(OPS["clamp"], rule, edge)
+    assert kernels.find(call, (torch.zeros(3), *bounds), (True, False, False)) is not None
+    if (rule, edge) != ("inward", "closed"):
+        assert kernels.find(call, (torch.zeros(3), 1.0, 0.0), (True, False, False)) is None
