@@ -169,7 +169,7 @@ def test_a_parameter_is_a_plain_tensor(calls: list[str]) -> None:
     assert parameter.grad.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("bounds", [(0.0, None), (None, 1.0), (0.0, 1.0)], ids=str)
+@pytest.mark.parametrize("bounds", [(0.0, None), (None, 1.0), (0.0, 1.0), (0.5, 0.5)], ids=str)
 @pytest.mark.parametrize(
     ("rule", "edge"), [("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open")]
 )
