@@ -179,3 +179,21 @@ def test_compiled(family: str) -> None:
         with override(**{family: rule}):
             assert torch.equal(gradient(compiled), gradient(f))
     assert torch.equal(gradient(compiled), gradient(f))
+
+
+def test_sign_by_functorch_and_compiled() -> None:
+    """In eager it keeps x out of sight, as torch's sign saves nothing; elsewhere x has to travel as saved tensors do."""
+    x = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0])
+    expected = [0.0, 1.0, 1.0, 1.0, 0.0]
+    with pg.override(sign="window"):
+        leaf = x.clone().requires_grad_()
+        torch.sign(leaf).sum().backward()
+        assert leaf.grad is not None
+        assert leaf.grad.tolist() == expected
+        assert torch.func.grad(lambda x: torch.sign(x).sum())(x).tolist() == expected
+        assert torch.func.vmap(torch.func.grad(torch.sign))(x).tolist() == expected
+        leaf = x.clone().requires_grad_()
+        torch.compile(torch.sign, backend="aot_eager", fullgraph=True)(leaf).sum().backward()
+        assert leaf.grad is not None
+        assert leaf.grad.tolist() == expected
+    torch._dynamo.reset()
