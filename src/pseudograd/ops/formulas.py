@@ -18,6 +18,16 @@ def nothing_of(grad: Tensor) -> Tensor:
     return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
 
 
+def passed(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    """The rule "identity" of an op whose only tensor is its first input."""
+    return (grad,) + (None,) * (len(wants) - 1)
+
+
+def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    """Its rule "zero"."""
+    return (nothing_of(grad),) + (None,) * (len(wants) - 1)
+
+
 def alias(x: Tensor) -> Tensor:
     """The same storage under a new tensor. A compiler gets a copy: it refuses outputs that alias inputs, and fuses the copy away.
 

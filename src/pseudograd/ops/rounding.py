@@ -14,16 +14,8 @@ from ..checks import check_tensor
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
-from .formulas import adapted, nothing_of
+from .formulas import adapted, blocked, passed
 from .samples import values
-
-
-def _identity(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return (grad,) + (None,) * (len(wants) - 1)
-
-
-def _zero(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return (nothing_of(grad),) + (None,) * (len(wants) - 1)
 
 
 def _row(name: str, pull: Callable[..., Gradients], **rest: Any) -> Rule:
@@ -41,14 +33,14 @@ def _row(name: str, pull: Callable[..., Gradients], **rest: Any) -> Rule:
 RULES = {
     "identity": _row(
         "identity",
-        _identity,
+        passed,
         formula="grad",
         source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
         also_called="straight-through, round_ste",
         translates=("ste", "straight_through", "round_ste"),
     ),
     "zero": _row(
-        "zero", _zero, formula="0", source="the true gradient; torch.round", translates=("true", "native", "none")
+        "zero", blocked, formula="0", source="the true gradient; torch.round", translates=("true", "native", "none")
     ),
 }
 

@@ -17,7 +17,7 @@ from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
 from ..rule import Function, Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
-from .formulas import adapted, nothing_of, widened
+from .formulas import adapted, blocked, passed, widened
 from .samples import values
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
@@ -82,14 +82,6 @@ def _pull_of(slope: Callable[[Tensor, float, float], Tensor]) -> Callable[..., G
         return _times(grad, slope(widened(x), scale, height)), None
 
     return pull
-
-
-def _identity(grad: Tensor, x: None, at_zero: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return grad, None
-
-
-def _zero(grad: Tensor, x: None, at_zero: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return nothing_of(grad), None
 
 
 def _custom(grad: Tensor, x: Tensor, at_zero: None, *, y: None, wants: tuple[bool, ...], slope: Function) -> Gradients:
@@ -176,7 +168,7 @@ RULES = {
         ),
         _row(
             "identity",
-            _identity,
+            passed,
             keeps=(),
             formula="grad",
             source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
@@ -185,7 +177,7 @@ RULES = {
         ),
         _row(
             "zero",
-            _zero,
+            blocked,
             keeps=(),
             formula="0",
             source="the true gradient; torch.sign",
