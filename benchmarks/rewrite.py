@@ -3,14 +3,13 @@
     python benchmarks/rewrite.py            # the table, and which promised ratios hold
     python benchmarks/rewrite.py --check    # the same; exit status 1 if a promised ratio does not hold
 
-Every round times every route, a ratio is taken within its round, and the table shows the median over the rounds.
+Ratios are taken between timings side by side, as interleaved.py says.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import platform
 import statistics
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
+from interleaved import Taken, ratio, seconds_of
 from pseudograd.torch_facts import ERAS, installed_era
 
 Step = Callable[[], None]
@@ -112,45 +112,35 @@ def routes() -> dict[str, Context]:
     }
 
 
-def measure(step: Step, rounds: int) -> dict[str, list[float]]:
-    """Seconds a step, one entry a round; each round starts one route later."""
+def measure(step: Step, rounds: int) -> Taken:
+    """Seconds a step, one entry a round."""
     contexts = routes()
-    taken: dict[str, list[float]] = {name: [] for name in contexts}
-    names = list(contexts)
-    for name in names:
+    for context in contexts.values():
+        with context():
+            step()
+
+    def sample(name: str) -> float:
         with contexts[name]():
             step()
-    gc.collect()
-    gc.disable()
-    try:
-        for turn in range(rounds):
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
-                with contexts[name]():
-                    step()
-                    begin = time.perf_counter()
-                    step()
-                    taken[name].append(time.perf_counter() - begin)
-    finally:
-        gc.enable()
-    return taken
+            begin = time.perf_counter()
+            step()
+            return time.perf_counter() - begin
+
+    return seconds_of(contexts, sample, rounds)
 
 
-def ratio(taken: dict[str, list[float]], route: str) -> float:
-    return statistics.median(a / b for a, b in zip(taken[route], taken["plain"], strict=True))
-
-
-def table(model: str, taken: dict[str, list[float]]) -> str:
+def table(model: str, taken: Taken) -> str:
     lines = [f"{model}, one training step", f"  {'route':<24} {'milliseconds':>14} {'x plain':>10}"]
     for name, samples in taken.items():
-        lines.append(f"  {name:<24} {statistics.median(samples) * 1e3:>14.2f} {ratio(taken, name):>10.3f}")
+        over_plain = ratio(taken, name, "plain")
+        lines.append(f"  {name:<24} {statistics.median(samples) * 1e3:>14.2f} {over_plain:>10.3f}")
     return "\n".join(lines)
 
 
-def judge(results: dict[str, dict[str, list[float]]]) -> tuple[list[str], bool]:
+def judge(results: dict[str, Taken]) -> tuple[list[str], bool]:
     lines, all_hold = [], True
     for promise in PROMISES:
-        found = ratio(results[promise.model], promise.route)
+        found = ratio(results[promise.model], promise.route, "plain")
         holds = found <= promise.limit
         all_hold = all_hold and holds
         verdict = "holds" if holds else "FAILS"
@@ -181,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
             "rounds": options.rounds,
             "models": {
                 model: {
-                    name: {"milliseconds": statistics.median(samples) * 1e3, "over_plain": ratio(taken, name)}
+                    name: {"milliseconds": statistics.median(samples) * 1e3, "over_plain": ratio(taken, name, "plain")}
                     for name, samples in taken.items()
                 }
                 for model, taken in results.items()

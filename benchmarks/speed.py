@@ -4,14 +4,12 @@
     python benchmarks/speed.py --check              # the same; exit status 1 if a promised ratio does not hold
     python benchmarks/speed.py --sizes 1e5,1e6 --dtype bfloat16 --threads 4 --json speed.json
 
-Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times
-every route, a ratio is taken within its round, and the table shows the median over the rounds.
+Ratios are taken between timings side by side, as interleaved.py says.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import platform
 import statistics
@@ -25,6 +23,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from interleaved import Taken, ratio, seconds_of
 
 Route = Callable[[Tensor, float, float], Tensor]
 
@@ -99,34 +98,16 @@ def sample(route: Route, x: Tensor, bounds: tuple[float, float], grad: Tensor, c
     return (time.perf_counter() - start) / calls
 
 
-def measure(
-    size: int, dtype: torch.dtype, bounds: tuple[float, float], rounds: int, seconds: float
-) -> dict[str, list[float]]:
-    """Seconds per call, one entry a round. Each round starts one route later, so that no position is favoured."""
+def measure(size: int, dtype: torch.dtype, bounds: tuple[float, float], rounds: int, seconds: float) -> Taken:
+    """Seconds per call, one entry a round."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(size, generator=generator) * 1.5).to(dtype).requires_grad_()
     grad = torch.randn(size, generator=generator).to(dtype)
     calls = {name: calls_per_sample(route, x, bounds, grad, seconds) for name, route in ROUTES.items()}
-    taken: dict[str, list[float]] = {name: [] for name in ROUTES}
-    names = list(ROUTES)
-    gc.collect()
-    gc.disable()
-    try:
-        for turn in range(rounds):
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
-                taken[name].append(sample(ROUTES[name], x, bounds, grad, calls[name]))
-    finally:
-        gc.enable()
-    return taken
+    return seconds_of(ROUTES, lambda name: sample(ROUTES[name], x, bounds, grad, calls[name]), rounds)
 
 
-def ratio(taken: dict[str, list[float]], route: str, against: str) -> float:
-    """The median, over rounds, of the ratio within one round."""
-    return statistics.median(a / b for a, b in zip(taken[route], taken[against], strict=True))
-
-
-def table(size: int, taken: dict[str, list[float]]) -> str:
+def table(size: int, taken: Taken) -> str:
     lines = [f"{size:,} elements", f"  {'route':<12} {'microseconds':>14} {'x native':>10} {'x snippet':>10}"]
     for name, samples in taken.items():
         median = statistics.median(samples) * 1e6
@@ -135,7 +116,7 @@ def table(size: int, taken: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
-def judge(results: dict[int, dict[str, list[float]]]) -> tuple[list[str], bool]:
+def judge(results: dict[int, Taken]) -> tuple[list[str], bool]:
     """A line for each promise, and whether all that were measured hold."""
     lines, all_hold = [], True
     for promise in PROMISES:
@@ -178,7 +159,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def report(results: dict[int, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
+def report(results: dict[int, Taken], options: argparse.Namespace) -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),

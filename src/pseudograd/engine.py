@@ -112,29 +112,17 @@ def no_script(name: str) -> NotImplementedError:
 
 
 def _remember(
-    ctx: Any,
-    call: Call,
-    kernel: kernels.Kernel | None,
-    inputs: tuple[Any, ...],
-    kept: tuple[Any, ...],
-    is_eager: bool = False,
+    ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[Any, ...], is_eager: bool = False
 ) -> None:
-    """Keep what backward needs: tensors where autograd can guard them, and what each gradient must look like.
+    """Keep what backward needs: tensors where autograd can guard them.
 
     The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
     """
     if is_eager and not call.registers:
-        ctx.state = call, kernel, [_watched(value) for value in kept], [_form(value) for value in inputs]
+        ctx.state = call, kernel, [_watched(value) for value in kept]
         return
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
-    others = [None if isinstance(value, Tensor) else value for value in kept]
-    # Kept inputs tell their own form; only what is not kept needs a note. (Dynamo on torch 2.8 cannot compare tuples by `is`.)
-    due = None if is_eager and kept is inputs else [_form(value) for value in inputs]
-    ctx.state = call, kernel, others, due  # one attribute: each costs 0.1 us
-
-
-def _form(value: Any) -> tuple[Any, ...] | None:
-    return (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else None
+    ctx.state = call, kernel, [None if isinstance(value, Tensor) else value for value in kept]  # one: each costs 0.1 us
 
 
 class _Watched:
@@ -159,9 +147,9 @@ def _watched(value: Any) -> Any:
 
 
 def _recall(ctx: Any) -> list[Any]:
-    call, _, others, _ = ctx.state
+    *_, others = ctx.state
     saved = ctx.saved_tensors
-    if not saved and not call.registers:
+    if not saved:
         return [value.unchanged() if isinstance(value, _Watched) else value for value in others]
     return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
 
@@ -189,6 +177,7 @@ own = _Own()
 
 
 def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
+    """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
     if _is_compiling():
         return _formula(call, grad, inputs, wants)
     with own:
@@ -205,21 +194,6 @@ def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...
         for value in inputs
     )
     return call.pull(grad, operands, y, wants)
-
-
-def _deliver(ctx: Any, grads: Gradients, inputs: list[Any]) -> tuple[Any, ...]:
-    """The gradients as autograd wants them: none for the call itself, each other in the form of its input."""
-    out: list[Any] = [None]
-    forms = ctx.state[3] or [_form(value) for value in inputs]
-    for grad, form in zip(grads, forms, strict=True):
-        if grad is not None:
-            shape, dtype, device = form
-            if grad.shape != shape:
-                grad = grad.sum_to_size(shape)
-            if grad.dtype != dtype or grad.device != device:
-                grad = grad.to(device=device, dtype=dtype)
-        out.append(grad)
-    return tuple(out)
 
 
 def _no_forward_mode(call: Call) -> NotImplementedError:
@@ -242,23 +216,21 @@ class Pseudograd(Function):
         wants = ctx.needs_input_grad[1:]
         kernel = None if _dispatch_modes() or not _are_ordinary(inputs) else kernels.find(call, inputs, wants)
         if kernel is None or kernel.forward is None:
-            _remember(ctx, call, kernel, inputs, _kept(call, inputs, wants), is_eager=True)
+            _remember(ctx, call, kernel, _kept(call, inputs, wants), is_eager=True)
             return call.op.forward(*inputs)
         y, residual = kernel.forward(call, inputs)
-        _remember(ctx, call, kernel, inputs, residual, is_eager=True)
+        _remember(ctx, call, kernel, residual, is_eager=True)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        call, kernel, *_ = ctx.state
+        call, kernel, _ = ctx.state
         residual = _recall(ctx)
         if kernel is not None and not torch.is_grad_enabled() and _are_plain((grad,)) and not _is_batched(grad):
             return None, *kernel.fast(grad, residual, call)
         if kernel is not None and kernel.pull is not None:
-            grads = kernel.pull(grad, residual, call)
-        else:
-            grads = _pull(call, grad, residual, ctx.needs_input_grad[1:])
-        return _deliver(ctx, grads, residual)
+            return None, *kernel.pull(grad, residual, call)
+        return None, *_pull(call, grad, residual, ctx.needs_input_grad[1:])
 
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
@@ -302,14 +274,13 @@ class PseudogradFunctional(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = call_of(inputs[0]), inputs[1:]
         kept = _kept(call, values, tuple(isinstance(value, Tensor) for value in values))
-        _remember(ctx, call, None, values, kept)
+        _remember(ctx, call, None, kept)
         ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
         ctx.shape = output.shape
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        inputs = _recall(ctx)
-        return _deliver(ctx, _pull(ctx.state[0], grad, inputs, ctx.needs_input_grad[1:]), inputs)
+        return None, *_pull(ctx.state[0], grad, _recall(ctx), ctx.needs_input_grad[1:])
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Tensor:
@@ -333,13 +304,12 @@ class PseudogradCompiled(Function):
     @staticmethod
     def forward(ctx: Any, spec: tuple[Any, ...], *inputs: Any) -> Tensor:
         call = call_of(spec)
-        _remember(ctx, call, None, inputs, _kept(call, inputs, ctx.needs_input_grad[1:]))
+        _remember(ctx, call, None, _kept(call, inputs, ctx.needs_input_grad[1:]))
         return call.op.forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        inputs = _recall(ctx)
-        return _deliver(ctx, _pull(ctx.state[0], grad, inputs, ctx.needs_input_grad[1:]), inputs)
+        return None, *_pull(ctx.state[0], grad, _recall(ctx), ctx.needs_input_grad[1:])
 
 
 def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:

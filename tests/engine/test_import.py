@@ -1,6 +1,8 @@
 """Importing the package is cheap, and its parts import one another in one direction only."""
 
 import ast
+import importlib.machinery
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pseudograd
+from pseudograd import engine
 
 ROOT = Path(pseudograd.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -58,10 +61,18 @@ def test_dynamo_learns_of_us_whoever_comes_first(order: str) -> None:
 
 
 def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
-    from pseudograd.engine import _WhenDynamoArrives
+    assert engine._WhenDynamoArrives().find_spec("torch._dynamo.config") is None
+    assert engine._WhenDynamoArrives().find_spec("math") is None
 
-    assert _WhenDynamoArrives().find_spec("torch._dynamo.config") is None
-    assert _WhenDynamoArrives().find_spec("math") is None
+
+@pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
+def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What importlib found goes back to it, and its own error tells what is missing."""
+    finder = engine._WhenDynamoArrives()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert finder.find_spec("torch._dynamo") is spec
+    assert finder not in sys.meta_path
 
 
 def _imports(path: Path) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Which lowering runs in which context: the table at the head of engine.py."""
 
+import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.rule import OPS, choose
+from pseudograd.rule import OPS, Call, choose
 
 
 @pytest.fixture
@@ -169,15 +172,82 @@ def test_a_parameter_is_a_plain_tensor(calls: list[str]) -> None:
     assert parameter.grad.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("bounds", [(0.0, None), (None, 1.0), (0.0, 1.0), (0.5, 0.5)], ids=str)
-@pytest.mark.parametrize(
-    ("rule", "edge"), [("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open")]
-)
-def test_a_fused_kernel_serves_one_bound_and_two(
-    rule: str, edge: str, bounds: tuple[float | None, float | None]
-) -> None:
-    """The formula would give the same values, several times slower; crossed bounds are the formula's."""
+_ONE = torch.tensor(1.0)
+_FINITE = [(0.0, None), (None, 1.0), (0.0, 1.0), (0.5, 0.5)]
+_INFINITE = [(-math.inf, 1.0), (0.0, math.inf), (math.inf, None), (None, -math.inf)]
+_CROSSED = [(1.0, 0.0)]
+_TENSORS = [(_ONE, None), (None, _ONE), (-1.0, _ONE), (-_ONE, _ONE)]
+_PROMOTING = [(_ONE.double(), None), (None, _ONE.double()), (_ONE, _ONE.double()), (_ONE.double(), _ONE)]
+# rule, edge -> the kernel and the bounds that it serves
+_SERVED = {
+    ("zero", "closed"): ("_zero", _FINITE),
+    ("zero", "open"): ("_zero", _FINITE),
+    ("inward", "closed"): ("_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
+    ("inward", "open"): ("_inward_open", _FINITE),
+    ("sign", "closed"): ("_sign", _FINITE),
+}
+
+
+@pytest.mark.parametrize(("rule", "edge"), [(rule, edge) for rule in OPS["clamp"].rules for edge in OPS["clamp"].edges])
+def test_which_kernel_serves_which_bounds(rule: str, edge: str) -> None:
+    """Where no kernel serves, the formula gives the same values, several times slower; so only this can tell."""
     call = choose(OPS["clamp"], rule, edge)
-    assert kernels.find(call, (torch.zeros(3), *bounds), (True, False, False)) is not None
-    if (rule, edge) != ("inward", "closed"):
-        assert kernels.find(call, (torch.zeros(3), 1.0, 0.0), (True, False, False)) is None
+    name, bounds = _SERVED.get((rule, edge), ("", []))
+    for pair in [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS, *_PROMOTING]:
+        served = any(pair is other for other in bounds)
+        assert _serving(call, pair) == (name if served else None), pair
+        assert _serving(call, pair, dtype=torch.int64) is None
+        for place in (1, 2):
+            if isinstance(pair[place - 1], Tensor):
+                assert _serving(call, pair, wants=(True, place == 1, place == 2)) is None
+    if not call.is_linear:
+        assert _serving(choose(OPS["clamp"], rule, edge, maximize=True), (0.0, 1.0)) is None
+
+
+def _serving(
+    call: Call,
+    bounds: tuple[Any, Any],
+    dtype: torch.dtype = torch.float32,
+    wants: tuple[bool, ...] = (True, False, False),
+) -> str | None:
+    kernel = kernels.find(call, (torch.zeros(3, dtype=dtype), *bounds), wants)
+    return None if kernel is None else kernel.fast.__name__
+
+
+class _Watches(TorchDispatchMode):
+    """Lets every ATen call through."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Subclass(Tensor):
+    pass
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["bare", "dispatch mode"])
+@pytest.mark.parametrize("kind", [Tensor, _Subclass])
+def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
+    kind: type[Tensor], watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mode or a subclass sees torch's own op; the gradient is the same either way."""
+    ran: list[str] = []
+
+    def forward(call: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        ran.append("forward")
+        x, low, high = inputs
+        return call.op.forward(*inputs), ((x >= low) & (x <= high),)
+
+    def fast(grad: Tensor, residual: tuple[Any, ...], call: Any) -> tuple[Any, ...]:
+        ran.append("fast")
+        return torch.where(residual[0], grad, 0.0), None, None
+
+    own = kernels.Kernel("own", (("clamp", "zero"),), lambda call: True, lambda inputs, wants: True, fast, forward)
+    monkeypatch.setitem(kernels._kernels, ("clamp", "zero"), [own])
+    x = _x()
+    with _Watches() if watched else contextlib.nullcontext():
+        y = engine.run(choose(OPS["clamp"], "zero", "closed"), x.as_subclass(kind), -1.0, 1.0)
+    assert y.tolist() == [-1, 0, 1]
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 1, 0]
+    assert ran == (["forward", "fast"] if kind is Tensor and not watched else [])

@@ -1,4 +1,4 @@
-"""Small wrong versions of a source file: one comparison, sign, connective or branch changed in each."""
+"""Small wrong versions of a source file: one comparison, operator, sign, connective, branch, constant or call changed in each."""
 
 import ast
 import copy
@@ -12,9 +12,21 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
 }
-CONNECTIVES: dict[type, type] = {ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+}
 WHERE = {"where"}
+NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that change no value
 
 
 class Mutant(NamedTuple):
@@ -40,7 +52,10 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a file, in the order of its lines."""
     tree = ast.parse(source)
     functions = dict(_functions(tree))
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in NO_VALUE}
     for position, node in enumerate(ast.walk(tree)):
+        if id(node) in silent:
+            continue
         for change in _changes(node):
             mutated = copy.deepcopy(tree)
             target = next(found for index, found in enumerate(ast.walk(mutated)) if index == position)
@@ -72,28 +87,29 @@ def _changes(node: ast.AST) -> Iterator[Callable[[ast.AST], ast.AST]]:
         for index, op in enumerate(node.ops):
             if type(op) in COMPARISONS:
                 yield lambda target, index=index: _with_comparison(target, index)
-    elif isinstance(node, ast.BoolOp) or (
-        isinstance(node, ast.BinOp) and type(node.op) in CONNECTIVES and not _is_a_type(node)
-    ):
+    elif isinstance(node, ast.BoolOp):
         yield _with_other_connective
+    elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in OPERATORS and not _is_no_arithmetic(node):
+        yield _with_other_operator
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not, ast.Invert)):
         yield lambda target: target.operand
     elif isinstance(node, ast.Call) and _called(node) in WHERE and len(node.args) == 3:
         yield _with_swapped_branches
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
+        yield _with_other_constant
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield lambda _: ast.Pass()
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
+        yield _with_negated_test
 
 
-def _is_connective(node: ast.AST) -> bool:
-    """`and`, `or`; `&`, `|` between values."""
-    if isinstance(node, ast.BinOp):
-        return type(node.op) in CONNECTIVES and not _is_a_type(node)
-    return isinstance(node, ast.BoolOp)
-
-
-def _is_a_type(node: ast.BinOp) -> bool:
-    """`float | None` means no operation on values."""
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    constants = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-    return None in constants or bool(names & {"int", "float", "str", "Tensor", "RuleChoice", "Callable"})
+def _is_no_arithmetic(node: ast.BinOp | ast.AugAssign) -> bool:
+    """`float | None` means no operation on values, and text is only joined."""
+    parts = list(ast.walk(node))
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    constants = [part.value for part in parts if isinstance(part, ast.Constant)]
+    types = {"int", "float", "str", "Tensor", "RuleChoice", "Callable"}
+    return None in constants or bool(names & types) or any(isinstance(value, str) for value in constants)
 
 
 def _called(node: ast.Call) -> str:
@@ -107,11 +123,26 @@ def _with_comparison(target: ast.AST, index: int) -> ast.AST:
 
 
 def _with_other_connective(target: ast.AST) -> ast.AST:
-    if isinstance(target, ast.BoolOp):
-        target.op = ast.Or() if isinstance(target.op, ast.And) else ast.And()
-    else:
-        assert isinstance(target, ast.BinOp)
-        target.op = CONNECTIVES[type(target.op)]()
+    assert isinstance(target, ast.BoolOp)
+    target.op = ast.Or() if isinstance(target.op, ast.And) else ast.And()
+    return target
+
+
+def _with_other_operator(target: ast.AST) -> ast.AST:
+    assert isinstance(target, (ast.BinOp, ast.AugAssign))
+    target.op = OPERATORS[type(target.op)]()
+    return target
+
+
+def _with_other_constant(target: ast.AST) -> ast.AST:
+    assert isinstance(target, ast.Constant)
+    target.value = not target.value if isinstance(target.value, bool) else target.value + 1
+    return target
+
+
+def _with_negated_test(target: ast.AST) -> ast.AST:
+    assert isinstance(target, (ast.If, ast.IfExp, ast.While))
+    target.test = ast.UnaryOp(ast.Not(), target.test)
     return target
 
 

@@ -33,6 +33,7 @@ from mutants import Mutant, mutants_of  # noqa: E402
 
 # The fast tests first: most mutants die in the first second.
 TESTS = [
+    [*(f"tests/engine/test_{part}.py" for part in ("lowering", "rounding", "kinds_of_tensors")), "tests/export"],
     [
         *("tests/ops", "tests/contract/test_bounds.py", "tests/contract/test_second_slopes.py"),
         *("tests/contract/test_samples.py", "--ignore=tests/ops/test_flush_denormal.py"),
@@ -40,7 +41,7 @@ TESTS = [
     ["tests/contract/test_values.py", "-k", "(clamp- or replace_grad-) and not ascent and float32"],
     ["tests/contract/test_derivatives.py", "-k", "clamp- and not ascent"],
     ["tests/contract/test_compile.py", "tests/analysis", "tests/test_api.py"],
-    ["tests/engine", "tests/ops/test_flush_denormal.py"],
+    [f"tests/engine/test_{part}.py" for part in ("import", "threads", "fork")] + ["tests/ops/test_flush_denormal.py"],
     ["tests/rewrite/test_context.py", "tests/rewrite/test_other_families.py"],
     ["tests/contract/test_transforms.py", "-k", "(clamp- or replace_grad-) and not ascent"],
     ["tests/contract/test_values.py", "-k", "clamp- and not ascent and not float32"],

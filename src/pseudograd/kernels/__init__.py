@@ -22,7 +22,7 @@ class Kernel:
     """One fused backward.
 
     serves(call) -> bool is asked once for each call, accepts(inputs, wants) -> bool every time;
-    fast(grad, residual, call) -> one gradient per input, each in the form of that input;
+    fast(grad, residual, call) -> one gradient per input, unreduced;
     forward(call, inputs) -> (y, residual); without it the residual is the op's inputs;
     pull(grad, residual, call) -> the gradients unreduced and differentiable; without it the rule's own.
     """

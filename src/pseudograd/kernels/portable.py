@@ -55,11 +55,9 @@ def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> flo
     value = rounded_to(value, dtype)
     direction = 1.0 if up else -1.0
     smallest = torch.finfo(dtype).tiny if flushes else _SMALLEST[dtype]
-    if abs(value) < torch.finfo(dtype).tiny:
-        return value + direction * smallest
-    _, exponent = math.frexp(value)
-    step = math.ldexp(1.0, exponent - _one_step[dtype])
-    if math.frexp(value)[0] == -0.5 * direction:  # a power of two: numbers are denser towards zero
+    mantissa, exponent = math.frexp(value)
+    step = math.ldexp(mantissa and 1.0, exponent - _one_step[dtype])  # 0 for 0, whose neighbour is the smallest number
+    if mantissa == -0.5 * direction:  # a power of two: numbers are denser towards zero
         step /= 2
     return rounded_to(value + direction * max(step, smallest), dtype)
 
@@ -97,7 +95,7 @@ def _zero(grad: Tensor, residual: Residual, call: Call) -> Gradients:
 def _inward(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     """grad where grad * sign(x - y) does not point outward. sign first: the bare product underflows."""
     x, low, high = residual
-    outward = torch.clamp(x, low, high)
+    outward = call.op.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
     return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward), None, None
 
@@ -117,14 +115,6 @@ def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     return grad_x, None, None
 
 
-def _inward_of_tensors(grad: Tensor, residual: Residual, call: Call) -> Gradients:
-    x, low, high = residual
-    outward = call.op.forward(x, low, high)
-    torch.sub(x, outward, out=outward).sign_().mul_(grad)
-    grad_x = _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
-    return grad_x.sum_to_size(x.shape), None, None
-
-
 def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
     x, low, high = residual
@@ -134,25 +124,22 @@ def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     return torch.sub(inside, towards, out=towards), None, None
 
 
-def _numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+def _of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+    """Numbers, or tensors that ask for no gradient and do not change the dtype of the result."""
     x, low, high = inputs
-    return x.dtype in _SMALLEST and not isinstance(low, Tensor) and not isinstance(high, Tensor)
+    if x.dtype not in _SMALLEST or wants[1] or wants[2]:
+        return False
+    return getattr(low, "dtype", x.dtype) == getattr(high, "dtype", x.dtype) == x.dtype
 
 
 def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
-    if not _numbers(inputs, wants) or any(bound is not None and abs(bound) == math.inf for bound in inputs[1:]):
+    x, low, high = inputs
+    if x.dtype not in _SMALLEST or isinstance(low, Tensor) or isinstance(high, Tensor):
         return False
-    _, low, high = inputs
-    return low is None or high is None or not low > high
-
-
-def _tensors_of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
-    """Tensor bounds that ask for no gradient and do not change the dtype of the result."""
-    x = inputs[0]
-    if wants[1] or wants[2] or x.dtype not in _SMALLEST:
-        return False
-    return all(bound.dtype == x.dtype for bound in inputs[1:] if isinstance(bound, Tensor))
+    low = high if low is None else low
+    high = low if high is None else high
+    return -math.inf < low <= high < math.inf
 
 
 def _descends_with(*edges: str) -> Callable[[Call], bool]:
@@ -160,9 +147,6 @@ def _descends_with(*edges: str) -> Callable[[Call], bool]:
 
 
 register(Kernel("portable", (("clamp", "zero"),), _descends_with("closed", "open"), _finite_numbers, _zero))
-register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _numbers, _inward))
-register(
-    Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _tensors_of_one_dtype, _inward_of_tensors)
-)
+register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _of_one_dtype, _inward))
 register(Kernel("portable", (("clamp", "inward"),), _descends_with("open"), _finite_numbers, _inward_open))
 register(Kernel("portable", (("clamp", "sign"),), _descends_with("closed"), _finite_numbers, _sign))
