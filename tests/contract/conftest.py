@@ -1,11 +1,13 @@
 """`--matrix FILE`: write what the cells of the value matrix did in this run, as a page of the docs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from . import matrix
 
 Cell = tuple[str, str, str, str]  # place, way, row, outcome
 
@@ -31,22 +33,39 @@ class Collector:
         self.path.write_text("\n".join(self.page()) + "\n", encoding="utf-8")
 
     def page(self) -> Iterator[str]:
+        pairs = sorted({row for _, _, row, _ in self.cells if row != "torch.sin"})
+        ways = [way for way in matrix.WAYS if any(way == name for _, name, *_ in self.cells)]
         yield "# The value matrix"
         yield ""
         version = torch.__version__.split("+")[0]
-        rows = {row for _, _, row, _ in self.cells if row != "torch.sin"}
-        yield f"Written by `make test-all` on torch {version}: {len(self.cells)} cells over {len(rows)} pairs of op and rule, "
-        yield f"{len(self.failed)} failed. A cell compares numbers with plain backward, or with plain double backward."
-        for place in dict.fromkeys(sorted(place for place, *_ in self.cells)):
-            yield from ("", f"## {place}", "", "| way | equal | our error | torch's limit |", "|---|---:|---:|---|")
-            for way in dict.fromkeys(way for at, way, *_ in self.cells if at == place):
-                found = [(row, outcome) for at, name, row, outcome in self.cells if (at, name) == (place, way)]
-                counts = [sum(outcome == kind for _, outcome in found) for kind in ("equal", "our error")]
-                limit = next((outcome for row, outcome in found if row == "torch.sin"), "")
-                yield f"| {way} | {counts[0] or ''} | {counts[1] or ''} | {limit} |"
+        yield f"Written by `make test-all` on torch {version}: {len(self.cells)} cells over {len(pairs)} pairs of op and rule,"
+        yield f"{len(self.failed)} failed. A cell compares numbers with plain backward in eager, or with plain double backward."
         yield ""
-        yield "*Our error*: forward mode of a rule that is not linear in grad, which has no derivative to push forward."
-        yield "*torch's limit*: what torch cannot do with torch.sin either, because of the issue named or by design."
+        yield "- A number: so many pairs, or ways, give equal values."
+        yield "- *refuse*: our error, in forward mode of a rule that reads grad and so has no derivative to push forward."
+        yield "- An issue, or *by design*: what torch cannot do with `torch.sin` either."
+        yield "- Compiled: `torch.compile(fullgraph=True, backend='aot_eager')`, static and with `dynamic=True`, of what does not refuse in"
+        yield "  eager. Inductor, the compiler that writes code, gets three of the pairs."
+        yield from ("", "## By way of asking for the gradient", "")
+        yield from self.table("way", ways, lambda cell: cell[1])
+        yield from ("", "## By op and rule", "")
+        yield from self.table("op/rule", pairs, lambda cell: cell[2])
+
+    def table(self, first: str, names: list[str], name_of: Callable[[Cell], str]) -> Iterator[str]:
+        yield f"| {first} | " + " | ".join(matrix.PLACES) + " |"
+        yield "|---|" + "---:|" * len(matrix.PLACES)
+        for name in names:
+            entries = []
+            for place in matrix.PLACES:
+                found = [cell for cell in self.cells if cell[0] == place and name_of(cell) == name]
+                entries.append(_entry([outcome for *_, outcome in found]))
+            yield f"| {name} | " + " | ".join(entries) + " |"
+
+
+def _entry(outcomes: list[str]) -> str:
+    equal, refused = outcomes.count("equal"), outcomes.count("our error")
+    limits = sorted({outcome for outcome in outcomes if outcome not in ("equal", "our error")})
+    return " + ".join([str(equal)] * (equal > 0) + [f"{refused} refuse"] * (refused > 0) + limits)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -177,6 +177,18 @@ COMPILED_FORWARD: dict[str, Way] = {
     "vmap(jacfwd)": lambda f, x, w: vmap(lambda one: jacfwd(lambda z: f(z).sum())(one))(x) * w,
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
+# How the page of the docs is arranged: its columns and the order of its rows.
+PLACES = ("eager", "compiled, static", "compiled, dynamic", "inductor")
+WAYS = list(
+    dict.fromkeys(
+        [
+            *("plain", *FIRST, "autocast, mixed dtypes", "inference_mode", "double backward", *SECOND),
+            *(*FORWARD, "vmap(jacfwd) over a batched weight", *FORWARD_SECOND),
+            *("autograd.grad of a reentrant checkpoint", "make_fx of a compiled function"),
+            "jit.trace of a compiled function",
+        ]
+    )
+)
 
 
 def _stacked(row_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
