@@ -14,7 +14,7 @@ from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pseudograd.testing import transforms
+from pseudograd.testing import all_inputs, transforms
 from pseudograd.testing.rows import Row
 from pseudograd.testing.transforms import by_backward, loss_of
 
@@ -177,6 +177,28 @@ COMPILED_FORWARD: dict[str, Way] = {
     "vmap(jacfwd)": lambda f, x, w: vmap(lambda one: jacfwd(lambda z: f(z).sum())(one))(x) * w,
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
+# The gradients of every tensor input at once, with mixed dtypes: what was broadcast gets the sum, cast to its dtype.
+ALL_INPUTS: dict[str, all_inputs.Way] = {
+    "func.grad": all_inputs.by_func_grad,
+    "func.vjp": all_inputs.by_vjp,
+    "jacrev": all_inputs.by_jacrev,
+    "vmap(grad)": all_inputs.by_vmap_of_grad,
+    "grad(vmap)": all_inputs.by_grad_of_vmap,
+    "vmap, then backward": all_inputs.by_recorded_vmap,
+    "is_grads_batched": all_inputs.by_batched_grads,
+    "checkpoint, not reentrant": all_inputs.by_checkpoint,
+    "checkpoint, reentrant": all_inputs.by_reentrant_checkpoint,
+    "saved_tensors_hooks": all_inputs.by_saved_tensors_hooks,
+    "grad(create_graph=True)": all_inputs.by_create_graph,
+    "make_fx": all_inputs.by_make_fx,
+}
+COMPILED_ALL_INPUTS: dict[str, all_inputs.Way] = {
+    "plain": all_inputs.by_backward,
+    **{name: ALL_INPUTS[name] for name in ("func.grad", "func.vjp", "jacrev", "vmap(grad)", "grad(vmap)")},
+    "vmap, then backward": all_inputs.by_recorded_vmap,
+}
+ROWS_OF_MANY = [row for row in MATRIX_ROWS if any(all_inputs.problems(row))]
+
 # How the page of the docs is arranged: its columns and the order of its rows.
 PLACES = ("eager", "compiled, static", "compiled, dynamic", "inductor")
 WAYS = list(
@@ -186,6 +208,7 @@ WAYS = list(
             *(*FORWARD, "vmap(jacfwd) over a batched weight", *FORWARD_SECOND),
             *("autograd.grad of a reentrant checkpoint", "make_fx of a compiled function"),
             "jit.trace of a compiled function",
+            *(f"{name}, all inputs" for name in ("plain", *ALL_INPUTS)),
         ]
     )
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.testing import transforms
+from pseudograd.testing import all_inputs, transforms
 from pseudograd.testing.checks import plain, saved_by
 from pseudograd.testing.compare import assert_same_bits, assert_same_values
 from pseudograd.testing.rows import Row, requiring_grad, tensors_of
@@ -56,16 +56,16 @@ def test_eager(row: Row, name: str, record_property: Callable[[str, Any], None])
     _check(row, name, EAGER[name], record_property, "eager")
 
 
-def _compiled_rows() -> list[Any]:
+def _compiled_rows(rows: list[Row]) -> list[Any]:
     slow = pytest.mark.slow
-    return [pytest.param(row, id=str(row), marks=() if str(row) in USUAL else slow) for row in MATRIX_ROWS]
+    return [pytest.param(row, id=str(row), marks=() if str(row) in USUAL else slow) for row in rows]
 
 
 @pytest.mark.parametrize(
     "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("row", _compiled_rows())
+@pytest.mark.parametrize("row", _compiled_rows(MATRIX_ROWS))
 def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     if name in FORWARD_MODE and not row.is_linear:
         pytest.skip("forward mode of a rule that reads grad: our error, shown in eager")
@@ -86,6 +86,46 @@ def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[
 
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
     _check(row, name, compiled_way, record_property, place)
+
+
+@pytest.mark.parametrize("name", matrix.ALL_INPUTS)
+@pytest.mark.parametrize("row", matrix.ROWS_OF_MANY, ids=str)
+def test_all_inputs(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
+    for problem in all_inputs.problems(row):
+        _check_all_inputs(problem, matrix.ALL_INPUTS[name], problem.f)
+    record_property("cell", ("eager", f"{name}, all inputs", f"{row.op.name}/{row.rule.name}", "equal"))
+
+
+def _check_all_inputs(problem: all_inputs.Problem, way: all_inputs.Way, f: Callable[..., torch.Tensor]) -> None:
+    what, plain_f, tensors, weight = problem
+    expected = all_inputs.by_backward(plain_f, tensors, weight)
+    all_inputs.assert_same_gradients(way(f, tensors, weight), expected, tensors, what)
+
+
+@pytest.mark.parametrize(
+    "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", matrix.COMPILED_ALL_INPUTS)
+@pytest.mark.parametrize("row", _compiled_rows(matrix.ROWS_OF_MANY))
+def test_all_inputs_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
+    """The first sample, in one dtype and with the others narrower than x."""
+    way = matrix.COMPILED_ALL_INPUTS[name]
+
+    def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+
+    def compiled_way(f: Callable[..., torch.Tensor], tensors: list[torch.Tensor], weight: torch.Tensor) -> Any:
+        if name == "plain":
+            return way(compiled(f), tensors, weight)
+        if name == "vmap, then backward":
+            one, dims = all_inputs.one_row(f, tensors, weight)
+            return all_inputs.by_backward(compiled(torch.func.vmap(one, in_dims=dims)), tensors, weight)
+        return compiled(lambda *given: way(f, list(given[1:]), given[0]))(weight, *tensors)
+
+    for problem in list(all_inputs.problems(row))[0:3:2]:
+        _check_all_inputs(problem, compiled_way, problem.f)
+    place = f"compiled, {'dynamic' if dynamic else 'static'}"
+    record_property("cell", (place, f"{name}, all inputs", f"{row.op.name}/{row.rule.name}", "equal"))
 
 
 @pytest.mark.parametrize("name", ["plain", "func.grad", "vmap(grad)"])

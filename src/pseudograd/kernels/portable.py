@@ -31,35 +31,31 @@ _SMALLEST = {  # subnormal
 }
 # What still counts as a number where subnormals are flushed to zero. float16 is computed in float32, where all of its numbers are normal.
 _SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST} | {torch.float16: 2.0**-24}
-_one_step = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
-
-
 _OUTWARD = {dtype: -smallest for dtype, smallest in _SMALLEST.items()}
 _OUTWARD_OF_NORMALS = {dtype: -smallest for dtype, smallest in _SMALLEST_NORMAL.items()}
-_TINY = _SMALLEST[torch.float64]
+_least = _SMALLEST[torch.float64]
 
 
 def _flushes_subnormals() -> bool:
-    """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor."""
-    return _TINY * 1.0 == 0
+    """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor, comparisons too."""
+    return not _least > 0.0
 
 
 def _outward(dtype: torch.dtype) -> float:
     """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
-    return (_OUTWARD if _TINY * 1.0 else _OUTWARD_OF_NORMALS)[dtype]
+    return (_OUTWARD_OF_NORMALS if _flushes_subnormals() else _OUTWARD)[dtype]
 
 
 @lru_cache(maxsize=1024)
 def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> float:
-    """The next number of `dtype` above or below `value`; the next normal one where subnormals count as zero."""
-    value = rounded_to(value, dtype)
-    direction = 1.0 if up else -1.0
-    smallest = torch.finfo(dtype).tiny if flushes else _SMALLEST[dtype]
-    mantissa, exponent = math.frexp(value)
-    step = math.ldexp(mantissa and 1.0, exponent - _one_step[dtype])  # 0 for 0, whose neighbour is the smallest number
-    if mantissa == -0.5 * direction:  # a power of two: numbers are denser towards zero
-        step /= 2
-    return rounded_to(value + direction * max(step, smallest), dtype)
+    """The next number of `dtype` above or below `value`; the next normal one where subnormals count as zero.
+
+    Numbers are between eps / 2 and eps apart, relative to the larger; so a step of 0.625 eps is rounded to the next one, also down from
+    a power of two, where they are twice as dense below.
+    """
+    value, info = rounded_to(value, dtype), torch.finfo(dtype)
+    step = max(0.625 * info.eps * abs(value), info.tiny if flushes else _SMALLEST[dtype])
+    return rounded_to(value + step if up else value - step, dtype)
 
 
 def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ import torch
 
 from ..errors import must, unknown_name
 from ..rule import OPS, Op, RuleChoice
-from . import checks, checks_of_derivatives, checks_of_transforms
+from . import all_inputs, checks, checks_of_derivatives, checks_of_transforms
 from .rows import DTYPES, Row, rows_of
 
 
@@ -19,9 +19,9 @@ def check_rule(rule: str | RuleChoice, *, op: str = "clamp") -> None:
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
     Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
         float16 to float64, by backward, by the formula and by functorch; broadcast inputs get the sum; every layout gives the same;
-        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the values of backward; a rule said
-        to be linear adds up and has forward mode, another does not add up and refuses it; double backward is the derivative of the
-        branch taken, and finite; nothing is saved but what the rule says.
+        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints, saved-tensor hooks and make_fx give the values of backward, to
+        every tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward mode, another does not add up
+        and refuses it; double backward is the derivative of the branch taken, and finite; nothing is saved but what the rule says.
 
     Args:
         rule: a name or a rule object; with a name every edge, both directions and a second set of parameters are run.
@@ -69,6 +69,7 @@ def checks_of(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "saved tensors", partial(checks.check_saved, row)
     sample = row.samples()[0]
     yield "reverse mode", partial(checks_of_transforms.check_reverse, row, sample)
+    yield "all inputs", partial(all_inputs.check_all_inputs, row)
     if row.is_linear:
         yield "linear in grad", partial(checks.check_additive, row, sample)
         yield "forward mode", partial(checks_of_transforms.check_forward_mode, row, sample)
