@@ -111,16 +111,11 @@ def no_script(name: str) -> NotImplementedError:
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
-def _remember(
-    ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[Any, ...], is_eager: bool = False
-) -> None:
+def _remember(ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[Any, ...]) -> None:
     """Keep what backward needs: tensors where autograd can guard them.
 
     The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
     """
-    if is_eager and not call.registers:
-        ctx.state = call, kernel, [_watched(value) for value in kept]
-        return
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
     ctx.state = call, kernel, [None if isinstance(value, Tensor) else value for value in kept]  # one: each costs 0.1 us
 
@@ -215,12 +210,16 @@ class Pseudograd(Function):
     def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         kernel = None if _dispatch_modes() or not _are_ordinary(inputs) else kernels.find(call, inputs, wants)
+        y: Tensor | None = None
         if kernel is None or kernel.forward is None:
-            _remember(ctx, call, kernel, _kept(call, inputs, wants), is_eager=True)
-            return call.op.forward(*inputs)
-        y, residual = kernel.forward(call, inputs)
-        _remember(ctx, call, kernel, residual, is_eager=True)
-        return y
+            kept = _kept(call, inputs, wants)
+        else:
+            y, kept = kernel.forward(call, inputs)
+        if call.registers:
+            _remember(ctx, call, kernel, kept)
+        else:
+            ctx.state = call, kernel, [_watched(value) for value in kept]
+        return call.op.forward(*inputs) if y is None else y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

@@ -65,6 +65,12 @@ def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
     assert engine._WhenDynamoArrives().find_spec("math") is None
 
 
+def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
+    program = "import sys, pseudograd; print(type(sys.meta_path[0]).__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "_WhenDynamoArrives"
+
+
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
 def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """What importlib found goes back to it, and its own error tells what is missing."""

@@ -30,7 +30,7 @@ _SMALLEST = {  # subnormal
     torch.float64: 2.0**-1074,
 }
 # What still counts as a number where subnormals are flushed to zero. float16 is computed in float32, where all of its numbers are normal.
-_SMALLEST_NORMAL = {dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST} | {torch.float16: 2.0**-24}
+_SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
 _OUTWARD = {dtype: -smallest for dtype, smallest in _SMALLEST.items()}
 _OUTWARD_OF_NORMALS = {dtype: -smallest for dtype, smallest in _SMALLEST_NORMAL.items()}
 _least = _SMALLEST[torch.float64]
