@@ -263,11 +263,7 @@ class PseudogradFunctional(Function):
 
     @staticmethod
     def forward(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-        call = call_of(spec)
-        if _is_compiling():
-            return call.op.forward(*inputs)
-        with own:
-            return call.op.forward(*inputs)
+        return call_of(spec).op.forward(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

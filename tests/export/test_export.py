@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
+from pseudograd import engine
 
 
 class Net(nn.Module):
@@ -49,6 +50,23 @@ def test_many_clamps_in_one_program_warn_once(strict: bool) -> None:
         warnings.simplefilter("default")
         torch.export.export(program, (torch.randn(2, 4),), strict=strict)
     assert len([one for one in caught if "drops the rule" in str(one.message)]) == 1
+
+
+class _Trace:
+    """Can be referred to weakly, as torch's own record of a trace."""
+
+
+def test_each_trace_warns_once_whatever_python_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace is known by itself; where torch keeps no record of one, every call warns."""
+    first, second = _Trace(), _Trace()
+    counts = []
+    for trace in (first, first, second, second, None, None):
+        monkeypatch.setattr(torch._guards.TracingContext, "try_get", lambda trace=trace: trace)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            engine._warn_of_export("a trace of its own")
+        counts.append(len(caught))
+    assert counts == [1, 0, 1, 0, 1, 1]
 
 
 def test_a_program_for_inference_gets_none() -> None:
