@@ -134,6 +134,25 @@ def test_forward_mode_is_functional(calls: list[str]) -> None:
     assert calls[:2] == ["functional", "jvp"]
 
 
+@pytest.mark.parametrize(
+    ("f", "label", "instead"),
+    [
+        (
+            _clamp,
+            "clamp/inward",
+            "Use reverse mode, or a rule that is linear in grad: zero, identity, leaky (with an edge other than 'projected').",
+        ),
+        (lambda x: pg.clip_grad(x, 1.0), "clip_grad/clip", "Use reverse mode."),
+    ],
+    ids=["clamp", "clip_grad"],
+)
+def test_what_forward_mode_says_where_there_is_none(f: Callable[[Tensor], Tensor], label: str, instead: str) -> None:
+    with pytest.raises(NotImplementedError) as caught:
+        torch.func.jvp(f, (_x().detach(),), (torch.ones(3),))
+    text = f"{label}: forward mode must not be used, the rule reads the incoming gradient. {instead}"
+    assert str(caught.value) == text
+
+
 def test_is_recording() -> None:
     x = _x()
     assert engine.is_recording(x)
