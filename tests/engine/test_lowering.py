@@ -257,6 +257,15 @@ class _Subclass(Tensor):
     pass
 
 
+def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(calls: list[str]) -> None:
+    x = _x()
+    y = _clamp(x)
+    with _Watches():
+        y.sum().backward()
+    assert calls == ["eager", "kernel", "formula"]
+    assert x.grad.tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("watched", [False, True], ids=["bare", "dispatch mode"])
 @pytest.mark.parametrize("kind", [Tensor, _Subclass])
 def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
