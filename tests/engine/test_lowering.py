@@ -257,6 +257,12 @@ class _Subclass(Tensor):
     pass
 
 
+def test_meta_tensors_have_the_formula(calls: list[str]) -> None:
+    x = torch.empty(3, device="meta", requires_grad=True)
+    _clamp(x).sum().backward()
+    assert calls == ["eager", "formula"]
+
+
 def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(calls: list[str]) -> None:
     x = _x()
     y = _clamp(x)
