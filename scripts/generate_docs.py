@@ -127,7 +127,7 @@ def _compare_table() -> str:
         [
             *rows,
             "",
-            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, one run, the same every time.",
+            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, the same every time on one processor.",
         ]
     )
 

@@ -75,9 +75,10 @@ def test_retarget_plain_leads_by_15_decibels(results: Results) -> None:
 
 @pytest.mark.parametrize(("task", "world"), DECIBELS)
 def test_explicit_rules_give_the_same_on_every_torch(results: Results, task: str, world: str) -> None:
+    """One processor gives one result on every torch; another sums in another order, and 300 steps on it ends up to 0.08 dB away."""
     found = decibels(results, task, world)
     expected = DECIBELS[task, world]
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.05)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.1)
 
 
 def test_the_era_of_the_installed_torch_is_bit_equal_to_it(results: Results) -> None:

@@ -19,8 +19,8 @@ def check_rule(rule: str | RuleChoice, *, op: str = "clamp") -> None:
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
     Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
         float16 to float64, by backward, by the formula and by functorch; broadcast inputs get the sum; every layout gives the same;
-        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints, saved-tensor hooks and make_fx give the values of backward, to
-        every tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward mode, another does not add up
+        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the values of backward, to every
+        tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward mode, another does not add up
         and refuses it; double backward is the derivative of the branch taken, and finite; nothing is saved but what the rule says.
 
     Args:
