@@ -15,6 +15,8 @@ from pseudograd.report import Results, check_folder, sentences, write
 from pseudograd.report.write import FolderError
 from pseudograd.tasks.base import ERAS
 
+pytestmark = pytest.mark.xdist_group("compare")
+
 
 @pytest.fixture(scope="session")
 def folder(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
