@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from pseudograd import kernels
+from pseudograd import engine, kernels
 from pseudograd.rule import OPS, Op
-from pseudograd.testing import checks, checks_of_derivatives, checks_of_transforms
+from pseudograd.testing import all_inputs, checks, checks_of_derivatives, checks_of_transforms
 from pseudograd.testing.rows import Row, rows_of
 
 from . import broken_rules
@@ -80,3 +80,19 @@ def test_a_broken_kernel_fails(fast: Callable[..., object], monkeypatch: pytest.
     kernel = broken_rules.kernel_of(fast, name)
     monkeypatch.setitem(kernels._kernels, kernel.keys[0], [kernel])
     assert "gradient" in set(_failures(op, "inward"))
+
+
+@pytest.mark.parametrize("lowering", [engine.Pseudograd, engine.PseudogradFunctional], ids=lambda kind: kind.__name__)
+def test_a_lowering_that_forgets_a_bound_fails(lowering: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x gets its gradient; a lower bound gets half, from one lowering and not from the others."""
+    row = next(row for row in rows_of(OPS["clamp"]) if row.rule.name == "zero")
+    all_inputs.check_all_inputs(row)
+    right = lowering.backward  # type: ignore[attr-defined]
+
+    def halved(ctx: object, grad: torch.Tensor) -> tuple[object, ...]:
+        call, x, low, *others = right(ctx, grad)
+        return call, x, None if low is None else low / 2, *others
+
+    monkeypatch.setattr(lowering, "backward", staticmethod(halved))
+    with pytest.raises(AssertionError, match="by backward"):
+        all_inputs.check_all_inputs(row)
