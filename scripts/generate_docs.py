@@ -127,7 +127,8 @@ def _compare_table() -> str:
         [
             *rows,
             "",
-            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, the same every time on one processor.",
+            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, "
+            "the same every time on one processor, tenths apart on another.",
         ]
     )
 
