@@ -9,16 +9,17 @@ from pseudograd.report import Results
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, INSTALLED, NO_CLAMP, PROJECT
 
 pytestmark = pytest.mark.xdist_group("compare")
-# dB, from a run on torch 2.13. One processor gives the same on every torch; another sums in another order, and ends up to 0.08 away.
+# dB, halfway between runs on two processors, which sum in other orders and end up to 0.08 apart; one gives the same on every torch.
+# 0.05 either way makes 0.1 between any two.
 DECIBELS = {
     ("retarget", "plain"): {
-        "zero/closed": 6.96,
-        "zero/open": 6.96,
+        "zero/closed": 6.99,
+        "zero/open": 6.99,
         "inward": 38.61,
         "identity": 9.09,
         "elastic": 41.46,
     },
-    ("retarget", "sRGB curve"): {"zero/closed": 7.95, "inward": 23.07, "identity": 5.32},
+    ("retarget", "sRGB curve"): {"zero/closed": 7.95, "inward": 23.11, "identity": 5.32},
     ("canvas", "from black"): {
         "zero/closed": 26.46,
         "zero/open": 3.74,
@@ -78,7 +79,7 @@ def test_retarget_plain_leads_by_15_decibels(results: Results) -> None:
 def test_explicit_rules_give_the_same_on_every_torch(results: Results, task: str, world: str) -> None:
     found = decibels(results, task, world)
     expected = DECIBELS[task, world]
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.1)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.05)
 
 
 def test_the_era_of_the_installed_torch_is_bit_equal_to_it(results: Results) -> None:
