@@ -1,6 +1,7 @@
 """The value matrix: every op and rule through every way torch has of asking for a gradient. A cell is equal values, or our error.
 
-Each way takes (f, x, weight) and returns what must equal the plain backward, or the plain double backward, of the same problem.
+Each way takes (f, x, weight) and returns what must equal the plain backward, or the plain double backward, of the same problem;
+those of testing/transforms.py also take all tensor inputs at once.
 """
 
 import copy
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pseudograd.testing import all_inputs, transforms
 from pseudograd.testing.rows import Row
@@ -20,7 +20,7 @@ from pseudograd.testing.transforms import by_backward, loss_of
 
 from .rows import ROWS
 
-Way = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]
+Way = Callable[..., Any]
 
 # One row for each op and rule, at the op's own edge, descending.
 MATRIX_ROWS = [
@@ -70,10 +70,6 @@ def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     return leaf.grad
 
 
-def traced_by_make_fx(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    return make_fx(lambda x, weight: by_backward(f, x, weight))(x * 0.5, weight)(x, weight)
-
-
 def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     """check_trace=False: torch's own check runs the function on inputs that require no grad and finds another graph."""
     return by_backward(torch.jit.trace(f, (x.clone().requires_grad_(),), check_trace=False), x, weight)
@@ -117,12 +113,12 @@ FIRST: dict[str, Way] = {
     "vmap, then backward": transforms.by_recorded_vmap,
     "is_grads_batched": transforms.by_batched_grads,
     "functional.jacobian(vectorize=True)": functional_jacobian,
-    "checkpoint, not reentrant": transforms._checkpointed(False),
-    "checkpoint, reentrant": transforms._checkpointed(True),
+    "checkpoint, not reentrant": transforms.by_checkpoint,
+    "checkpoint, reentrant": transforms.by_reentrant_checkpoint,
     "autocast": autocast,
     "saved_tensors_hooks": transforms.by_saved_tensors_hooks,
     "grad(create_graph=True)": transforms.by_create_graph,
-    "make_fx": traced_by_make_fx,
+    "make_fx": transforms.by_make_fx,
     "jit.trace": traced_by_jit,
     "deepcopy of a module": copied,
     "pickle of a module": pickled,
@@ -178,24 +174,16 @@ COMPILED_FORWARD: dict[str, Way] = {
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
 # The gradients of every tensor input at once, with mixed dtypes: what was broadcast gets the sum, cast to its dtype.
-ALL_INPUTS: dict[str, all_inputs.Way] = {
-    "func.grad": all_inputs.by_func_grad,
-    "func.vjp": all_inputs.by_vjp,
-    "jacrev": all_inputs.by_jacrev,
-    "vmap(grad)": all_inputs.by_vmap_of_grad,
-    "grad(vmap)": all_inputs.by_grad_of_vmap,
-    "vmap, then backward": all_inputs.by_recorded_vmap,
-    "is_grads_batched": all_inputs.by_batched_grads,
-    "checkpoint, not reentrant": all_inputs.by_checkpoint,
-    "checkpoint, reentrant": all_inputs.by_reentrant_checkpoint,
-    "saved_tensors_hooks": all_inputs.by_saved_tensors_hooks,
-    "grad(create_graph=True)": all_inputs.by_create_graph,
-    "make_fx": all_inputs.by_make_fx,
+ALL_INPUTS: dict[str, Way] = {
+    name: FIRST[name]
+    for name in (
+        *("func.grad", "func.vjp", "jacrev", "vmap(grad)", "grad(vmap)", "vmap, then backward", "is_grads_batched"),
+        *("checkpoint, not reentrant", "checkpoint, reentrant", "saved_tensors_hooks"),
+        *("grad(create_graph=True)", "make_fx"),
+    )
 }
-COMPILED_ALL_INPUTS: dict[str, all_inputs.Way] = {
-    "plain": all_inputs.by_backward,
-    **{name: ALL_INPUTS[name] for name in ("func.grad", "func.vjp", "jacrev", "vmap(grad)", "grad(vmap)")},
-    "vmap, then backward": all_inputs.by_recorded_vmap,
+COMPILED_ALL_INPUTS: dict[str, Way] = {
+    name: way for name, way in {**COMPILED_ALONE, **COMPILED_FIRST}.items() if name in {"plain", *ALL_INPUTS}
 }
 ROWS_OF_MANY = [row for row in MATRIX_ROWS if any(all_inputs.problems(row))]
 

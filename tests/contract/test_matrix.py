@@ -70,35 +70,39 @@ def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[
     if name in FORWARD_MODE and not row.is_linear:
         pytest.skip("forward mode of a rule that reads grad: our error, shown in eager")
 
-    def compiled_way(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        def options(g: Callable[..., Any]) -> Callable[..., Any]:
-            return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
-
-        if name in matrix.COMPILED_ALONE:
-            return COMPILED[name](options(f), x, weight)
-        if name == "vmap, then backward":
-            leaf = x.clone().requires_grad_()
-            options(torch.func.vmap(lambda one: f(one)))(leaf).backward(weight)
-            assert leaf.grad is not None
-            return leaf.grad
-        # In a lambda, because vmap asks for the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
-        return options(lambda x, weight: COMPILED[name](lambda value: f(value), x, weight))(x, weight)
+    def way(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _compiled(name, dynamic, f, x, weight)
 
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
-    _check(row, name, compiled_way, record_property, place)
+    _check(row, name, way, record_property, place)
+
+
+def _compiled(name: str, dynamic: bool, f: Callable[..., torch.Tensor], inputs: Any, weight: torch.Tensor) -> Any:
+    """`inputs`: x, or a list of all tensor inputs."""
+
+    def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+
+    way = COMPILED[name]
+    if name in matrix.COMPILED_ALONE:
+        return way(compiled(f), inputs, weight)
+    if name == "vmap, then backward":
+        return way(f, inputs, weight, through=compiled)
+    # In a lambda, because vmap asks for the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
+    return compiled(lambda inputs, weight: way(lambda *values: f(*values), inputs, weight))(inputs, weight)
 
 
 @pytest.mark.parametrize("name", matrix.ALL_INPUTS)
 @pytest.mark.parametrize("row", matrix.ROWS_OF_MANY, ids=str)
 def test_all_inputs(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
     for problem in all_inputs.problems(row):
-        _check_all_inputs(problem, matrix.ALL_INPUTS[name], problem.f)
+        _check_all_inputs(problem, matrix.ALL_INPUTS[name])
     record_property("cell", ("eager", f"{name}, all inputs", f"{row.op.name}/{row.rule.name}", "equal"))
 
 
-def _check_all_inputs(problem: all_inputs.Problem, way: all_inputs.Way, f: Callable[..., torch.Tensor]) -> None:
-    what, plain_f, tensors, weight = problem
-    expected = all_inputs.by_backward(plain_f, tensors, weight)
+def _check_all_inputs(problem: all_inputs.Problem, way: Way) -> None:
+    what, f, tensors, weight = problem
+    expected = transforms.by_backward(f, tensors, weight)
     all_inputs.assert_same_gradients(way(f, tensors, weight), expected, tensors, what)
 
 
@@ -109,21 +113,12 @@ def _check_all_inputs(problem: all_inputs.Problem, way: all_inputs.Way, f: Calla
 @pytest.mark.parametrize("row", _compiled_rows(matrix.ROWS_OF_MANY))
 def test_all_inputs_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     """The first sample, in one dtype and with the others narrower than x."""
-    way = matrix.COMPILED_ALL_INPUTS[name]
 
-    def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
-
-    def compiled_way(f: Callable[..., torch.Tensor], tensors: list[torch.Tensor], weight: torch.Tensor) -> Any:
-        if name == "plain":
-            return way(compiled(f), tensors, weight)
-        if name == "vmap, then backward":
-            one, dims = all_inputs.one_row(f, tensors, weight)
-            return all_inputs.by_backward(compiled(torch.func.vmap(one, in_dims=dims)), tensors, weight)
-        return compiled(lambda *given: way(f, list(given[1:]), given[0]))(weight, *tensors)
+    def way(f: Callable[..., torch.Tensor], tensors: list[torch.Tensor], weight: torch.Tensor) -> Any:
+        return _compiled(name, dynamic, f, tensors, weight)
 
     for problem in list(all_inputs.problems(row))[0:3:2]:
-        _check_all_inputs(problem, compiled_way, problem.f)
+        _check_all_inputs(problem, way)
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
     record_property("cell", (place, f"{name}, all inputs", f"{row.op.name}/{row.rule.name}", "equal"))
 

@@ -1,114 +1,192 @@
-"""Every way to ask torch for a gradient. Each must give what `backward` gives, to the bit of a value."""
+"""Every way to ask torch for gradients. Each must give what `backward` gives, to the bit of a value.
+
+A way takes (f, x, weight) and returns the gradient of x for the grad `weight`; or (f, [x, low, ...], weight) for f(x, low, ...), and
+returns a gradient for each. Zero for what gets none, as torch.func says it.
+"""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import grad, jacrev, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-Loss = Callable[[Tensor], Tensor]
+Function = Callable[..., Tensor]
+Gradients = tuple[Tensor, ...]
+Way = Callable[..., Any]
 
 
-def loss_of(f: Callable[[Tensor], Tensor], weight: Tensor) -> Loss:
+def _of_one_or_many(way: Callable[..., Gradients]) -> Way:
+    """A way written for a list of tensors takes one tensor too, and returns its gradient."""
+
+    @wraps(way)
+    def of_one_or_many(f: Function, given: Tensor | list[Tensor], weight: Tensor, **how: Any) -> Tensor | Gradients:
+        if isinstance(given, Tensor):
+            return way(f, [given], weight, **how)[0]
+        return way(f, given, weight, **how)
+
+    return of_one_or_many
+
+
+def loss_of(f: Function, weight: Tensor) -> Function:
     """A scalar loss whose gradient to y is `weight`, whatever y is."""
-    return lambda x: (f(x) * weight).sum()
+    return lambda *tensors: (f(*tensors) * weight).sum()
 
 
-def by_backward(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    f(leaf).backward(weight)
-    assert leaf.grad is not None
-    return leaf.grad
+def _leaves(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 
-def by_func_grad(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    return torch.func.grad(loss_of(f, weight))(x)
+def _all(tensors: list[Tensor]) -> tuple[int, ...]:
+    return tuple(range(len(tensors)))
 
 
-def by_grad_of_recorded(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
+def _or_zero(found: Any, leaves: list[Tensor]) -> Gradients:
+    return tuple(torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(found, leaves, strict=True))
+
+
+@_of_one_or_many
+def by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    leaves = _leaves(tensors)
+    f(*leaves).backward(weight)
+    return _or_zero([leaf.grad for leaf in leaves], leaves)
+
+
+@_of_one_or_many
+def by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    leaves = _leaves(tensors)
+    return _or_zero(torch.autograd.grad(f(*leaves), leaves, weight, create_graph=True, allow_unused=True), leaves)
+
+
+@_of_one_or_many
+def by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return grad(loss_of(f, weight), _all(tensors))(*tensors)
+
+
+@_of_one_or_many
+def by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """func.grad inside a recorded graph: two levels of autograd at once."""
-    return torch.func.grad(loss_of(f, weight))(x.clone().requires_grad_()).detach()
+    found = grad(loss_of(f, weight), _all(tensors))(*_leaves(tensors))
+    return tuple(g.detach() for g in found)
 
 
-def by_vjp(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    return torch.func.vjp(f, x)[1](weight)[0]
+@_of_one_or_many
+def by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return vjp(f, *tensors)[1](weight)
 
 
-def by_jacrev(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of `loss`, so that a rule which reads grad sees the same grad."""
-    return torch.func.jacrev(loss_of(f, weight))(x)
+@_of_one_or_many
+def by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    """The gradient of the loss, so that a rule which reads grad sees the same grad."""
+    found: Any = jacrev(loss_of(f, weight), _all(tensors))(*tensors)
+    return found
 
 
-def by_vmap_of_grad(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    per_sample = torch.func.grad(lambda one, w: (f(one) * w).sum())
-    return torch.func.vmap(per_sample)(x, weight)
+def _sliced(
+    f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0
+) -> tuple[Function, tuple[int | None, ...]]:
+    """f of one slice of y, and the dimension along which each tensor is split; None for what all slices share."""
+    from_the_end = dim % weight.dim() - weight.dim()
+    have_it = [tensor.dim() >= -from_the_end for tensor in tensors]
+    dims = [
+        tensor.dim() + from_the_end if has and tensor.shape[from_the_end] == weight.shape[dim] else None
+        for tensor, has in zip(tensors, have_it, strict=True)
+    ]
+    of_size_one = [has and at is None for has, at in zip(have_it, dims, strict=True)]
+
+    def one(*slices: Tensor) -> Tensor:
+        return f(*[part.squeeze(from_the_end) if of_size_one[i] else part for i, part in enumerate(slices)])
+
+    return one, tuple(dims)
 
 
-def by_grad_of_vmap(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    return torch.func.grad(lambda all_x: (torch.func.vmap(f)(all_x) * weight).sum())(x)
+@_of_one_or_many
+def by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
+    """One gradient a slice; what all slices share gets their sum."""
+    one, dims = _sliced(f, tensors, weight, dim)
+
+    def of_slice(weight: Tensor, *slices: Tensor) -> Gradients:
+        return grad(loss_of(one, weight), _all(tensors))(*slices)
+
+    found = vmap(of_slice, in_dims=(dim, *dims), out_dims=tuple(at or 0 for at in dims))(weight, *tensors)
+    return tuple(g.sum(0) if at is None else g for g, at in zip(found, dims, strict=True))
 
 
-def by_vmap_over_the_last_dim(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    per_sample = torch.func.grad(lambda one, w: (f(one) * w).sum())
-    return torch.func.vmap(per_sample, in_dims=(-1, -1), out_dims=-1)(x, weight)
+@_of_one_or_many
+def by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return by_vmap_of_grad(f, tensors, weight, dim=-1)
 
 
-def by_recorded_vmap(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    """vmap alone, recorded outside: inside it, nothing seems to require grad."""
-    leaf = x.clone().requires_grad_()
-    torch.func.vmap(f)(leaf).backward(weight)
-    assert leaf.grad is not None
-    return leaf.grad
+@_of_one_or_many
+def by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    one, dims = _sliced(f, tensors, weight)
+    return grad(loss_of(vmap(one, in_dims=dims), weight), _all(tensors))(*tensors)
 
 
-def by_batched_grads(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    y = f(leaf)
+@_of_one_or_many
+def by_recorded_vmap(
+    f: Function, tensors: list[Tensor], weight: Tensor, through: Callable[[Function], Function] = lambda mapped: mapped
+) -> Gradients:
+    """vmap alone, recorded outside: inside it, nothing seems to require grad. `through`: a compiler of what is mapped."""
+    one, dims = _sliced(f, tensors, weight)
+    return by_backward(through(vmap(one, in_dims=dims)), tensors, weight)
+
+
+@_of_one_or_many
+def by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    leaves = _leaves(tensors)
     batch = torch.stack([torch.zeros_like(weight), weight])
-    return torch.autograd.grad(y, leaf, batch, is_grads_batched=True)[0][1]
+    found = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True, allow_unused=True)
+    return _or_zero([None if g is None else g[1] for g in found], leaves)
 
 
-def _checkpointed(reentrant: bool) -> Callable[..., Tensor]:
-    def path(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        leaf = x.clone().requires_grad_()
-        checkpoint(f, leaf, use_reentrant=reentrant).backward(weight)
-        assert leaf.grad is not None
-        return leaf.grad
-
-    path.__name__ = f"by_checkpoint_{'reentrant' if reentrant else 'not_reentrant'}"
-    return path
+@_of_one_or_many
+def by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
+    return by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
 
 
-def by_saved_tensors_hooks(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
+@_of_one_or_many
+def by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    return by_checkpoint(f, tensors, weight, reentrant=True)
+
+
+@_of_one_or_many
+def by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Saved tensors leave through a hook and come back as copies."""
-    leaf = x.clone().requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
-        y = f(leaf)
-    y.backward(weight)
-    assert leaf.grad is not None
-    return leaf.grad
+
+    def hooked(*leaves: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t):
+            return f(*leaves)
+
+    return by_backward(hooked, tensors, weight)
 
 
-def by_create_graph(f: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
-    leaf = x.clone().requires_grad_()
-    return torch.autograd.grad(f(leaf), leaf, weight, create_graph=True)[0].detach()
+@_of_one_or_many
+def by_make_fx(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    """Traced at other values than those it is asked at."""
+    traced = make_fx(lambda tensors, weight: by_backward(f, tensors, weight))
+    elsewhere = [tensor * 0.5 for tensor in tensors]
+    return tuple(traced(elsewhere, weight)(tensors, weight))
 
 
-REVERSE: tuple[Callable[..., Tensor], ...] = (
+# All but by_make_fx, which takes ten times as long as the others together.
+REVERSE: tuple[Way, ...] = (
+    by_create_graph,
     by_func_grad,
     by_grad_of_recorded,
     by_vjp,
     by_jacrev,
     by_vmap_of_grad,
-    by_grad_of_vmap,
     by_vmap_over_the_last_dim,
+    by_grad_of_vmap,
     by_recorded_vmap,
     by_batched_grads,
-    _checkpointed(True),
-    _checkpointed(False),
+    by_checkpoint,
+    by_reentrant_checkpoint,
     by_saved_tensors_hooks,
-    by_create_graph,
 )
 
 
