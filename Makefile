@@ -26,7 +26,7 @@ test:
 
 test-all:
 	@scripts/environment.sh $(VENV) dev
-	PSEUDOGRAD_EXAMPLES=20000 $(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow --matrix docs/matrix.md
+	PSEUDOGRAD_EXAMPLES=20000 $(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow --matrix=docs/matrix.md
 
 check:
 	@scripts/environment.sh $(VENV) dev

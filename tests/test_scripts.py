@@ -1,10 +1,15 @@
-"""`scripts/test_versions.sh`: one table, whatever happened to a version. Environments are stand-ins that print what pytest would."""
+"""`scripts/test_versions.sh`: one table, whatever happened to a version. Environments are stand-ins that print what pytest would.
+
+And the commands of the Makefile.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +73,16 @@ def test_an_unusable_python_is_reported_by_the_real_installer(tmp_path: Path) ->
     assert done.returncode == 1
     assert "no-such-python was not found" in done.stderr
     assert "2.13.0     not installed" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("goal", ["test", "test-all"])
+def test_pytest_understands_what_make_tells_it(goal: str) -> None:
+    """With --markers it reads its arguments, and runs nothing. An option of ours is known only where no word stands between."""
+    planned = subprocess.run(["make", "-n", goal], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    (line,) = (line for line in planned.stdout.splitlines() if " -m pytest " in line)
+    options = shlex.split(line.partition(" -m pytest ")[2])
+    command = [sys.executable, "-m", "pytest", *options, "--markers"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "pytest.mark.slow" in done.stdout
