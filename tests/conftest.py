@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +16,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)"
     )
-    parser.addoption("--matrix", metavar="FILE", help="write the value matrix of this run as a page of the docs")
+    parser.addoption(
+        "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run as a page of the docs"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Here, because the first process of a parallel run collects nothing and reads no conftest.py further down.
+    if config.getoption("--matrix") and not hasattr(config, "workerinput"):
+        from .contract.matrix_page import Collector
+
+        config.pluginmanager.register(Collector(config.getoption("--matrix")), "value matrix")
     config.addinivalue_line("markers", "slow: takes minutes; left out unless --slow is given")
     # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
     config.addinivalue_line(

@@ -86,3 +86,13 @@ def test_pytest_understands_what_make_tells_it(goal: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "pytest.mark.slow" in done.stdout
+
+
+def test_the_page_of_the_matrix_is_written_by_a_parallel_run(tmp_path: Path) -> None:
+    """Whose first process collects nothing, and so reads no conftest.py but that of tests."""
+    page = tmp_path / "matrix.md"
+    another = "tests/test_scripts.py::test_without_versions_it_says_how"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "1", f"--matrix={page}", another]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "0 cells over 0 pairs" in page.read_text()

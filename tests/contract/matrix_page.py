@@ -1,8 +1,7 @@
-"""`--matrix FILE`: write what the cells of the value matrix did in this run, as a page of the docs."""
+"""`--matrix=FILE`: write what the cells of the value matrix did in this run, as a page of the docs. conftest.py of tests registers it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -66,9 +65,3 @@ def _entry(outcomes: list[str]) -> str:
     equal, refused = outcomes.count("equal"), outcomes.count("our error")
     limits = sorted({outcome for outcome in outcomes if outcome not in ("equal", "our error")})
     return " + ".join([str(equal)] * (equal > 0) + [f"{refused} refuse"] * (refused > 0) + limits)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    path: Any = config.getoption("--matrix", default=None)
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Collector(Path(path)), "value matrix")
