@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,8 @@ def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[
     if name in FORWARD_MODE and not row.is_linear:
         pytest.skip("forward mode of a rule that reads grad: our error, shown in eager")
 
-    def way(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return _compiled(name, dynamic, f, x, weight)
-
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
-    _check(row, name, way, record_property, place)
+    _check(row, name, partial(_compiled, name, dynamic), record_property, place)
 
 
 def _compiled(name: str, dynamic: bool, f: Callable[..., torch.Tensor], inputs: Any, weight: torch.Tensor) -> Any:
@@ -113,12 +111,8 @@ def _check_all_inputs(problem: all_inputs.Problem, way: Way) -> None:
 @pytest.mark.parametrize("row", _compiled_rows(matrix.ROWS_OF_MANY))
 def test_all_inputs_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     """The first sample, in one dtype and with the others narrower than x."""
-
-    def way(f: Callable[..., torch.Tensor], tensors: list[torch.Tensor], weight: torch.Tensor) -> Any:
-        return _compiled(name, dynamic, f, tensors, weight)
-
     for problem in list(all_inputs.problems(row))[0:3:2]:
-        _check_all_inputs(problem, way)
+        _check_all_inputs(problem, partial(_compiled, name, dynamic))
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
     record_property("cell", (place, f"{name}, all inputs", f"{row.op.name}/{row.rule.name}", "equal"))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .rows import Row
+from .rows import Row, of_tensors, tensors_of
 from .transforms import REVERSE, Function, Gradients, by_backward
 
 
@@ -25,10 +25,9 @@ def problems(row: Row) -> Iterator[Problem]:
     """Every sample of the row with several tensors, in float64; x narrower than the others; the others narrower than x."""
     for sample in row.samples():
         inputs = sample.build(torch.float64)
-        at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
-        if len(at) > 1:
-            first, *others = (torch.nan_to_num(inputs[position], 0.5, 4.0, -4.0) for position in at)
-            f = _of_tensors(row, inputs, at)
+        first, *others = (torch.nan_to_num(tensor, 0.5, 4.0, -4.0) for tensor in tensors_of(inputs))
+        if others:
+            f = of_tensors(row, inputs)
             for kind, tensors in (
                 ("one dtype", [first, *others]),
                 ("x narrower", [first.float(), *others]),
@@ -37,18 +36,6 @@ def problems(row: Row) -> Iterator[Problem]:
                 y = f(*tensors)
                 weight = torch.linspace(-2, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
                 yield Problem(f"{sample.name}, {kind}", f, tensors, weight)
-
-
-def _of_tensors(row: Row, inputs: tuple[Any, ...], at: list[int]) -> Function:
-    call = row.function()
-
-    def f(*tensors: Tensor) -> Tensor:
-        values: list[Any] = list(inputs)
-        for position, tensor in zip(at, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
-            values[position] = tensor
-        return call(*values)
-
-    return f
 
 
 def assert_same_gradients(found: Gradients, expected: Gradients, tensors: list[Tensor], what: str) -> None:

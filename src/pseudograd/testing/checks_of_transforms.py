@@ -11,7 +11,7 @@ from ..rule import Sample
 from . import transforms
 from .checks import plain
 from .compare import assert_same_values
-from .rows import Row, tensors_of
+from .rows import Row, of_tensors, tensors_of
 
 
 def same_shape_problem(row: Row, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
@@ -54,15 +54,8 @@ def check_forward_mode(row: Row, sample: Sample) -> None:
 def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
     """The same with a tangent for every tensor input, broadcast as they are: what bounds contribute must be there too."""
     inputs = sample.build(torch.float64)
-    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
     tensors = tuple(torch.nan_to_num(value, 0.5, 4.0, -4.0) for value in tensors_of(inputs))
-
-    def f(*given: Tensor) -> Tensor:
-        values: list[Any] = list(inputs)
-        for position, tensor in zip(at, given, strict=True):
-            values[position] = tensor
-        return row(*values)
-
+    f = of_tensors(row, inputs)
     tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
     y, forward = torch.func.jvp(f, tensors, tangents)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)

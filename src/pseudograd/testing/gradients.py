@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .compare import assert_same_values
-from .rows import Row, requiring_grad, rounding_to, spread, tensors_of
+from .rows import Row, of_tensors, requiring_grad, rounding_to, spread, tensors_of
 
 Gradients = list[Tensor | None]
 
@@ -63,15 +63,7 @@ def by_backward_of_first(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> Gra
 
 def by_vjp(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
     """Through functorch."""
-    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
-
-    def of_tensors(*tensors: Tensor) -> Tensor:
-        values = list(inputs)
-        for position, tensor in zip(at, tensors, strict=True):
-            values[position] = tensor
-        return row(*values)
-
-    return list(torch.func.vjp(of_tensors, *tensors_of(inputs))[1](grad))
+    return list(torch.func.vjp(of_tensors(row, inputs), *tensors_of(inputs))[1](grad))
 
 
 def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:

@@ -102,6 +102,20 @@ def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
     return [value for value in inputs if isinstance(value, Tensor)]
 
 
+def of_tensors(row: Row, inputs: tuple[Any, ...]) -> Callable[..., Tensor]:
+    """The row as a function of its tensor inputs; the numbers among `inputs` stay."""
+    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    call = row.function()
+
+    def f(*tensors: Tensor) -> Tensor:
+        values: list[Any] = list(inputs)
+        for position, tensor in zip(at, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
+            values[position] = tensor
+        return call(*values)
+
+    return f
+
+
 def requiring_grad(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same inputs as fresh leaves that require grad; numbers and None stay."""
     return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
