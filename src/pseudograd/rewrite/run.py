@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..errors import must
 from .mode import Rewriting
-from .override import override
 from .pin import pin_edge
+from .switches import override
 
 
 def contexts(pin: str | None, overrides: Sequence[str]) -> list[Rewriting]:
