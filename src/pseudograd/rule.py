@@ -77,7 +77,8 @@ class Rule:
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
     and the inputs as they were. `ulps`: how many units in the last place its arithmetic may differ, 0 for what every device rounds
     alike, more for exp or tanh. `registers`: False where the eager call keeps its tensors out of sight of saved-tensor hooks, because
-    torch's own op, which it stands in for, saves none and a checkpoint counts them.
+    torch's own op, which it stands in for, saves none and a checkpoint counts them. `copies`: the rule stands in for an op of torch
+    that keeps nothing of its input, which may therefore change afterwards.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Rule:
     compares: bool = True
     ulps: int = 0
     registers: bool = True
+    copies: bool = False
     texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
 

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,7 +66,7 @@ FORMS: dict[str, Form] = {
 
 
 def measure(form: Form) -> Slopes:
-    """The slopes of the installed torch."""
+    """The slopes of torch as it is here, inside whatever mode is entered."""
     with torch.inference_mode(False), torch.enable_grad():
         x, bound = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
         grad_x, grad_bound = torch.autograd.grad(form.f(x, bound).sum(), (x, bound), allow_unused=True)
@@ -77,9 +79,23 @@ def era_of(version: str) -> str:
     return CLOSED_ERA if (major, minor) <= (2, 13) else OPEN_ERA
 
 
+Measured = TypeVar("Measured")
+
+
+def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
+    """In a thread of its own: modes, transforms and the default device belong to the thread that entered them."""
+    with ThreadPoolExecutor(max_workers=1) as own_thread:
+        return own_thread.submit(measurement).result()
+
+
+@functools.cache
 def installed_era() -> str:
-    """The era that the installed torch behaves as, by measurement."""
-    return CLOSED_ERA if measure(FORMS["clamp(x, min=0)"]).x == 1 else OPEN_ERA
+    """The era that the installed torch behaves as, by measurement, whatever is entered where this is asked."""
+    slopes = outside_every_mode(lambda: measure(FORMS["clamp(x, min=0)"]))
+    return CLOSED_ERA if slopes.x == 1 else OPEN_ERA
+
+
+installed_era._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
 
 
 RULE_OF_ERA = {CLOSED_ERA: "zero/closed", OPEN_ERA: "zero/open"}  # with number bounds

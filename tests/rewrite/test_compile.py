@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import rules
 from pseudograd.rewrite import override, pin_edge
-from pseudograd.rewrite.mode import Rewriting
+from pseudograd.rewrite.context import Rewriting
 
 from .calls import SPELLINGS, inputs_for
 

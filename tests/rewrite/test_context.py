@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd.rewrite import override, pin_edge
+from pseudograd.torch_facts import ERAS, era_of, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
 
@@ -25,9 +30,11 @@ STOCK, INWARD, IDENTITY, SIGN = [0.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
+def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     run = torch.autograd.graph._engine_run_backward
     yield
+    if "_identity" in request.fixturenames:  # it ends after this one
+        return
     assert torch.overrides._get_current_function_mode_stack() == []
     assert torch.autograd.graph._engine_run_backward is run
     assert torch.autograd._engine_run_backward is run
@@ -86,7 +93,9 @@ def test_as_a_decorator() -> None:
     assert (f.__name__, f.__doc__) == ("f", "Its own text.")
 
 
-def test_a_suspended_generator_does_not_hand_it_to_its_caller() -> None:
+def test_entered_in_a_generator_it_is_on_until_it_exits() -> None:
+    """As torch.no_grad is, for the caller too."""
+
     def steps() -> Iterator[list[float]]:
         with override(clamp="inward"):
             yield slope()
@@ -95,13 +104,42 @@ def test_a_suspended_generator_does_not_hand_it_to_its_caller() -> None:
 
     generator = steps()
     assert next(generator) == INWARD
-    assert slope() == STOCK
+    assert slope() == INWARD
     with override(relu="identity"):
         assert next(generator) == INWARD
-        assert slope() == STOCK
+        assert slope() == INWARD
         assert slope(torch.relu) == IDENTITY
-    assert slope() == STOCK
+    assert slope() == INWARD
     assert next(generator) == STOCK
+    assert slope() == STOCK
+
+
+@contextlib.contextmanager
+def helper(rule: str) -> Iterator[None]:
+    with override(clamp=rule):
+        yield
+
+
+def test_in_a_helper_of_contextlib() -> None:
+    with helper("identity"):
+        assert slope() == IDENTITY
+        with helper("inward"), override(relu="identity"):
+            assert slope() == INWARD
+        assert slope() == IDENTITY
+    with pytest.raises(ZeroDivisionError), helper("identity"):
+        _ = slope()[0] / 0
+    assert slope() == STOCK
+
+
+@pytest.fixture
+def _identity() -> Iterator[None]:
+    with override(clamp="identity"):
+        yield
+
+
+@pytest.mark.usefixtures("_identity")
+def test_in_a_fixture_that_yields() -> None:
+    assert slope() == IDENTITY
 
 
 def test_generators_that_end_out_of_order_end_their_own_context() -> None:
@@ -111,14 +149,46 @@ def test_generators_that_end_out_of_order_end_their_own_context() -> None:
                 yield slope()
 
     first, second = steps("inward"), steps("identity")
-    for _ in range(3):
-        assert next(first) == INWARD
-        assert next(second) == IDENTITY
-        assert slope() == STOCK
+    assert next(first) == INWARD
+    assert next(second) == IDENTITY
+    assert next(first) == IDENTITY  # the one entered last decides, as with torch's own contexts
     first.close()
     assert next(second) == IDENTITY
-    assert slope() == STOCK
     second.close()
+    assert slope() == STOCK
+    first, second = steps("inward"), steps("identity")
+    next(first), next(second)
+    second.close()
+    assert next(first) == INWARD
+    first.close()
+
+
+def test_a_generator_that_another_thread_closes() -> None:
+    context = override(clamp="inward")
+
+    def steps() -> Iterator[list[float]]:
+        with context:
+            yield slope()
+
+    found: list[Iterator[list[float]]] = []
+    failed: list[BaseException] = []
+
+    def begin() -> None:
+        generator = steps()
+        next(generator)
+        found.append(generator)
+
+    def work() -> None:
+        try:
+            found.pop().close()  # type: ignore[attr-defined]
+        except BaseException as error:
+            failed.append(error)
+
+    for target in (begin, work):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert failed == []
     assert slope() == STOCK
 
 
@@ -316,6 +386,8 @@ def test_as_many_tensors_are_saved_as_torch_saves(name: str, rule: str) -> None:
     x = torch.randn(4, 3, requires_grad=True)
     b, c = torch.randn(3, requires_grad=True), torch.randn(4, 1, requires_grad=True)
     plain = saved(SAVED[name], x, b, c)
+    if rule == "identity" and name.startswith("relu") and name != "relu6":
+        plain = []  # torch keeps the result, which this rule has no use for
     with pin_edge("half") if rule == "pin" else override(clamp=rule, relu=rule):
         assert saved(SAVED[name], x, b, c) == plain
 
@@ -348,31 +420,82 @@ def test_backward_of_a_non_reentrant_checkpoint_may_run_outside(rule: str) -> No
     assert torch.equal(x.grad, wanted)
 
 
-def test_backward_of_a_reentrant_checkpoint_outside_warns() -> None:
+def clamp_to_one(x: Tensor) -> Tensor:
+    return torch.clamp(x, -1.0, 1.0)
+
+
+REENTRANT = [True, False]
+
+
+@pytest.mark.parametrize("reentrant", REENTRANT)
+def test_a_checkpoint_keeps_its_contexts_wherever_its_backward_runs(reentrant: bool) -> None:
+    """Outside, inside another context, and in a thread that entered none."""
+
+    def later(run: Callable[[Tensor], None]) -> list[float]:
+        x = OUT.clone().requires_grad_()
+        with override(clamp="inward"):
+            y = checkpoint(clamp_to_one, x * 1, use_reentrant=reentrant).sum()
+        run(y)
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    def elsewhere(y: Tensor) -> None:
+        with override(clamp="sign"):
+            y.backward()
+            assert slope() == SIGN
+
+    def in_a_thread(y: Tensor) -> None:
+        thread = threading.Thread(target=y.backward)
+        thread.start()
+        thread.join()
+
+    assert [later(run) for run in (lambda y: y.backward(), elsewhere, in_a_thread)] == [INWARD] * 3
+
+
+@pytest.mark.parametrize("reentrant", REENTRANT)
+def test_a_checkpoint_from_outside_keeps_torchs_rule_inside(reentrant: bool) -> None:
     x = OUT.clone().requires_grad_()
-    with override(clamp="inward"):
-        y = checkpoint(lambda x: torch.clamp(x, -1.0, 1.0), x * 1, use_reentrant=True).sum()
-    with pytest.warns(UserWarning, match="reentrant checkpoint is recomputed with torch's own rules"):
+    y = checkpoint(clamp_to_one, x * 1, use_reentrant=reentrant).sum()
+    with override(clamp="identity") as context:
         y.backward()
+        assert slope() == IDENTITY
     assert x.grad is not None
     assert x.grad.tolist() == STOCK
+    assert [site.calls for site in context.report().rewritten] == [1]
 
 
-def test_backward_of_a_reentrant_checkpoint_in_the_context_again_is_right_and_silent() -> None:
-    x, context = OUT.clone().requires_grad_(), override(clamp="inward")
-    with context:
-        y = checkpoint(lambda x: torch.clamp(x, -1.0, 1.0), x * 1, use_reentrant=True).sum()
-    with context:
-        y.backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == INWARD
+def test_a_checkpoint_of_before_the_first_context() -> None:
+    """In a process of its own: nothing of ours was there when the checkpoint was made."""
+    program = (
+        "import torch\nfrom torch.utils.checkpoint import checkpoint\nimport pseudograd as pg\n"
+        "f = lambda x: torch.clamp(x, -1.0, 1.0)\n"
+        "for reentrant in (True, False):\n"
+        "    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)\n"
+        "    y = checkpoint(f, x * 1, use_reentrant=reentrant).sum()\n"
+        "    with pg.override(clamp='identity'):\n"
+        "        y.backward()\n"
+        "    print(x.grad.tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [str(STOCK)] * 2, done.stderr
 
 
-def test_a_checkpoint_without_matching_calls_never_warns() -> None:
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # torch's, of reentry in reentry
+@pytest.mark.parametrize("reentrant", REENTRANT)
+def test_a_checkpoint_inside_a_checkpoint(reentrant: bool) -> None:
     x = OUT.clone().requires_grad_()
-    with override(clamp="inward"):
-        y = checkpoint(lambda x: torch.exp(x), x * 1, use_reentrant=True).sum()
+
+    def outer(x: Tensor) -> Tensor:
+        with override(clamp="inward"):
+            inner = checkpoint(clamp_to_one, x * 1, use_reentrant=reentrant)
+        return inner + torch.clamp(x, -1.0, 1.0)
+
+    with override(clamp="identity"):
+        y = checkpoint(outer, x, use_reentrant=reentrant).sum()
     y.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 2.0, 2.0]
+    assert slope() == STOCK
 
 
 def test_nested_contexts_hold_in_backward() -> None:
@@ -414,3 +537,158 @@ def test_subclasses_keep_their_type() -> None:
     plain = type(torch.clamp(parameter, -1, 1))
     with override(clamp="inward"):
         assert type(torch.clamp(parameter, -1, 1)) is plain
+
+
+# --- what others do ---------------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_patch_of_backward_stays() -> None:
+    """functools.wraps copies the attributes of what it wraps; ours behind it does nothing any more, and a new context works."""
+    calls: list[int] = []
+    graph, stock = torch.autograd.graph, torch.autograd.graph._engine_run_backward
+    context = override(clamp="zero")
+    context.__enter__()
+    before = graph._engine_run_backward
+
+    @functools.wraps(before)
+    def theirs(*args: object, **kwargs: object) -> object:
+        calls.append(1)
+        return before(*args, **kwargs)
+
+    try:
+        graph._engine_run_backward = torch.autograd._engine_run_backward = theirs  # type: ignore[attr-defined]
+        context.__exit__(None, None, None)
+        assert slope() == STOCK
+        assert calls == [1]
+        with override(clamp="inward"):
+            x = OUT.clone().requires_grad_()
+            checkpoint(clamp_to_one, x, use_reentrant=True).sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == INWARD
+        assert graph._engine_run_backward is theirs
+        assert len(calls) >= 2
+    finally:
+        graph._engine_run_backward = torch.autograd._engine_run_backward = stock  # type: ignore[attr-defined]
+
+
+CHANGED_AFTERWARDS = {
+    "relu": (torch.relu, {"relu": "inward"}),
+    "F.relu": (functional.relu, {"relu": "sign"}),
+    "sign": (torch.sign, {"sign": "triangle"}),
+    "fake_quantize": (
+        lambda h: torch.fake_quantize_per_tensor_affine(h, 0.5, 0, -2, 2),
+        {"fake_quantize": "elastic"},
+    ),
+    "fake_quantize, channels": (
+        lambda h: torch.fake_quantize_per_channel_affine(h, torch.full((3,), 0.5), torch.zeros(3), 0, -2, 2),
+        {"fake_quantize": "inward"},
+    ),
+    "round": (torch.round, {"round": "identity"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_AFTERWARDS)
+def test_the_input_may_change_afterwards_where_torch_keeps_nothing_of_it(name: str) -> None:
+    f, families = CHANGED_AFTERWARDS[name]
+
+    def gradient(change: bool) -> list[float]:
+        w = torch.tensor([-2.0, 0.25, 2.0], requires_grad=True)
+        h = w * 1
+        with override(**families) as context:  # type: ignore[arg-type]
+            y = f(h)
+            if change:
+                h.mul_(-100.0)
+            (grad,) = torch.autograd.grad((y * torch.tensor([1.0, -2.0, 3.0])).sum(), w)
+        assert len(context.report().rewritten) == 1
+        return grad.tolist()
+
+    assert gradient(change=True) == gradient(change=False)
+
+
+def test_second_derivatives_see_the_copied_input() -> None:
+    import pseudograd as pg
+
+    def curvature(f: Callable[[Tensor], Tensor]) -> list[float]:
+        x = torch.tensor([-0.4, 0.3, 0.9], requires_grad=True)
+        (first,) = torch.autograd.grad(f(x * 1).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0].tolist()
+
+    with override(sign="arctan"):
+        found = curvature(torch.sign)
+    assert found == curvature(lambda x: pg.sign(x, rule="arctan"))
+    assert 0.0 not in found
+
+
+def test_functionalize_keeps_torchs_rule_and_is_reported() -> None:
+    with override(clamp="zero", relu="identity") as context:
+        assert torch.func.functionalize(lambda x: torch.clamp(x, -1, 1))(OUT).tolist() == [-1.0, 0.0, 1.0]
+        f = torch.func.functionalize(torch.func.grad(lambda x: torch.relu(x).sum()))
+        assert f(OUT).tolist() == [0.0, 0.0, 1.0]
+    assert context.report().rewritten == ()
+    assert {site.why for site in context.report().missed} == {
+        "torch.func.functionalize has no rule for a custom backward"
+    }
+
+
+def test_made_and_entered_under_other_modes() -> None:
+    """What the installed torch does is measured outside all of them."""
+    with torch.device("meta"):
+        pins = [pin_edge(edge) for edge in ("closed", "open", "half", *ERAS)]
+    with override(clamp="identity"), torch.no_grad(), torch.inference_mode():
+        pins += [pin_edge(era) for era in ERAS]
+    for pin in pins:
+        with pin:
+            assert slope() == STOCK
+    assert installed_era() == era_of(torch.__version__)
+
+
+# --- the innermost context decides ------------------------------------------------------------------------------------
+
+AT_EDGE = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+OF_ERA = {"torch<=2.13": [0.0, 1.0, 1.0, 1.0, 0.0], "torch>=2.14": [0.0, 0.0, 1.0, 0.0, 0.0]}
+
+
+def at_edge() -> list[float]:
+    x = AT_EDGE.clone().requires_grad_()
+    return torch.autograd.grad(torch.clamp(x, -1, 1).sum(), x)[0].tolist()
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("how", ["made inside", "made before", "decorator", "checkpoint", "compiled"])
+@pytest.mark.parametrize("outer", ["sign", "inward", *ERAS])
+def test_a_pin_to_any_era_decides_inside_another_context(outer: str, how: str, era: str) -> None:
+    around = pin_edge(outer) if outer in ERAS else override(clamp=outer)
+    pin = pin_edge(era)
+    with around:
+        if how == "made inside":
+            pin = pin_edge(era)
+        if how == "decorator":
+            found = pin(at_edge)()
+        elif how == "checkpoint":
+            x = AT_EDGE.clone().requires_grad_()
+            with pin:
+                y = checkpoint(clamp_to_one, x, use_reentrant=False).sum()
+            y.backward()
+            assert x.grad is not None
+            found = x.grad.tolist()
+        elif how == "compiled":
+            torch._dynamo.reset()
+            f = torch.compile(lambda x: torch.clamp(x * 1, -1, 1), backend="aot_eager", fullgraph=True)
+            x = AT_EDGE.clone().requires_grad_()
+            with pin:
+                found = torch.autograd.grad(f(x).sum(), x)[0].tolist()
+        else:
+            with pin:
+                found = at_edge()
+        with pin_edge("half"):
+            assert at_edge() == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert found == OF_ERA[era]
+    assert at_edge() == OF_ERA[installed_era()]
+
+
+def test_a_pin_to_the_installed_era_inside_an_override_reports_what_it_did() -> None:
+    era = installed_era()
+    with override(clamp="sign") as outer, pin_edge(era) as pin:
+        assert at_edge() == OF_ERA[era]
+    assert [site.calls for site in pin.report().rewritten] == [1]
+    assert outer.report().rewritten == ()

@@ -12,8 +12,9 @@ import torch
 from torch.nn import functional
 
 from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import way
-from pseudograd.rewrite.mode import Choice, Rewriting
+from pseudograd.rewrite.mode import Choice
 from pseudograd.torch_facts import ERAS, FORMS, Slopes, installed_era, measure
 
 from .eras import GRAD, VALUES, cases, gradients

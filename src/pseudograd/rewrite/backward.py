@@ -1,134 +1,133 @@
-"""The modes during a backward. torch's own stack is empty there, because backward itself was dispatched through it.
+"""The contexts during a backward. torch's own stack is empty there, because backward itself was dispatched through it.
 
-Non-reentrant checkpoints recompute inside backward, reentrant ones run a forward and a backward of their own there. Both must see the
-modes that are entered. While any is, `_engine_run_backward` puts them back.
+While a context is entered, `_engine_run_backward` puts the modes back: a function of the user may run a forward in its backward. A
+checkpoint always recomputes under the contexts of its first forward pass, wherever and in whatever thread its backward runs; another
+rule would keep other tensors, which torch could not tell from the right ones.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-import warnings
-from types import CodeType, FrameType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import graph
+from torch.utils import checkpoint
+
+from . import entered
 
 _lock = threading.Lock()
-_entered = 0
-
-
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.modes: list[Any] = []
-
-
-_active = _OfThread()
+_count = 0
 
 
 def enter(mode: Any) -> None:
     """Before the mode is pushed."""
-    global _entered
-    _active.modes.append(mode)
+    global _count
+    entered.add(mode)
     with _lock:
-        _entered += 1
-        if _entered == 1:
+        _count += 1
+        if _count == 1:
+            _watch_checkpoints()
             _install()
 
 
 def leave(mode: Any) -> None:
-    global _entered
-    _active.modes = [entry for entry in _active.modes if entry is not mode]
+    global _count
+    entered.remove(mode)
     with _lock:
-        _entered -= 1
-        if _entered == 0:
+        _count -= 1
+        if _count == 0:
             _uninstall()
 
 
-def modes() -> list[Any]:
-    """Those entered in this thread, the innermost last."""
-    return list(_active.modes)
+class _WithModes:
+    """`_engine_run_backward` with the modes put back. A class, because functools.wraps copies the attributes of a function."""
 
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+        functools.update_wrapper(self, run, updated=())
 
-def _install() -> None:
-    run = graph._engine_run_backward
-
-    @functools.wraps(run)
-    def run_with_modes(*args: Any, **kwargs: Any) -> Any:
-        for mode in _active.modes:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        modes = entered.modes()
+        for mode in modes:
             mode.log.look_at(mode, args[0])
-        stack = torch.overrides._get_current_function_mode_stack()
-        missing = [mode for mode in _active.modes if not any(mode is entry for entry in stack)]
+        stack = entered.stack()
+        missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
         for mode in missing:
             torch.overrides._push_mode(mode)
         try:
-            return run(*args, **kwargs)
+            return self.run(*args, **kwargs)
         finally:
             for _ in missing:
                 torch.overrides._pop_mode()
 
-    run_with_modes.pseudograd_stands_before = run  # type: ignore[attr-defined]
-    graph._engine_run_backward = run_with_modes
-    torch.autograd._engine_run_backward = run_with_modes  # type: ignore[attr-defined]
+
+_OWNERS: tuple[Any, ...] = (graph, torch.autograd)
+
+
+def _install() -> None:
+    for owner in _OWNERS:
+        if not isinstance(owner._engine_run_backward, _WithModes):
+            owner._engine_run_backward = _WithModes(owner._engine_run_backward)
 
 
 def _uninstall() -> None:
-    """Give torch its function back, unless somebody has put another in front of ours."""
-    for owner in (graph, torch.autograd):
-        before = getattr(owner._engine_run_backward, "pseudograd_stands_before", None)  # type: ignore[attr-defined]
-        if before is not None:
-            owner._engine_run_backward = before  # type: ignore[attr-defined]
+    """Torch's function again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
+    for owner in _OWNERS:
+        if isinstance(owner._engine_run_backward, _WithModes):
+            owner._engine_run_backward = owner._engine_run_backward.run
 
 
-# --- reentrant checkpoints --------------------------------------------------------------------------------------------
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def note_checkpoint(mode: Any) -> None:
-    """A matching call that records nothing: is it in a reentrant checkpoint, which will run it again in backward?"""
-    checkpoint = sys.modules.get("torch.utils.checkpoint")
-    if checkpoint is None or torch.is_grad_enabled():
-        return
-    frame = _frame_of(checkpoint.CheckpointFunction.forward.__code__)
-    if frame is None:
-        return
-    _warn_from_its_backward(checkpoint.CheckpointFunction)
-    context = frame.f_locals["ctx"]
-    noted = getattr(context, "pseudograd_choices", None)
-    if noted is None:
-        noted = context.pseudograd_choices = []
-    if not any(choices is mode.choices for choices in noted):
-        noted.append(mode.choices)
+def _watch_checkpoints() -> None:
+    """Once, and for good: a checkpoint made inside a context may run its backward when all of them have ended."""
+    frame = getattr(checkpoint, "_CheckpointFrame", None)
+    if frame is not None and not isinstance(vars(frame).get("recompute_fn"), _UnderItsContexts):
+        frame.recompute_fn = _UnderItsContexts()
+    function: Any = checkpoint.CheckpointFunction
+    if not isinstance(vars(function)["forward"], _Noting):
+        function.forward = _Noting(function.forward)
+        function.backward = staticmethod(_as_noted(function.backward))
 
 
-def _frame_of(code: CodeType) -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame
+class _UnderItsContexts:
+    """`recompute_fn` of a checkpoint without reentry; frames that were made before the first context have none."""
+
+    def __set__(self, frame: Any, recompute: Callable[..., Any]) -> None:
+        vars(frame)["recompute_fn"] = recompute
+        vars(frame)["pseudograd_modes"] = entered.modes()
+
+    def __get__(self, frame: Any, owner: Any = None) -> Any:
+        if frame is None:
+            return self
+        return functools.partial(_recompute, vars(frame).get("pseudograd_modes", ()), vars(frame)["recompute_fn"])
 
 
-def _warn_from_its_backward(function: Any) -> None:
-    with _lock:
-        run = function.backward
-        if hasattr(run, "pseudograd_stands_before"):
-            return
-
-        @functools.wraps(run)
-        def backward(ctx: Any, *grads: Any) -> Any:
-            entered = [getattr(mode, "choices", None) for mode in torch.overrides._get_current_function_mode_stack()]
-            for choices in getattr(ctx, "pseudograd_choices", ()):
-                if not any(choices is other for other in entered):
-                    warnings.warn(_OUTSIDE, stacklevel=2)
-                    break
-            return run(ctx, *grads)
-
-        backward.pseudograd_stands_before = run  # type: ignore[attr-defined]
-        function.backward = staticmethod(backward)
+def _recompute(modes: tuple[Any, ...], recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with entered.exactly(modes):
+        return recompute(*args, **kwargs)
 
 
-_OUTSIDE = (
-    "override: backward runs outside the context, so this reentrant checkpoint is recomputed with torch's own rules. "
-    "Call backward inside the context, or checkpoint with use_reentrant=False."
-)
+class _Noting(staticmethod):  # type: ignore[type-arg]
+    """The forward of a checkpoint with reentry, which notes the contexts that it runs in."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        @functools.wraps(forward)
+        def noting(ctx: Any, *args: Any) -> Any:
+            ctx.pseudograd_modes = entered.modes()
+            return forward(ctx, *args)
+
+        super().__init__(noting)
+
+
+def _as_noted(backward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(backward)
+    def under(ctx: Any, *grads: Any) -> Any:
+        with entered.exactly(getattr(ctx, "pseudograd_modes", ())):
+            return backward(ctx, *grads)
+
+    return under

@@ -28,7 +28,7 @@ def way(edge: str, installed: str) -> str:
     return edge if edge in ERAS else f"{edge}, elsewhere {installed}"
 
 
-def rule(pull: Callable[..., Gradients], keeps: Callable[..., tuple[str, ...]]) -> Rule:
+def rule(pull: Callable[..., Gradients], keeps: Callable[..., tuple[str, ...]], compares: bool = True) -> Rule:
     return Rule(
         name="zero",
         formula="0",
@@ -37,6 +37,7 @@ def rule(pull: Callable[..., Gradients], keeps: Callable[..., tuple[str, ...]]) 
         reference=lambda *arguments, **parameters: (),
         is_linear=lambda **parameters: True,
         keeps=keeps,
+        compares=compares,
     )
 
 
@@ -56,18 +57,19 @@ def pull_of_numbers(
 
 
 def pull_of_tensors(
-    grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: tuple[bool, ...], edge: str
+    grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: tuple[bool, ...], edge: str
 ) -> Gradients:
+    """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
     share, era = WAYS[edge]
     of_era = _tensors_closed_era if era == CLOSED_ERA else _tensors_open_era
     grads = of_era(grad, x, min, max)
     if share is None:
         return grads
-    at = x == y  # and nowhere where bounds cross: there x is replaced in both eras
-    if min is not None and max is not None:
-        at = at & (min <= max)
-    at_min = at & (x == min) if min is not None else torch.zeros_like(at)
-    at_max = at & (x == max) if max is not None else torch.zeros_like(at)
+    nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
+    at_min = nowhere if min is None else x == min
+    at_max = nowhere if max is None else x == max
+    if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
+        at_min, at_max = at_min & (min <= max), at_max & (min <= max)
     to_x, to_bound = _share(grad, share), _share(grad, 1.0 - share)
     grad_x, grad_min, grad_max = grads
     assert grad_x is not None

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .. import engine
-
 _MISSING = object()
+# What torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of torch.nn.functional do not.
+_ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 
 
 class Form:
     """One function of torch. `read(args, kwargs)` gives (stand-in, inputs, in_place), or None where torch is left alone."""
 
-    __slots__ = ("arrange", "defaults", "family", "in_place", "name", "names")
+    __slots__ = ("aliases", "arrange", "defaults", "family", "in_place", "name", "names")
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Form:
         self.defaults = defaults
         self.arrange = arrange
         self.in_place = in_place
+        self.aliases: dict[str, str] = {} if names[-1] == "inplace" else _ALIASES
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...], bool] | None:
         if len(args) > len(self.names):
             return None
         values = list(args) + list(self.defaults[len(args) :])
         for key in kwargs:
-            if key == "self":
-                values[0] = kwargs[key]
-            elif key in self.names:
-                values[self.names.index(key)] = kwargs[key]
+            name = self.aliases.get(key, key)
+            if name in self.names:
+                values[self.names.index(name)] = kwargs[key]
             else:  # out=, and what torch will refuse
                 return None
         in_place = self.in_place
@@ -68,6 +68,12 @@ class Form:
 
 def _clamp(x: Tensor, min: Any, max: Any) -> tuple[str, tuple[Any, ...]] | None:
     return None if min is None and max is None else ("torch.clamp", (x, min, max))
+
+
+def _clamp_of_aten(x: Tensor, min: Any, max: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
+    kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
+    return None if len(kinds) == 2 else _clamp(x, min, max)
 
 
 def _clamp_min(x: Tensor, min: Any) -> tuple[str, tuple[Any, ...]] | None:
@@ -96,7 +102,7 @@ def _hardsigmoid(x: Tensor) -> tuple[str, tuple[Any, ...]]:
     return "torch.hardsigmoid", (x, -3.0, 3.0)
 
 
-def _is_constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
     if not isinstance(value, Tensor) or value.requires_grad:
         return False
@@ -107,19 +113,30 @@ def _is_constant(value: Any) -> bool:
     return torch.autograd.forward_ad._current_level < 0 or torch.autograd.forward_ad.unpack_dual(value).tangent is None
 
 
+def _only_backward_tells() -> bool:
+    """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    return torch.autograd.forward_ad._current_level < 0 or torch.compiler.is_compiling()
+
+
 def _minimum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
-    if not _is_constant(x) and _is_constant(other):
-        return "torch.minimum", (x, None, other)
-    if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
-        return "torch.minimum, constant first", (x, other)
-    return None
+    return _extreme("torch.minimum", x, other, (None, other))
 
 
 def _maximum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
-    if not _is_constant(x) and _is_constant(other):
-        return "torch.maximum", (x, other, None)
-    if _is_constant(x) and not _is_constant(other) and isinstance(other, Tensor):
-        return "torch.maximum, constant first", (x, other)
+    return _extreme("torch.maximum", x, other, (other, None))
+
+
+def _extreme(name: str, x: Any, other: Any, bounds: tuple[Any, Any]) -> tuple[str, tuple[Any, ...]] | None:
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor):
+        return None
+    if _only_backward_tells():
+        return f"{name}, of two", (x, other)
+    if not is_constant(x) and is_constant(other):
+        return name, (x, *bounds)
+    if is_constant(x) and not is_constant(other):
+        return f"{name}, constant first", (x, other)
     return None
 
 
@@ -196,8 +213,9 @@ def _register_all() -> None:
     two, both = ("default", "Tensor"), (None, None)
     for name in ("clamp", "clip"):
         for suffix in ("", "_"):
-            form = Form(name + suffix, "clamp", ("input", "min", "max"), (_MISSING, *both), _clamp, suffix == "_")
-            _add(form, everywhere, two)
+            for read, owners in ((_clamp, (torch, Tensor)), (_clamp_of_aten, (torch.ops.aten,))):
+                form = Form(name + suffix, "clamp", ("input", "min", "max"), (_MISSING, *both), read, suffix == "_")
+                _add(form, owners, two)
     for name, bound, arrange in (("clamp_min", "min", _clamp_min), ("clamp_max", "max", _clamp_max)):
         for suffix in ("", "_"):
             form = Form(name + suffix, "clamp", ("input", bound), (_MISSING, None), arrange, suffix == "_")
@@ -245,12 +263,6 @@ def _register_all() -> None:
         False,
     )
     _add(form, (torch, torch.ops.aten))
-    engine.when_dynamo_arrives(_let_dynamo_dispatch)
-
-
-def _let_dynamo_dispatch(dynamo: Any) -> None:
-    """Dynamo dispatches only what torch.overrides lists; F.hardsigmoid and torch.relu_ are missing there, eager dispatches them."""
-    dynamo.variables.torch.get_overridable_functions().update(FORMS)
 
 
 _register_all()

@@ -26,7 +26,7 @@ class WithRule:
         call = call_of(self.rewritten)
         if not engine.is_recording(x) or mode.why_not(call, (x, *bounds), self.inplace):
             return own(x)
-        return mode.run_in_place(call, (x, *bounds)) if self.inplace else engine.run(call, x, *bounds)
+        return mode.run(call, (x, *bounds), self.inplace)
 
 
 class ReLUWithRule(WithRule, nn.ReLU):

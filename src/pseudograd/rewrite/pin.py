@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..errors import unknown_name
 from ..torch_facts import ERAS, installed_era
 from . import edges, stand_ins  # noqa: F401  (stand_ins registers its rows)
-from .mode import Choice, Rewriting
+from .context import Rewriting
+from .mode import Choice
 
 
 def pin_edge(edge: str) -> Rewriting:
@@ -19,7 +20,8 @@ def pin_edge(edge: str) -> Rewriting:
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; or an era, "torch<=2.13" or
             "torch>=2.14": exactly what torch of that era computes, number and tensor bounds apart, NaN and crossed bounds included.
-    Returns: a context and decorator for the current thread, as `override`; inside an override the pin decides for the clamps.
+    Returns: a context and decorator for the current thread, as `override`; the innermost context decides, so that inside an override the
+        pin decides for the clamps, also one to the era of the installed torch.
     Raises: ValueError for anything else.
     Example:
         >>> x = torch.tensor([0.0, 0.5], requires_grad=True)
@@ -32,8 +34,5 @@ def pin_edge(edge: str) -> Rewriting:
     if edge not in edges.SHARES and edge not in ERAS:
         raise unknown_name("pin_edge", "edge", (*edges.SHARES, *ERAS), edge)
     era = installed_era()
-    choices: dict[str, Choice] = {}
-    if edge != era:
-        choice = Choice("zero", edges.way(edge, era))
-        choices = {"clamp": choice, "nan extreme": choice}
-    return Rewriting(f"pin_edge({edge!r})", choices)
+    choice = Choice("zero", edges.way(edge, era))
+    return Rewriting(f"pin_edge({edge!r})", {"clamp": choice, "nan extreme": choice}, is_torchs_own=edge == era)

@@ -29,6 +29,7 @@ NODES = {
     "Trunc": "round",
     "Sign": "sign",
     "FakeQuantize": "fake_quantize",
+    "FusedMovingAvgObsFq": "fake_quantize",
 }
 _SCRIPT = "torch::jit::"
 
@@ -61,10 +62,10 @@ class Report:
     label: str
     rewritten: tuple[Rewritten, ...]
     missed: tuple[Missed, ...]
-    is_idle: bool = False  # a pin to the era of the installed torch
+    is_torchs_own: bool = False  # a pin to the era of the installed torch
 
     @classmethod
-    def of(cls, label: str, logs: Iterable[Log], is_idle: bool = False) -> Report:
+    def of(cls, label: str, logs: Iterable[Log], is_torchs_own: bool = False) -> Report:
         done: dict[tuple[str, str, str, bool], int] = {}
         missed: dict[tuple[str, str, str], int] = {}
         for log in logs:
@@ -83,11 +84,11 @@ class Report:
             label,
             tuple(Rewritten(op, rule, where, n, c) for (op, rule, where, c), n in _by_calls(done)),
             tuple(Missed(op, why, where, n) for (op, why, where), n in _by_calls(missed)),
-            is_idle,
+            is_torchs_own,
         )
 
     def __str__(self) -> str:
-        if self.is_idle:
+        if self.is_torchs_own and not self.rewritten and not self.missed:
             return f"{self.label}: this torch is of that era, nothing is rewritten"
         eager = sum(site.calls for site in self.rewritten if not site.compiled)
         compiled = sum(site.calls for site in self.rewritten if site.compiled)
@@ -184,6 +185,7 @@ class Log:
 def _family_of(node: str) -> str | None:
     if node.startswith(_SCRIPT):
         return _SCRIPT
+    node = node.removeprefix("Foreach")
     return next((family for prefix, family in NODES.items() if node.startswith(prefix)), None)
 
 

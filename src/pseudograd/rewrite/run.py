@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import must
-from .mode import Rewriting
+from .context import Rewriting
 from .pin import pin_edge
 from .switches import override
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from . import backward
+from . import entered, forms
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 COMPILED = "in compiled code"
 
@@ -49,9 +49,19 @@ class Chooser:
 
 
 def _bounds(stand_in: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-    if stand_in.endswith("constant first"):
-        return (None, inputs[0]) if stand_in.startswith("torch.minimum") else (inputs[0], None)
-    return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
+    if len(inputs) != 2 or not stand_in.startswith(("torch.minimum", "torch.maximum")):
+        return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
+    bound = _bound_of_two(*inputs, is_known=stand_in.endswith("constant first"))
+    return (None, bound) if stand_in.startswith("torch.minimum") else (bound, None)
+
+
+def _bound_of_two(x: Any, other: Any, is_known: bool) -> Any:
+    """What a transform has wrapped is not the bound; compiled code does not tell."""
+    if is_known:
+        return x
+    if torch.compiler.is_compiling():
+        return None
+    return x if forms.is_constant(x) else other
 
 
 def user_frame(depth: int) -> FrameType | None:
@@ -103,7 +113,7 @@ def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
 
 def note_compiled(op: str, family: str, label: str, why: str | None) -> None:
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
-    for mode in reversed(backward.modes()):
+    for mode in reversed(entered.modes()):
         if family in mode.choices and mode.log is not None:
             stack = torch._guards.TracingContext.extract_stack()
             lines = [f for f in stack if not f.filename.startswith((_TORCH, _OURS))]

@@ -1,7 +1,7 @@
 """The ops that stand in for torch's own functions: forward torch's, bit for bit; backward a rule of the clamp family, or an edge alone.
 
-They are rows like those of `ops/`, found by name and listed nowhere. They save what torch's own op saves, in its order, because a
-checkpoint compares what was saved in the forward pass with what its recomputation saves, which may run outside the context.
+They are rows like those of `ops/`, found by name and listed nowhere. They save what torch's own op saves, in its order; where that is
+nothing of the input (`copies`), they save a copy of it, because a program may change it afterwards.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ def _constant_first(pull: Callable[..., Gradients], is_min: bool) -> Callable[..
         bounds = (bound, None) if is_min else (None, bound)
         grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(wants[1], False, False), **how)
         return None, grad_x
+
+    return pulled
+
+
+def _of_two(pull: Callable[..., Gradients], is_min: bool) -> Callable[..., Gradients]:
+    """minimum(x, other), where only backward tells which of them is the constant. If neither is, torch's own gradient."""
+
+    def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
+        if wants[0] and wants[1]:
+            tied, half = x == other, 0.5 * grad
+            loses = x > other if is_min else x < other
+            wins = x < other if is_min else x > other
+            return torch.where(tied, half, torch.where(loses, 0.0, grad)), torch.where(
+                tied, half, torch.where(wins, 0.0, grad)
+            )
+        x, bound = (x, other) if wants[0] else (other, x)
+        bounds = (None, bound) if is_min else (bound, None)
+        grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(True, False, False), **how)
+        return (grad_x, None) if wants[0] else (None, grad_x)
 
     return pulled
 
@@ -77,18 +96,20 @@ class _StandIn:
         inputs: tuple[str, ...],
         pull: Callable[..., Callable[..., Gradients]] = lambda pull: pull,
         family: str = "",
-        registers: bool = True,
+        copies: bool = False,
     ) -> None:
         self.forward = forward
         self.of = of
         self.inputs = inputs
         self.pull = pull
         self.family = family
-        self.registers = registers
+        self.copies = copies
 
     def rule(self, row: Rule) -> Rule:
-        keeps = row.keeps if not self.registers else lambda wants, **parameters: self.inputs
-        return replace(row, pull=self.pull(row.pull), keeps=keeps, registers=self.registers)
+        def keeps(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
+            return self.inputs if not self.copies or row.keeps(wants, **parameters) else ()
+
+        return replace(row, pull=self.pull(row.pull), keeps=keeps, copies=self.copies)
 
     def register(self, name: str) -> None:
         of = OPS[self.of]
@@ -121,19 +142,26 @@ _TABLE: dict[str, _StandIn] = {
     "torch.maximum, constant first": _StandIn(
         torch.maximum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=True)
     ),
-    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp"),
+    "torch.minimum, of two": _StandIn(torch.minimum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=True)),
+    "torch.maximum, of two": _StandIn(torch.maximum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=False)),
+    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp", copies=True),
     "torch.relu6": _StandIn(lambda x, min, max: functional.relu6(x), "relu6", _BOUNDED, family="clamp"),
     "torch.hardtanh": _StandIn(torch._C._nn.hardtanh, "hardtanh", _BOUNDED, family="clamp"),
     "torch.hardsigmoid": _StandIn(lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull),
-    "torch.sign": _StandIn(lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), registers=False),
+    "torch.sign": _StandIn(lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), copies=True),
     "torch.fake_quantize_per_tensor_affine": _StandIn(
-        torch.fake_quantize_per_tensor_affine, "fake_quantize", ("x", "scale", "zero_point", *_GRID), _of_x_alone
+        torch.fake_quantize_per_tensor_affine,
+        "fake_quantize",
+        ("x", "scale", "zero_point", *_GRID),
+        _of_x_alone,
+        copies=True,
     ),
     "torch.fake_quantize_per_channel_affine": _StandIn(
         torch.fake_quantize_per_channel_affine,
         "fake_quantize",
         ("x", "scale", "zero_point", "axis", *_GRID),
         _per_channel,
+        copies=True,
     ),
 }
 
@@ -160,7 +188,8 @@ def _register_pinned() -> None:
     }
     for name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
         for kind, pull in (("numbers", edges.pull_of_numbers), ("tensors", edges.pull_of_tensors)):
-            rules = {"zero": edges.rule(pull, lambda wants, **parameters: _BOUNDED)}
+            of_tensors = kind == "tensors"
+            rules = {"zero": edges.rule(pull, lambda wants, **parameters: _BOUNDED, compares=not of_tensors)}
             op = Op(f"{name}, {kind}", _TABLE[name].forward, _BOUNDED, rules, family=f"edge of {kind}", **pinned)
             register(op, STAND_INS)
     for name in ("fmin", "fmax"):

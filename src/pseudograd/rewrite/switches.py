@@ -8,7 +8,8 @@ from typing import Any
 from ..errors import must, unknown_name
 from ..rule import OPS, RuleChoice, RuleLike, choose
 from . import stand_ins
-from .mode import Choice, Rewriting
+from .context import Rewriting
+from .mode import Choice
 from .sites import Chooser, Site
 
 SiteRule = RuleLike | Callable[[Site], RuleLike | None]

@@ -1,0 +1,116 @@
+"""What the user holds, from override or pin_edge: a context, and a decorator.
+
+Each entry pushes a `Rewrite`, a mode of torch, onto the stack of the thread. A context that is entered in a generator behaves as
+torch.no_grad does there: it is on until it exits, also for the caller of the generator.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.compiler import is_compiling
+
+from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
+from .mode import Choice, Rewrite
+from .report import Log, Report
+
+
+class Rewriting:
+    """While it is entered, in this thread, torch's functions get the chosen rules. `is_torchs_own`: the choices are what torch does.
+
+    Such a context acts only inside another one that would change what it names; alone it costs next to nothing.
+    """
+
+    def __init__(self, label: str, choices: dict[str, Choice], is_torchs_own: bool = False) -> None:
+        self._label = label
+        self._choices = choices
+        self._is_torchs_own = is_torchs_own
+        self._logs: dict[int, Log] = {}
+        self._entries: list[tuple[int, Rewrite]] = []
+
+    def __repr__(self) -> str:
+        return self._label
+
+    def __enter__(self) -> Rewriting:
+        if is_compiling():
+            mode = Rewrite(self._choices, None)
+            mode.__enter__()
+            self._entries.append((0, mode))
+            return self
+        thread = threading.get_ident()
+        log = self._logs.setdefault(thread, Log())
+        log.unseen = []
+        log.forget_nodes()
+        mode = Rewrite({} if self._is_torchs_own and not self._decides_anything() else self._choices, log)
+        self._entries.append((thread, mode))
+        backward.enter(mode)
+        mode.__enter__()
+        return self
+
+    def _decides_anything(self) -> bool:
+        return any(family in outer.choices for outer in entered.modes() for family in self._choices)
+
+    def __exit__(self, *exception: Any) -> None:
+        if is_compiling():
+            self._entries.pop()[1].__exit__(*exception)
+            return
+        mode = self._last_entry()
+        entered.take_off_the_stack(mode)
+        backward.leave(mode)
+
+    def _last_entry(self) -> Rewrite:
+        """The entry that this exit ends: the last one of this thread; of any, where a generator is closed by another thread."""
+        here = threading.get_ident()
+        entry = next((entry for entry in reversed(self._entries) if entry[0] == here), self._entries[-1])
+        self._entries.remove(entry)
+        return entry[1]
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """As a decorator. A generator runs inside the context and is suspended outside it."""
+        if inspect.isgeneratorfunction(function):
+            return functools.wraps(function)(_stepping(self, function))
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{self._label}: function must not be async, got {function.__qualname__}. "
+                "Enter the context around the torch code inside it."
+            )
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside
+
+    def report(self) -> Report:
+        """What was rewritten so far, and what was seen and could not be."""
+        return Report.of(self._label, list(self._logs.values()), self._is_torchs_own)
+
+
+def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator function each step of which runs inside the context; send, throw and close reach the generator."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        generator = function(*args, **kwargs)
+        step: Any = generator.send
+        given: tuple[Any, ...] = (None,)
+        while True:
+            try:
+                with context:
+                    value = step(*given)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, given = generator.send, ((yield value),)
+            except GeneratorExit:
+                with context:
+                    generator.close()
+                raise
+            except BaseException as error:
+                step, given = generator.throw, (error,)
+
+    return wrapped

@@ -1,0 +1,76 @@
+"""The contexts that are entered in each thread. torch's own stack of modes cannot tell: it is empty while torch runs a call of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Entered(TorchFunctionMode):
+    """One entry of a context: what `mode.py` derives from, and what is ours on torch's stack."""
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.modes: tuple[Any, ...] = ()
+
+
+_here = _OfThread()
+
+
+def modes() -> tuple[Any, ...]:
+    """Those of this thread, the innermost last."""
+    return _here.modes
+
+
+def add(mode: Entered) -> None:
+    _here.modes = (*_here.modes, mode)
+
+
+def remove(mode: Entered) -> None:
+    _here.modes = tuple(entry for entry in _here.modes if entry is not mode)
+
+
+def stack() -> list[Any]:
+    """Torch's own, of this thread: every mode of anybody that would see the next call."""
+    return list(torch.overrides._get_current_function_mode_stack())
+
+
+def take_off_the_stack(mode: Entered) -> None:
+    """Wherever it is: contexts that were entered in generators do not end in order."""
+    found = stack()
+    if any(entry is mode for entry in found):
+        _replace([entry for entry in found if entry is not mode])
+
+
+def _replace(wanted: Sequence[Any]) -> None:
+    for _ in stack():
+        torch.overrides._pop_mode()
+    for mode in wanted:
+        torch.overrides._push_mode(mode)
+
+
+@contextlib.contextmanager
+def exactly(wanted: tuple[Any, ...]) -> Iterator[None]:
+    """These contexts of ours and no others, whatever is entered here. The modes of others stay."""
+    entered, found = _here.modes, stack()
+    ours = tuple(entry for entry in found if isinstance(entry, Entered))
+    if _same(ours, wanted) and _same(entered, wanted):
+        yield
+        return
+    _here.modes = wanted
+    _replace([entry for entry in found if not isinstance(entry, Entered)] + list(wanted))
+    try:
+        yield
+    finally:
+        _here.modes = entered
+        _replace(found)
+
+
+def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
