@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import pseudograd as pg
 from pseudograd import rules
 from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.context import Rewriting
@@ -137,6 +140,95 @@ def test_a_checkpoint_of_a_compiled_block(reentrant: bool) -> None:
         assert x.grad.tolist() == [0.0, 0.0, 6.0, 6.0, 6.0]
 
 
+@pytest.mark.parametrize("rule", ["zero", "inward", "identity", "sign", "pin"])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_of_a_compiled_block_whose_backward_runs_elsewhere(reentrant: bool, rule: str) -> None:
+    """The recomputation runs other compiled code under other rules, and torch compares no more than shapes."""
+    f = compiled(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
+    here = pin_edge("half") if rule == "pin" else override(clamp=rule)
+
+    def gradient(f: Callable[[Tensor], Tensor], elsewhere: Any) -> list[float]:
+        x = torch.tensor(X, requires_grad=True)
+        with here:
+            y = checkpoint(f, x, use_reentrant=reentrant).sum()
+        with elsewhere:
+            y.backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    with here:
+        wanted = slope(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
+    for elsewhere in (contextlib.nullcontext(), here, override(clamp="leaky"), pin_edge("open")):
+        assert gradient(f, elsewhere) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_compiled_checkpoint_from_outside_keeps_torchs_rule() -> None:
+    f = compiled(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
+    x = torch.tensor(X, requires_grad=True)
+    wanted = slope(lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0)))
+    y = checkpoint(f, x, use_reentrant=False).sum()
+    with override(clamp="identity"):
+        y.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx(wanted, rel=1e-6)
+
+
+def block(x: Tensor) -> Tensor:
+    return torch.exp(functional.relu(torch.clamp(x * 1, -1.0, 1.0)))
+
+
+def running(total: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return total + torch.clamp(x, -1.0, 1.0), total.clone()
+
+
+HOLDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "checkpoint": lambda x: checkpoint(block, x, use_reentrant=False),
+    "checkpoint with reentry": lambda x: checkpoint(block, x, use_reentrant=True),
+    "checkpoint in a checkpoint": lambda x: checkpoint(
+        lambda x: checkpoint(block, x, use_reentrant=False) + block(x), x, use_reentrant=False
+    ),
+    "cond": lambda x: torch.cond(x.sum() > 100, block, lambda x: block(x) * 2, (x,)),
+    "vmap": lambda x: torch.func.vmap(block)(x),
+    "autocast": lambda x: _in_bfloat16(x),
+    "scan": lambda x: scan(running, torch.zeros(5), torch.stack([x, x * 2]), dim=0)[0],
+}
+
+
+def _in_bfloat16(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return block(x)
+
+
+@pytest.mark.parametrize("contexts", ["override", "pin in override", "device"])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_runs_other_functions_in_compiled_code(name: str, contexts: str) -> None:
+    """Dynamo hands a checkpoint to a mode as one call; in eager code no mode sees it."""
+    f = HOLDERS[name]
+
+    def gradients(f: Callable[[Tensor], Tensor]) -> list[list[float]]:
+        found = []
+        for _ in range(2):
+            with contextlib.ExitStack() as stack:
+                if contexts == "device":
+                    stack.enter_context(torch.device("cpu"))
+                stack.enter_context(override(clamp="identity", relu="identity"))
+                if contexts == "pin in override":
+                    stack.enter_context(pin_edge("half"))
+                found.append(backward(f))
+            found.append(backward(f))
+        return found
+
+    def backward(f: Callable[[Tensor], Tensor]) -> list[float]:
+        x = torch.tensor(X, requires_grad=True)
+        f(x).sum().backward()  # a checkpoint with reentry takes no torch.autograd.grad
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    eager = gradients(f) if name != "scan" else gradients(lambda x: torch.clamp(x, -1, 1) + torch.clamp(x * 2, -1, 1))
+    assert gradients(compiled(f)) == [pytest.approx(slopes, rel=1e-6) for slopes in eager]
+    assert eager[0] != eager[1]
+
+
 def test_backward_of_a_compiled_call_after_the_context() -> None:
     x = torch.tensor(X, requires_grad=True)
     with override(clamp="inward"):
@@ -185,6 +277,78 @@ def test_over_functorch() -> None:
             assert f(x).tolist() == g(x).tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
         with override(clamp="identity"):
             assert f(x).tolist() == g(x).tolist() == [1.0] * 5
+
+
+W = [1.0, -2.0, 3.0, -4.0, 5.0]
+OF_TWO = {
+    "maximum(x, c)": (lambda x, c: torch.maximum(x, c), lambda x, c, rule: pg.lower_bound(x, c, rule=rule)),
+    "maximum(c, x)": (lambda x, c: torch.maximum(c, x), lambda x, c, rule: pg.lower_bound(x, c, rule=rule)),
+    "minimum(x, c)": (lambda x, c: torch.minimum(x, c), lambda x, c, rule: pg.upper_bound(x, c, rule=rule)),
+    "x.min(c)": (lambda x, c: x.min(c), lambda x, c, rule: pg.upper_bound(x, c, rule=rule)),
+    "minimum(c, x)": (lambda x, c: torch.minimum(c, x), lambda x, c, rule: pg.upper_bound(x, c, rule=rule)),
+}
+OVER_FUNCTORCH: dict[str, Callable[..., Callable[[Tensor], Any]]] = {
+    "grad": lambda f: torch.func.grad(lambda x: (f(x) * torch.tensor(W)).sum()),
+    "vjp": lambda f: lambda x: torch.func.vjp(f, x)[1](torch.tensor(W))[0],
+    "grad of grad": lambda f: torch.func.grad(
+        lambda x: (torch.func.grad(lambda x: (f(x) ** 2 * torch.tensor(W)).sum())(x) ** 2).sum()
+    ),
+    "vmap of grad": lambda f: torch.func.vmap(torch.func.grad(lambda x: f(x).sum() * 3)),
+}
+
+
+@pytest.mark.parametrize("rule", ["identity", "zero", "inward"])
+@pytest.mark.parametrize("way", OVER_FUNCTORCH)
+@pytest.mark.parametrize("name", OF_TWO)
+def test_minimum_and_maximum_with_a_constant_over_functorch(name: str, way: str, rule: str) -> None:
+    """Which of the two is the constant shows in backward alone."""
+    f, public = OF_TWO[name]
+    constant = torch.tensor(0.5) if way == "vmap of grad" else torch.tensor([-1.0, -1.0, 0.5, 1.0, 1.0])
+    x = torch.tensor(X)
+    wanted = OVER_FUNCTORCH[way](lambda x: public(x, constant, rule))(x)
+    with override(clamp=rule):
+        assert torch.equal(OVER_FUNCTORCH[way](lambda x: f(x, constant))(x), wanted)
+        assert torch.equal(compiled(OVER_FUNCTORCH[way](lambda x: f(x, constant)))(x), wanted)
+
+
+@pytest.mark.parametrize("f", [torch.minimum, torch.maximum])
+def test_minimum_and_maximum_of_two_that_learn_are_torchs(f: Callable[..., Tensor]) -> None:
+    def gradients(x: Tensor, other: Tensor) -> Any:
+        return torch.func.grad(lambda x, other: (f(x, other) * torch.tensor(W)).sum(), argnums=(0, 1))(x, other)
+
+    x, other = torch.tensor(X), torch.tensor([-2.0, 0.0, 0.5, 1.0, 1.0])
+    wanted = gradients(x, other)
+    with override(clamp="identity"):
+        for found in (gradients(x, other), compiled(gradients)(x, other)):
+            assert [g.tolist() for g in found] == [g.tolist() for g in wanted]
+
+
+def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
+    @compiled
+    def f(x: Tensor) -> Tensor:
+        return torch.func.jvp(lambda x: torch.maximum(x, torch.full((5,), -1.0)), (x,), (torch.ones(5),))[1]
+
+    with override(clamp="identity") as context:
+        assert f(torch.tensor(X)).tolist() == [0.0, 0.5, 1.0, 1.0, 1.0]
+    assert context.report().rewritten == ()
+    (site,) = context.report().missed
+    assert site.why == "compiled forward mode does not tell which of the two is the constant"
+
+
+def test_a_slope_of_the_users_own() -> None:
+    rule = rules.custom(_bell)
+
+    def wanted(x: Tensor) -> Tensor:
+        return pg.sign(x * 1, rule=rule)
+
+    for f in (lambda x: torch.sign(x * 1), compiled(lambda x: torch.sign(x * 1))):
+        with override(sign=rule) as context:
+            assert slope(f) == pytest.approx(slope(wanted), rel=1e-6)
+        assert [site.rule for site in context.report().rewritten] == ["custom"]
+
+
+def _bell(x: Tensor) -> Tensor:
+    return torch.exp(-x * x)
 
 
 def test_the_rule_of_a_site_by_its_bounds() -> None:

@@ -112,6 +112,71 @@ def _scripted(x: Tensor) -> Tensor:
     return torch.clamp(x, -1.0, 1.0) * 2
 
 
+def _fused() -> nn.Module:
+    """The fake quantisation of torch's default configuration for quantisation-aware training."""
+    from torch.ao.quantization import FusedMovingAvgObsFakeQuantize, MovingAverageMinMaxObserver
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = FusedMovingAvgObsFakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+        module(torch.ones(3))
+    module.disable_observer()
+    return module
+
+
+UNREACHED = {
+    "fused fake quantisation": (lambda x: _fused()(x), {"fake_quantize": "identity"}),
+    "_foreach_clamp_min": (lambda x: torch._foreach_clamp_min([x], 0.0)[0], {"clamp": "identity"}),
+    "_foreach_clamp_max, tensors": (lambda x: torch._foreach_clamp_max([x], [x.detach()])[0], {"clamp": "identity"}),
+    "_foreach_round": (lambda x: torch._foreach_round([x])[0], {"round": "identity"}),
+    "_foreach_sign": (lambda x: torch._foreach_sign([x])[0], {"sign": "window"}),
+    "special.round": (lambda x: torch.special.round(x), {"round": "identity"}),
+    "learnable fake quantisation": (
+        lambda x: torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 15, 1.0),
+        {"fake_quantize": "identity"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_what_no_rewriting_reaches_is_reported(name: str) -> None:
+    f, families = UNREACHED[name]
+    with override(**families) as context:  # type: ignore[arg-type]
+        f(leaf()).sum().backward()
+    assert context.report().rewritten == ()
+    assert sum(site.calls for site in context.report().missed) == 1
+
+
+KEYWORDS = {
+    "x": lambda x: torch.clamp(x=x, min=-1, max=1),
+    "a": lambda x: torch.clip(a=x, min=-1, max=1),
+    "x1": lambda x: torch.clamp_min(x1=x, min=-1),
+    "self": lambda x: torch.ops.aten.clamp(self=x, min=-1, max=1),
+    "x1, x2": lambda x: torch.maximum(x1=x, x2=torch.full((3,), -1.0)),
+    "x2 alone": lambda x: torch.minimum(x, x2=torch.full((3,), 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_every_keyword_that_torch_takes(name: str) -> None:
+    x = leaf()
+    with override(clamp="identity") as context:
+        KEYWORDS[name](x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+    assert len(context.report().rewritten) == 1
+
+
+def test_the_lines_of_this_package_are_nobodys() -> None:
+    """A user's frame is none of ours, whichever module of the package called torch."""
+    import pseudograd
+
+    with override(clamp="inward") as context:
+        pseudograd.gradient(lambda x: torch.clamp(x, -1, 1), torch.zeros(2))  # the user's line
+    (site,) = context.report().rewritten
+    assert site.where == _line("the user's line")
+
+
 def test_what_is_left_to_torch_on_purpose_is_missed_with_its_reason() -> None:
     x = leaf()
     with override(clamp="elastic", relu="inward") as context:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.utils._device import DeviceContext
+
 from .. import engine
 from .entered import Entered
 from .forms import FORMS
@@ -35,8 +37,9 @@ def _let_modes_into_what_runs_others() -> None:
 
 def _undispatched(call_function: Any) -> Any:
     def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        stack = tx.symbolic_torch_function_state.mode_stack
-        if stack and all(isinstance(mode.value, Entered) for mode in stack):
+        modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
+        # None: the default device, set in the compiled code itself.
+        if modes and all(mode is None or isinstance(mode, (Entered, DeviceContext)) for mode in modes):
             return self._call_function(tx, args, kwargs)
         return call_function(self, tx, args, kwargs)
 
