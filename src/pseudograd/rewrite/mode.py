@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, MethodWrapperType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -189,6 +189,7 @@ def _is_running(frame: FrameType) -> bool:
     return False
 
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -238,10 +239,10 @@ class Rewriting:
         self._entries.remove(entry)
         return entry[1]
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Decorated) -> Decorated:
         """As a decorator. A generator runs inside the context and is suspended outside it."""
         if inspect.isgeneratorfunction(function):
-            return functools.wraps(function)(_stepping(self, function))
+            return functools.wraps(function)(_stepping(self, function))  # type: ignore[return-value]
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{self._label}: function must not be async, got {function.__qualname__}. "
@@ -253,7 +254,7 @@ class Rewriting:
             with self:
                 return function(*args, **kwargs)
 
-        return inside
+        return inside  # type: ignore[return-value]
 
     def report(self) -> Report:
         """What was rewritten so far, and what was seen and could not be."""

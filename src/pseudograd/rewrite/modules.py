@@ -6,7 +6,7 @@ import fnmatch
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +16,6 @@ from ..rule import STAND_INS, RuleChoice, RuleLike, choose
 from . import stand_ins
 from .with_rule import NAMES, TABLE, kind_of
 
-Key = TypeVar("Key", bound=type[nn.Module] | str)  # a dictionary's own kind of key: Mapping would not take another
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
 
@@ -100,7 +99,7 @@ def _above(exchange: _Exchange, later: list[Conversion]) -> _Exchange | None:
     return None
 
 
-def convert(model: nn.Module, mapping: RuleLike | Mapping[Key, Value]) -> Conversion:
+def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
     """Exchange modules of `model` for ones with another backward rule.
 
     Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh or nn.Hardsigmoid computes what it did, bit for bit.
