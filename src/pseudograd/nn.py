@@ -511,9 +511,10 @@ class FakeQuantize(_OfAnOp):
         """One element for each scale, along the axis they belong to."""
         tensors = [value for value in (self.scale, self.zero_point) if isinstance(value, Tensor)]
         shape = torch.broadcast_shapes(*[value.shape for value in tensors])
-        if self.axis is not None and len(shape) == 1:
-            before, after = (self.axis, 0) if self.axis >= 0 else (0, -self.axis - 1)
-            shape = torch.Size([1] * before + [*shape] + [1] * after)
+        if isinstance(self.axis, int) and len(shape) == 1:
+            sizes = [1] * (abs(self.axis) + 1)
+            (sizes[self.axis],) = shape
+            shape = torch.Size(sizes)
         return torch.zeros(shape, device=tensors[0].device if tensors else None)
 
 
