@@ -1,7 +1,7 @@
 # make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
 # make test    the test suite
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
-# make check   lint, types, and that README and examples agree with the code
+# make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
 # make bench   speed and import time
 # make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
@@ -33,6 +33,8 @@ check:
 	$(run) -m ruff check .
 	$(run) -m ruff format --check .
 	$(run) -m mypy
+	$(run) -m mypy --strict --config-file= --follow-imports=silent tests/typing/user.py
+	$(run) -m pyright --pythonpath $(run) tests/typing/user.py
 	$(run) scripts/generate_docs.py --check
 
 bench:

@@ -1,8 +1,17 @@
 """The public names, the table and the docstrings agree."""
 
+import ast
 import importlib.metadata
 import inspect
+import io
+import pkgutil
+import pydoc
 import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -115,3 +124,107 @@ def test_options_are_keyword_only(name: str) -> None:
     for parameter in parameters.values():
         if parameter.name in options and len(parameters) > 1:
             assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+# --- what is shown, what type checkers see ----------------------------------------------------------------------------
+
+HERE = Path(__file__).parent
+PUBLIC: list[tuple[ModuleType, set[str]]] = [
+    (pg, set(pg.__all__)),
+    (pg.nn, set(pg.nn.__all__)),
+    (pg.optim, {"project"}),
+    (rules, {name for op in OPS.values() for name in op.rules}),
+]
+
+
+@pytest.mark.parametrize(("module", "names"), PUBLIC, ids=lambda value: getattr(value, "__name__", ""))
+def test_dir_lists_the_public_names_and_nothing_else(module: ModuleType, names: set[str]) -> None:
+    assert {name for name in dir(module) if not name.startswith("__")} == names - {"__version__"}
+    assert ("__version__" in dir(module)) == (module is pg)
+    text = io.StringIO()
+    pydoc.Helper(output=text).help(module)
+    assert all(name in text.getvalue() for name in names - {"custom"})
+    assert dict(inspect.getmembers(module)).keys() >= names - {"custom"}
+
+
+MODULES = ["analysis.drawing", "analysis.slopes", "rewrite.modules", "rewrite.switches", "rewrite.pin", "testing"]
+
+
+@pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["", "backwards"])
+def test_dir_lists_what_nobody_has_used_yet_and_submodules_hide_nothing(order: list[str]) -> None:
+    program = [
+        "import inspect, sys, pseudograd as pg",
+        "assert {'override', 'pin_edge', 'convert', 'nn', '__version__'} <= set(dir(pg)), dir(pg)",
+        "assert not {'pseudograd.rewrite', 'pseudograd.nn'} & set(sys.modules)",
+        *[f"import pseudograd.{name}" for name in order],
+        "functions = pg.plot, pg.gradient, pg.convert, pg.override, pg.pin_edge, pg.testing.check_rule",
+        "assert all(inspect.isfunction(function) for function in functions), functions",
+        "assert not {'engine', 'rewrite', 'testing'} & set(dir(pg))",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("with_types", [False, True])
+def test_tab_completion_finds_the_public_names(with_types: bool) -> None:
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    completer = shell.Completer
+    completer.use_jedi = with_types
+    shell.user_ns["pg"] = pg
+
+    def completed(text: str) -> set[str]:
+        with pytest.importorskip("IPython.core.completer").provisionalcompleter():
+            return {found.text.rpartition(".")[2] for found in completer.completions(text, len(text))}
+
+    assert {"override", "pin_edge", "nn", "convert", "clamp"} <= completed("pg.")
+    assert not {"engine", "checks", "Any", "TYPE_CHECKING"} & completed("pg.")
+    assert {"inward", "leaky", "arctan"} <= completed("pg.rules.")
+    assert {"Clamp", "VectorQuantize"} <= completed("pg.nn.")
+    assert {"project"} <= completed("pg.optim.")
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Type checkers take the one for the other, and so does `import pseudograd.rewrite.override`, once it is done."""
+    found = {info.name.rpartition(".")[2] for info in pkgutil.walk_packages(pg.__path__, "pseudograd.")}
+    functions = {name for name in pg.__all__ if not isinstance(getattr(pg, name), ModuleType)}
+    assert not found & functions, found & functions
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_the_users_file_has_every_public_name_and_runs() -> None:
+    """The file that `make check` reads with two type checkers."""
+    file = HERE / "typing" / "user.py"
+    used: dict[str, set[str]] = {"pg": set(), "nn": set(), "rules": set(), "optim": set()}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            holder = node.value
+            name = (
+                holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else ""
+            )
+            used.get(name, set()).add(node.attr)
+    assert used["pg"] | {"nn", "rules"} >= set(pg.__all__), set(pg.__all__) - used["pg"]
+    assert used["nn"] >= set(pg.nn.__all__), set(pg.nn.__all__) - used["nn"]
+    explicit = {name for name, value in vars(rules).items() if inspect.isfunction(value)} & set(dir(rules))
+    assert used["rules"] >= explicit, explicit - used["rules"]
+    assert "project" in used["optim"]
+    runpy.run_path(str(file))["main"]()
+    commands = (HERE.parent / "Makefile").read_text(encoding="utf-8")
+    for checker in ("mypy --strict", "pyright"):
+        assert re.search(rf"-m {checker} .*tests/typing/user.py", commands)
+
+
+def test_a_name_that_does_not_exist_is_one_to_type_checkers_too() -> None:
+    """A module's __getattr__ that they see would let every misspelling pass."""
+    assert "__getattr__" in vars(pg)
+    tree = ast.parse(Path(inspect.getfile(pg)).read_text(encoding="utf-8"))
+    assert not any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+
+
+@pytest.mark.parametrize("decorate", [pg.override(clamp="inward"), pg.pin_edge("closed")], ids=repr)
+def test_a_decorated_function_keeps_its_signature(decorate: object) -> None:
+    def f(x: torch.Tensor, *, times: int = 2) -> torch.Tensor:
+        return x * times
+
+    assert inspect.signature(decorate(f)) == inspect.signature(f)  # type: ignore[operator]
+    assert inspect.signature(pg.surrogate(backward=torch.tanh)(f)) == inspect.signature(f)
+    assert inspect.signature(pg.straight_through(f)) == inspect.signature(f)

@@ -369,6 +369,29 @@ def test_one_scale_per_channel_and_unsigned() -> None:
     assert torch.allclose(layer.scale.grad, other.grad * 27**-0.5)
 
 
+@pytest.mark.parametrize("axis", range(-4, 4))
+@pytest.mark.parametrize("learns_a_zero_point", [False, True])
+def test_options_are_checked_along_any_axis(axis: int, learns_a_zero_point: bool) -> None:
+    x = torch.linspace(-2, 2, 81).reshape(3, 3, 3, 3)
+    zero_point = Parameter(torch.tensor([0.0, 1.0, -1.0])) if learns_a_zero_point else 0
+    layer = nn.FakeQuantize(BOUND.exp(), zero_point, quant_min=-2, quant_max=1, axis=axis)
+    for channel in range(3):
+        found, own = layer(x).select(axis, channel), zero_point[channel] if learns_a_zero_point else 0
+        assert torch.equal(found, pg.fake_quantize(x.select(axis, channel), BOUND.exp()[channel], own, -2, 1))
+
+
+@pytest.mark.parametrize("axis", ["1", 1.0])
+def test_an_axis_that_is_no_integer(axis: Any) -> None:
+    with pytest.raises(TypeError, match=rf"fake_quantize: axis must be an integer, got {axis!r}\."):
+        nn.FakeQuantize(BOUND.exp(), axis=axis)
+
+
+def test_a_codebook_of_one_code() -> None:
+    codes, indices = nn.VectorQuantize(1, 3)(X)
+    assert indices.tolist() == [0, 0, 0]
+    assert codes.shape == X.shape
+
+
 @pytest.mark.parametrize("axis", [1, -2])
 def test_channels_need_not_come_first_or_last(axis: int) -> None:
     x = torch.linspace(-2, 2, 30).reshape(2, 3, 5)

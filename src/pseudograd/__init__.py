@@ -99,18 +99,27 @@ __all__ = [
 __version__: str
 
 
-def __getattr__(name: str) -> Any:
+def _on_demand(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # read on demand: it stands once, in pyproject.toml
+        from importlib.metadata import version  # it stands once, in pyproject.toml
 
         return version("pseudograd")
     if name in ("convert", "override", "pin_edge"):
-        from . import rewrite  # on demand: most programs rewrite nothing
+        from . import rewrite  # most programs rewrite nothing
 
         globals()[name] = found = getattr(rewrite, name)
         return found
     if name == "nn":
-        from importlib import import_module  # on demand, too: a script that clamps needs no modules
+        from importlib import import_module  # a script that clamps needs no modules
 
         return import_module(".nn", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # to a type checker any name would be there
+    __getattr__ = _on_demand
+
+
+def __dir__() -> list[str]:
+    """The public names, those not yet loaded too, and no module that one of them happened to import."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

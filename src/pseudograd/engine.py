@@ -23,7 +23,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -91,13 +91,16 @@ def _requires_grad(inputs: tuple[Any, ...]) -> bool:
     return False
 
 
-def unscriptable(function: Any) -> Any:
+Public = TypeVar("Public", bound=Callable[..., Any])
+
+
+def unscriptable(function: Public) -> Public:
     """Decorator: torch.jit.script raises our error instead of a remark on our source. TorchScript has no custom backward."""
 
     def refuse() -> None:
         raise no_script(function.__name__)
 
-    function.__prepare_scriptable__ = refuse  # torch.jit.script calls it before it reads any source
+    function.__prepare_scriptable__ = refuse  # type: ignore[attr-defined]  # torch.jit.script calls it before it reads any source
     return function
 
 

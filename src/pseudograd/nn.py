@@ -45,6 +45,7 @@ class _OfAnOp(Module):
     """A module that calls `_op` with the options it was made with."""
 
     _op: ClassVar[Callable[..., Any]]
+    # Subclasses annotate as Any what a user may read: a number, a buffer or a parameter. To torch all is a tensor or a module.
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -106,6 +107,8 @@ class Clamp(_OfAnOp):
     """
 
     _op = staticmethod(ops.clamp)
+    min: Any
+    max: Any
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class LowerBound(_OfAnOp):
     """
 
     _op = staticmethod(ops.lower_bound)
+    bound: Any
 
     def __init__(
         self, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
@@ -154,6 +158,7 @@ class UpperBound(_OfAnOp):
     """
 
     _op = staticmethod(ops.upper_bound)
+    bound: Any
 
     def __init__(
         self, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
@@ -439,6 +444,8 @@ class FakeQuantize(_OfAnOp):
     """
 
     _op = staticmethod(ops.fake_quantize)
+    scale: Any
+    zero_point: Any
     quant_max: int
     axis: int | None
 
@@ -504,9 +511,10 @@ class FakeQuantize(_OfAnOp):
         """One element for each scale, along the axis they belong to."""
         tensors = [value for value in (self.scale, self.zero_point) if isinstance(value, Tensor)]
         shape = torch.broadcast_shapes(*[value.shape for value in tensors])
-        if self.axis is not None and len(shape) == 1:
-            before, after = (self.axis, 0) if self.axis >= 0 else (0, -self.axis - 1)
-            shape = torch.Size([1] * before + [*shape] + [1] * after)
+        if isinstance(self.axis, int) and len(shape) == 1:
+            sizes = [1] * (abs(self.axis) + 1)
+            (sizes[self.axis],) = shape
+            shape = torch.Size(sizes)
         return torch.zeros(shape, device=tensors[0].device if tensors else None)
 
 
@@ -539,3 +547,7 @@ class VectorQuantize(_OfAnOp):
 
     def _any_input(self) -> Tensor:
         return torch.zeros_like(self.codebook[0])
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

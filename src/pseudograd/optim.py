@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +16,10 @@ from .errors import must
 
 Bound = float | Tensor | None
 Bounds = tuple[Bound, Bound]
+Leaf = TypeVar("Leaf", bound=Tensor)  # a dictionary of Parameters is no Mapping from Tensors
 
 
-def project(optimizer: Optimizer, bounds: Mapping[Tensor, Bounds]) -> RemovableHandle:
+def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHandle:
     """Keep parameters within bounds: clamp them now and after each `optimizer.step()`.
 
     For a leaf parameter in a box this is the method to choose: no backward rule of a clamp was measured to do better there. With
@@ -73,7 +74,7 @@ def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None], name: str
             p.clamp_(**{name: bound.to(p.device)})
 
 
-def _checked(optimizer: Optimizer, bounds: Mapping[Tensor, Bounds]) -> Kept:
+def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Kept:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(must("project", "optimizer", "be a torch.optim.Optimizer", optimizer))
     if not isinstance(bounds, Mapping):
@@ -111,3 +112,7 @@ def _checked_bound(p: Tensor, name: str, bound: Any) -> Bound:
     if bound != bound:
         raise ValueError(must("project", name, "not be NaN", bound, "Use None for no bound"))
     return float(bound)
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in globals() if name == "project" or name.startswith("__"))

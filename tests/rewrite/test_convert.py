@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import pseudograd as pg
 from pseudograd import rules
@@ -152,3 +157,342 @@ def test_wrong_calls_change_nothing() -> None:
         with pytest.raises(error, match=text):
             convert(model, mapping)  # type: ignore[arg-type]
         assert type(model.act) is nn.ReLU
+
+
+# --- what is printed, a rule alone ------------------------------------------------------------------------------------
+
+
+def test_a_module_shows_its_own_arguments_and_its_rule() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.ReLU6(inplace=True), nn.Hardtanh(-0.5, 1.0), nn.Hardsigmoid())
+    plain = [repr(module) for module in model]
+    done = convert(model, {nn.ReLU: "inward", "1": "zero", nn.Hardtanh: rules.leaky(0.25), "3": "leaky"})
+    assert [repr(module) for module in model] == [
+        "ReLU(rule=inward/open)",
+        "ReLU6(inplace=True, rule=zero/open)",
+        "Hardtanh(min_val=-0.5, max_val=1.0, rule=leaky(slope=0.25)/open)",
+        "Hardsigmoid(rule=leaky(slope=0.1)/open)",
+    ]
+    done.undo()
+    assert [repr(module) for module in model] == plain
+
+
+def test_a_conversion_names_its_modules_and_counts_them_where_they_are_many() -> None:
+    done = convert(Net(), {nn.ReLU: "inward", nn.BatchNorm1d: nn.Identity()})
+    assert repr(done) == (
+        "Conversion(4 modules: act (ReLU), body.1 (ReLU), body.2.0 (ReLU), body.2.1 (BatchNorm1d to Identity))"
+    )
+    done.undo()
+    assert repr(done).startswith("Conversion(4 modules, undone: act (ReLU), ")
+    many = nn.Sequential(*[nn.ReLU() for _ in range(20)])
+    assert repr(convert(many, "inward")) == (
+        "Conversion(20 modules: 0 (ReLU), 1 (ReLU), 2 (ReLU), 3 (ReLU), 4 (ReLU), 5 (ReLU), and 14 more)"
+    )
+    assert repr(convert(many, {"7": "zero"})) == "Conversion(1 module: 7 (ReLU))"
+
+
+@pytest.mark.parametrize("rule", ["inward", rules.leaky(0.25)])
+def test_a_rule_alone_is_for_every_module_that_takes_one(rule: Any) -> None:
+    model = nn.Sequential(nn.Linear(9, 9), *[make() for make, _ in MODULES.values()], nn.GELU())
+    plain = [type(module) for module in model]
+    done = convert(model, rule)
+    assert done.paths == ("1", "2", "3", "4")
+    for module, (_, public) in zip(model[1:5], MODULES.values(), strict=True):
+        torch.testing.assert_close(gradient(module), gradient(lambda x, public=public: public(x, rule)))
+    done.undo()
+    assert [type(module) for module in model] == plain
+
+
+def test_a_module_that_one_parent_holds_twice_is_exchanged_in_both_places() -> None:
+    act = nn.ReLU()
+    model = nn.Sequential(act, nn.Identity(), act)
+    done = convert(model, {nn.ReLU: "identity"})
+    assert done.paths == ("0", "2")
+    assert model[0] is model[2]
+    assert gradient(model).tolist() == gradient(lambda x: x).tolist()
+    done.undo()
+    assert model[0] is act
+    assert model[2] is act
+
+
+def test_more_wrong_calls_change_nothing() -> None:
+    model = Net()
+    for given, error, text in (
+        ("ste", ValueError, "'ste' is 'identity' here"),
+        ("elastic", ValueError, "elastic"),  # which needs both bounds, and ReLU has one
+        ({nn.ReLU: "inverting"}, ValueError, "inverting"),
+        (3, TypeError, "convert: mapping must be a rule, or a dictionary from modules to rules, got 3"),
+        ({"act": nn.Softplus}, TypeError, r"be a rule, .*Softplus.* Make a module of the class: Softplus\(\)\."),
+        ({3: "inward"}, ValueError, "convert: each key must match a module of the model, got 3"),
+        ({Net: "inward"}, ValueError, "got 'Net'. The model itself has no place; put it into a torch.nn.Sequential"),
+    ):
+        with pytest.raises(error, match=text):
+            convert(model, given)  # type: ignore[arg-type]
+        assert type(model.act) is nn.ReLU
+    with pytest.raises(ValueError, match=r"convert: model must hold one of nn.ReLU, .*, got 'Sequential'\. Name its"):
+        convert(nn.Sequential(nn.GELU()), "inward")
+    with pytest.raises(TypeError, match=r"convert: model must be a torch.nn.Module, got"):
+        convert(torch.relu, "inward")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", ["elastic", "inverting"])
+def test_a_rule_that_needs_both_bounds_is_for_modules_that_have_both(rule: str) -> None:
+    model = nn.Sequential(nn.ReLU6(), nn.Hardtanh(-0.5, 1.0), nn.Hardsigmoid())
+    convert(model, rule)
+    for module, name in zip(model, ("ReLU6", "Hardtanh", "Hardsigmoid"), strict=True):
+        torch.testing.assert_close(gradient(module), gradient(lambda x, name=name: MODULES[name][1](x, rule)))
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_undone_in_any_order_each_takes_back_its_own(order: tuple[int, ...]) -> None:
+    """What is left is what the conversions that stand would have made; the slope at -1, where grad is -1, tells which."""
+    names, slopes = ("leaky", "identity", "zero"), (0.1, 1.0, 0.0)
+    old = nn.Hardtanh()
+    model = nn.Sequential(old)
+    done = [convert(model, {nn.Hardtanh: name}) for name in names]
+    standing = [0, 1, 2]
+    for number in order:
+        done[number].undo()
+        done[number].undo()
+        standing.remove(number)
+        expected = slopes[standing[-1]] if standing else 0.0
+        assert gradient(model)[1].item() == pytest.approx(-expected)
+    assert model[0] is old
+
+
+def test_conversions_of_other_places_do_not_disturb_each_other() -> None:
+    model = Net()
+    before = dict(model.named_modules(remove_duplicate=False))
+    everywhere = convert(model, "inward")
+    act = convert(model, {"act": "identity", "head": "zero"})
+    body = convert(model, {"body": nn.Identity()})
+    everywhere.undo()
+    assert repr(model.act) == "ReLU(rule=identity/open)"
+    assert repr(model.head) == "ReLU6(rule=zero/open)"
+    body.undo()
+    assert repr(model.body[2][0]) == "ReLU(inplace=True)"
+    act.undo()
+    assert dict(model.named_modules(remove_duplicate=False)) == before
+
+
+def test_the_same_module_put_twice_in_a_place_comes_out_once_for_each() -> None:
+    old, other = nn.ReLU(), nn.Identity()
+    for first, second in ((0, 1), (1, 0)):
+        model = nn.Sequential(old)
+        done = [convert(model, {"0": other}), convert(model, {"0": other})]
+        done[first].undo()
+        assert model[0] is other
+        done[second].undo()
+        assert model[0] is old
+
+
+@pytest.mark.parametrize("is_converted_again", [False, True])
+def test_what_was_put_there_by_hand_stays(is_converted_again: bool) -> None:
+    model, own = nn.Sequential(nn.ReLU()), nn.Hardtanh()
+    first = convert(model, "inward")
+    model[0] = own
+    second = convert(model, "identity") if is_converted_again else None
+    first.undo()
+    assert (model[0] is own) is not is_converted_again
+    if second is not None:
+        assert repr(model[0]).endswith("rule=identity/open)")
+        second.undo()
+        assert model[0] is own
+
+
+def test_a_conversion_that_was_forgotten_stands() -> None:
+    model = nn.Sequential(nn.ReLU())
+    convert(model, "inward")
+    kept = model[0]
+    with convert(model, "identity"):
+        assert repr(model[0]) == "ReLU(rule=identity/open)"
+    assert model[0] is kept
+
+
+def test_nested_contexts_and_errors_inside() -> None:
+    model = nn.Sequential(nn.ReLU())
+    old = model[0]
+    with pytest.raises(KeyError, match="mine"), convert(model, "inward"):  # noqa: PT012, SIM117
+        with convert(model, "identity"):
+            assert gradient(model)[0] == 1.0
+            raise KeyError("mine")
+    assert model[0] is old
+    with convert(model, "inward") as done:
+        done.undo()
+        assert model[0] is old
+    with pytest.raises(RuntimeError, match=r"convert: the conversion must stand .* Call convert again\."), done:
+        pass
+
+
+def test_the_training_mode_goes_back_too() -> None:
+    model = Net()
+    model.body[2][1].eval()  # frozen on purpose
+    with convert(model, {nn.ReLU: "inward", nn.BatchNorm1d: nn.Identity()}):
+        pass
+    assert not model.body[2][1].training
+    assert model.act.training
+    first = convert(model, {nn.ReLU: "inward", nn.BatchNorm1d: nn.Identity()})
+    second = convert(model, {nn.ReLU: "identity"})
+    model.train()
+    model.eval()
+    first.undo()
+    second.undo()
+    assert not any(module.training for module in model.modules())
+
+
+def test_a_copy_keeps_its_rule_when_the_original_is_undone() -> None:
+    model = nn.Sequential(nn.ReLU())
+    done = convert(model, "identity")
+    twin = copy.deepcopy(model)
+    replica = model[0]._replicate_for_data_parallel()
+    done.undo()
+    for other in (twin, replica):
+        assert torch.equal(gradient(other), gradient(lambda x: pg.relu(x, rule="identity")))
+    assert repr(model) == "Sequential(\n  (0): ReLU()\n)"
+
+
+# --- torch.fx ---------------------------------------------------------------------------------------------------------
+
+
+class _Looking(fx.Tracer):
+    """Looks into every module."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return False
+
+
+class _KeepingActivations(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (nn.ReLU, nn.ReLU6)) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _traced_by(tracer: fx.Tracer) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: fx.GraphModule(model, tracer.trace(model))
+
+
+def _quantization(model: nn.Module) -> nn.Module:
+    tracing = pytest.importorskip("torch.ao.quantization.fx.tracer")
+    return _traced_by(tracing.QuantizationTracer([], []))(model)
+
+
+def _pickled(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(fx.symbolic_trace(model)))
+
+
+TRACES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "symbolic_trace": fx.symbolic_trace,
+    "looking into every module": _traced_by(_Looking()),
+    "keeping activations": _traced_by(_KeepingActivations()),
+    "quantization": _quantization,
+    "twice": lambda model: fx.symbolic_trace(fx.symbolic_trace(model)),
+    "copied": lambda model: copy.deepcopy(fx.symbolic_trace(model)),
+    "pickled": _pickled,
+    "transformed": lambda model: fx.Transformer(fx.symbolic_trace(model)).transform(),
+}
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("rule", ["inward", "identity"])
+@pytest.mark.parametrize("how", TRACES)
+def test_fx_keeps_the_rule(how: str, rule: str, inplace: bool) -> None:
+    act, passing = (
+        nn.ReLU(inplace=inplace),
+        nn.Threshold(-100, 0),
+    )  # the latter so that torch allows the next to be in place
+    body = nn.Sequential(nn.Hardtanh(-0.5, 2.0, inplace=inplace), act)
+    model = nn.Sequential(act, passing, body, passing, nn.ReLU6(inplace=inplace), passing, nn.Hardsigmoid())
+    done = convert(model, rule)
+    expected = gradient(lambda x: model(x * 1))
+    traced = TRACES[how](model)
+    assert torch.equal(traced(torch.tensor(X)), model(torch.tensor(X)))
+    assert torch.equal(gradient(lambda x: traced(x * 1)), expected)
+    assert sum(type(module).__name__.endswith("WithRule") for module in traced.modules()) == 4
+    assert sum(node.op == "call_module" for node in traced.graph.nodes) == 5 + (how != "looking into every module") * 3
+    assert list(traced.state_dict()) == list(model.state_dict())
+    done.undo()
+    stock = gradient(lambda x: model(x * 1))
+    assert not torch.equal(stock, expected)
+    assert torch.equal(gradient(lambda x: traced(x * 1)), expected)
+    assert torch.equal(gradient(lambda x: TRACES[how](model)(x * 1)), stock)
+
+
+def test_fx_runs_hooks_when_the_graph_runs_and_once() -> None:
+    model, calls = nn.Sequential(nn.ReLU()), []
+    model[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    model[0].register_forward_hook(lambda module, inputs, output: calls.append(type(output)) or output * 2)
+    model[0].register_full_backward_hook(lambda module, *grads: calls.append("backward"))
+    convert(model, "identity")
+    expected = gradient(model)
+    traced, looked = fx.symbolic_trace(model), _traced_by(_Looking())(model)
+    calls.clear()
+    for graph in (traced, looked):
+        assert torch.equal(gradient(graph), expected)
+        assert calls == [Tensor, "backward"]
+        calls.clear()
+
+
+def test_fx_of_a_conversion_made_after_the_trace_and_of_keyword_calls() -> None:
+    class ByName(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(input=x) + self.act.forward(x)
+
+    for model in (ByName(), fx.symbolic_trace(nn.Sequential(nn.ReLU()))):
+        stock = gradient(model)
+        with convert(model, "identity"):
+            expected = gradient(model)
+            assert torch.equal(gradient(fx.symbolic_trace(model)), expected)
+        assert torch.equal(gradient(fx.symbolic_trace(model)), stock)
+        assert not torch.equal(expected, stock)
+
+
+def test_fx_outside_a_model_warns() -> None:
+    """There is no place in the graph for the module: torch's own rule, and said so."""
+    model = nn.Sequential(nn.ReLU())
+    convert(model, "identity")
+    with pytest.warns(UserWarning, match=r"convert: ReLU is traced outside a model that holds it, so the graph has"):
+        traced = fx.symbolic_trace(model[0])
+    assert torch.equal(gradient(traced), gradient(torch.relu))
+
+
+# --- what holds no rule says so ---------------------------------------------------------------------------------------
+
+
+def test_torchscript() -> None:
+    model = nn.Sequential(nn.ReLU())
+    convert(model, "identity")
+    with pytest.raises(NotImplementedError, match=r"^ReLU with a rule: torch.jit.script must not be used"):
+        torch.jit.script(model)
+    weight = nn.Linear(9, 9)
+    for traced_model in (model, nn.Sequential(weight, *model)):
+        with pytest.warns(UserWarning, match=r"convert: torch.jit.trace keeps the values and drops the rule\. Trace"):
+            traced = torch.jit.trace(traced_model, torch.tensor(X))
+        assert torch.equal(traced(torch.tensor(X)), traced_model(torch.tensor(X)))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="convert")
+        torch.jit.trace(model, torch.tensor(X))
+
+
+def test_export_warns_where_the_program_may_be_trained() -> None:
+    model = nn.Sequential(nn.Linear(9, 9), nn.ReLU())
+    convert(model, "identity")
+    x = torch.tensor([X])
+    with pytest.warns(UserWarning, match=r"torch.relu/identity: torch.export keeps the values and drops the rule"):
+        exported = torch.export.export(model, (x,))
+    assert torch.equal(exported.module()(x), model(x))
+
+
+def test_forward_mode_has_torchs_tangent_and_warns() -> None:
+    model = nn.Sequential(nn.ReLU())
+    x, tangent = torch.tensor(X), torch.ones(9)
+    with convert(model, "inward"):
+        with pytest.warns(UserWarning, match=r"convert: ReLU has torch's own gradient here: rule inward reads the"):
+            found = torch.func.jvp(model, (x,), (tangent,))[1]
+        assert torch.equal(found, (x > 0).float())
+    with convert(model, "identity"):
+        assert torch.equal(torch.func.jvp(model, (x,), (tangent,))[1], tangent)

@@ -1,6 +1,6 @@
 """Look at a backward rule: its gradient as numbers, and as a picture."""
 
-from .gradient import get_gradient, gradient
-from .plot import plot
+from .drawing import plot
+from .slopes import get_gradient, gradient
 
 __all__ = ["get_gradient", "gradient", "plot"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..reference import replace as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
 from .formulas import alias
 
-Function = TypeVar("Function", bound=Callable[..., Tensor])
+Arguments = ParamSpec("Arguments")
 
 
 def _pull(grad: Tensor, x_forward: None, x_backward: None, *, y: None, wants: tuple[bool, ...]) -> Gradients:
@@ -73,7 +73,9 @@ def _check_carries_gradient(name: str, value: object) -> None:
         )
 
 
-def straight_through(hard: Callable[..., Tensor], soft: Callable[..., Tensor] | None = None) -> Callable[..., Tensor]:
+def straight_through(
+    hard: Callable[Arguments, Tensor], soft: Callable[..., Tensor] | None = None
+) -> Callable[Arguments, Tensor]:
     """A function with the values of `hard` and the gradient of `soft`.
 
     Forward:  y = hard(*args, **kwargs), exactly: never written as soft + (hard - soft).
@@ -96,15 +98,18 @@ def straight_through(hard: Callable[..., Tensor], soft: Callable[..., Tensor] | 
             raise TypeError(must("straight_through", name, "be a function", function))
 
     @functools.wraps(hard)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
         with torch.no_grad():
             value = hard(*args, **kwargs)
-        return replace_grad(value, args[0] if soft is None else soft(*args, **kwargs))
+        gradient_goes_to: Any = args[0] if soft is None else soft(*args, **kwargs)
+        return replace_grad(value, gradient_goes_to)
 
     return wrapped
 
 
-def surrogate(*, backward: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def surrogate(
+    *, backward: Callable[..., Tensor]
+) -> Callable[[Callable[Arguments, Tensor]], Callable[Arguments, Tensor]]:
     """Decorator: keep a function's values, take the gradient of `backward`.
 
     Forward:  the decorated function, exactly.
@@ -125,7 +130,11 @@ def surrogate(*, backward: Callable[..., Tensor]) -> Callable[[Callable[..., Ten
     """
     if not callable(backward):
         raise TypeError(must("surrogate", "backward", "be a function", backward))
-    return lambda hard: straight_through(hard, backward)
+
+    def decorate(hard: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
+        return straight_through(hard, backward)
+
+    return decorate
 
 
 def _reference(x_forward: float, grad: float, x_backward: float, **_: Any) -> tuple[float, ...]:

@@ -10,13 +10,15 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.compiler import is_compiling
 
 from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
 from .mode import Choice, Rewrite
 from .report import Log, Report
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Rewriting:
@@ -69,10 +71,10 @@ class Rewriting:
         self._entries.remove(entry)
         return entry[1]
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Decorated) -> Decorated:
         """As a decorator. A generator runs inside the context and is suspended outside it."""
         if inspect.isgeneratorfunction(function):
-            return functools.wraps(function)(_stepping(self, function))
+            return functools.wraps(function)(_stepping(self, function))  # type: ignore[return-value]
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{self._label}: function must not be async, got {function.__qualname__}. "
@@ -84,7 +86,7 @@ class Rewriting:
             with self:
                 return function(*args, **kwargs)
 
-        return inside
+        return inside  # type: ignore[return-value]
 
     def report(self) -> Report:
         """What was rewritten so far, and what was seen and could not be."""

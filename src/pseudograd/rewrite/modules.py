@@ -3,130 +3,174 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from .. import engine
-from ..errors import must, shown
-from ..rule import OPS, STAND_INS, RuleChoice, RuleLike, call_of, choose
-from . import mode, stand_ins
+from ..errors import must
+from ..rule import STAND_INS, RuleChoice, RuleLike, choose
+from . import stand_ins
+from .with_rule import NAMES, TABLE, kind_of
 
-Key = type[nn.Module] | str
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
 
-class WithRule:
-    """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
+class _Exchange:
+    """One place of a model, and the modules before and after."""
 
-    rewritten: tuple[Any, ...]  # the spec of the call
+    def __init__(self, path: str, parent: nn.Module, name: str, old: nn.Module) -> None:
+        self.path, self.parent, self.name, self.old = path, parent, name, old
 
-    def _through(self: Any, own: Callable[..., Tensor], x: Tensor, *bounds: Any) -> Tensor:
-        call = call_of(self.rewritten)
-        if not engine.is_recording(x) or mode.why_not(call, (x, *bounds), self.inplace):
-            return own(x)
-        return mode.run(call, (x, *bounds), self.inplace)
+    def make(self, new: nn.Module) -> None:
+        self.new, self.was_training = new, new.training
+        setattr(self.parent, self.name, new)
 
+    def take_back(self) -> None:
+        """Unless something else was put there by hand."""
+        if self.parent._modules.get(self.name) is self.new:
+            if self.new.training is not self.was_training:
+                self.old.train(self.new.training)
+            setattr(self.parent, self.name, self.old)
 
-class ReLUWithRule(WithRule, nn.ReLU):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, 0.0, None)
-
-
-class ReLU6WithRule(WithRule, nn.ReLU6):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, 0.0, 6.0)
-
-
-class HardtanhWithRule(WithRule, nn.Hardtanh):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, self.min_val, self.max_val)
+    def __repr__(self) -> str:
+        before, after = kind_of(self.old).__name__, kind_of(self.new).__name__
+        return f"{self.path} ({before})" if before == after else f"{self.path} ({before} to {after})"
 
 
-class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, -3.0, 3.0)
-
-
-# ReLU6 is a Hardtanh: the exact class decides.
-_WITH_RULE: dict[type[nn.Module], tuple[type[nn.Module], str]] = {
-    nn.ReLU: (ReLUWithRule, "torch.relu"),
-    nn.ReLU6: (ReLU6WithRule, "torch.relu6"),
-    nn.Hardtanh: (HardtanhWithRule, "torch.hardtanh"),
-    nn.Hardsigmoid: (HardsigmoidWithRule, "torch.hardsigmoid"),
-}
+_SHOWN = 6  # names in the repr of a conversion
+_numbers = itertools.count()
+_standing: weakref.WeakSet[Conversion] = weakref.WeakSet()
 
 
 class Conversion:
-    """What `convert` did: `paths` names the modules. `undo()` puts the old ones back; as a context, leaving it does."""
+    """What `convert` did: `paths` names the modules. `undo()` takes it back; as a context, leaving it does.
 
-    def __init__(self, exchanged: list[tuple[nn.Module, str, nn.Module, str]]) -> None:
-        self._exchanged = exchanged
-        self.paths = tuple(path for _, _, _, path in exchanged)
+    Conversions of one model may be undone in any order: each takes back its own exchange, and with the last one the modules come back
+    that were there at first. A module that was put in its place by other means stays.
+    """
+
+    def __init__(self, exchanges: list[_Exchange]) -> None:
+        self.paths = tuple(exchange.path for exchange in exchanges)
+        self._exchanges = exchanges
+        self._shown = [repr(exchange) for exchange in exchanges[:_SHOWN]]
+        self._number = next(_numbers)
+        _standing.add(self)
 
     def undo(self) -> None:
         """Put the modules back that were there. Once: later calls do nothing."""
-        while self._exchanged:
-            parent, name, old, _ = self._exchanged.pop()
-            setattr(parent, name, old)
+        later = sorted((c for c in _standing if c._number > self._number), key=lambda c: c._number)
+        for exchange in self._exchanges:
+            above = _above(exchange, later)
+            if above is None:
+                exchange.take_back()
+            elif above.old is exchange.new:
+                above.old = exchange.old  # it now stands on what was below this one
+        self._exchanges = []
+        _standing.discard(self)
 
     def __enter__(self) -> Conversion:
+        if self not in _standing:
+            raise RuntimeError(
+                "convert: the conversion must stand when its context is entered, got one that was undone. Call convert again."
+            )
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.undo()
 
     def __repr__(self) -> str:
-        return f"Conversion({', '.join(self.paths)})"
+        number, shown_too = len(self.paths), list(self._shown)
+        if number > _SHOWN:
+            shown_too.append(f"and {number - _SHOWN} more")
+        state = "" if self in _standing else ", undone"
+        return f"Conversion({number} {'module' if number == 1 else 'modules'}{state}: {', '.join(shown_too)})"
 
 
-def convert(model: nn.Module, mapping: Mapping[Key, Value]) -> Conversion:
+def _above(exchange: _Exchange, later: list[Conversion]) -> _Exchange | None:
+    """The next exchange that was made in the same place."""
+    for conversion in later:
+        for other in conversion._exchanges:
+            if other.parent is exchange.parent and other.name == exchange.name:
+                return other
+    return None
+
+
+def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
     """Exchange modules of `model` for ones with another backward rule.
 
     Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh or nn.Hardsigmoid computes what it did, bit for bit.
-    Backward: that of the public op with the rule and its default edge. Saves its input.
+    Backward: that of the public op with the rule and its default edge. Saves its input. Where torch has no place for a rule (forward mode
+        for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: from a class, or the path of a module (patterns such as "encoder.*" too), to a rule's name, a rule object, another
-            module, or a function from the old module to the new one. Where several match, the last one counts.
-    Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context.
+        mapping: a rule's name or a rule object for every module above; or a dictionary from a class, or the path of a module (patterns
+            such as "encoder.*" too), to a rule, another module, or a function from the old module to the new one. Where several match,
+            the last one counts.
+    Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several are undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
-        >>> convert(model, {torch.nn.ReLU: "inward"}).paths
-        ('1',)
+        >>> convert(model, "inward")
+        Conversion(1 module: 1 (ReLU))
+        >>> model[1]
+        ReLU(rule=inward/open)
     Source: new in pseudograd; module surgery is how captum and lucent override ReLU.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(must("convert", "model", "be a torch.nn.Module", model))
     stand_ins.refresh()
-    chosen: dict[str, tuple[Any, Any]] = {}
-    for key, value in mapping.items():
-        found = [path for path, _, _, module in _places(model) if _matches(key, path, module)]
+    places = list(_places(model))
+    chosen: dict[str, Any] = {}
+    for key, value in _choices(model, places, mapping).items():
+        found = [place.path for place in places if _matches(key, place.path, place.old)]
         if not found:
-            raise ValueError(must("convert", "each key", "match a module of the model", _shown(key)))
-        chosen.update(dict.fromkeys(found, (key, value)))
-    places = [(path, parent, name, old) for path, parent, name, old in _places(model) if path in chosen]
+            remedy = (
+                "The model itself has no place; put it into a torch.nn.Sequential" if kind_of(model) is key else None
+            )
+            raise ValueError(
+                must("convert", "each key", "match a module of the model", getattr(key, "__name__", key), remedy)
+            )
+        chosen.update(dict.fromkeys(found, value))
+    exchanges = [place for place in places if place.path in chosen]
     made: dict[int, nn.Module] = {}
-    for path, _, _, old in places:  # all of them before the first exchange: an error changes nothing
-        if id(old) not in made:
-            made[id(old)] = _made(old, path, chosen[path][1])
-    for _, parent, name, old in places:
-        setattr(parent, name, made[id(old)])
-    return Conversion([(parent, name, old, path) for path, parent, name, old in places])
+    for place in exchanges:  # all of them before the first exchange: an error changes nothing
+        if id(place.old) not in made:
+            made[id(place.old)] = _made(place.old, place.path, chosen[place.path])
+    for place in exchanges:
+        place.make(made[id(place.old)])
+    return Conversion(exchanges)
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """(path, parent, name there, module), for every place; a shared module has several."""
+def _places(model: nn.Module) -> Iterator[_Exchange]:
+    """Every place that holds a module; a shared module has several, one parent may hold it twice."""
     for path, parent in model.named_modules():
-        for name, child in parent.named_children():
-            yield (f"{path}.{name}" if path else name), parent, name, child
+        for name, child in parent._modules.items():
+            if child is not None:
+                yield _Exchange(f"{path}.{name}" if path else name, parent, name, child)
 
 
-def _matches(key: Key, path: str, module: nn.Module) -> bool:
+def _choices(model: nn.Module, places: list[_Exchange], mapping: Any) -> Mapping[Any, Any]:
+    if isinstance(mapping, Mapping):
+        return mapping
+    if not isinstance(mapping, (str, RuleChoice)):
+        raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
+    held = {kind_of(place.old) for place in places}
+    known = {kind: mapping for kind in TABLE if kind in held}
+    if not known:
+        remedy = "Name its modules in a dictionary, or use override around the calls"
+        raise ValueError(must("convert", "model", f"hold one of {NAMES}", type(model).__name__, remedy))
+    return known
+
+
+def _matches(key: object, path: str, module: nn.Module) -> bool:
     if isinstance(key, str):
         return fnmatch.fnmatchcase(path, key)
-    return isinstance(key, type) and type(module) is key
+    return key in (kind_of(module), type(module))
 
 
 def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
@@ -134,6 +178,9 @@ def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
         return value
     if isinstance(value, (str, RuleChoice)):
         return _with_rule(old, path, value)
+    if isinstance(value, type):
+        remedy = f"Make a module of the class: {value.__name__}()"
+        raise TypeError(must("convert", f"the value for {path!r}", "be a rule, a module or a function", value, remedy))
     if callable(value):
         new = value(old)
         if not isinstance(new, nn.Module):
@@ -143,19 +190,13 @@ def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
 
 
 def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
-    kind = type(old).__mro__[2] if isinstance(old, WithRule) else type(old)
-    if kind not in _WITH_RULE:
-        names = ", ".join(f"nn.{cls.__name__}" for cls in _WITH_RULE)
+    if kind_of(old) not in TABLE:
         remedy = "Give a module or a function instead, or use override around the calls"
-        raise TypeError(must("convert", f"{path!r}", f"be one of {names} to take a rule", type(old).__name__, remedy))
-    cls, stand_in = _WITH_RULE[kind]
-    choose(OPS["relu"], rule, OPS["relu"].default_edge)  # the error of an unknown rule, under a public name
-    op = STAND_INS[stand_in]
-    new = cls.__new__(cls)
+        raise TypeError(must("convert", f"{path!r}", f"be one of {NAMES} to take a rule", type(old).__name__, remedy))
+    row = TABLE[kind_of(old)]
+    row.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
+    op = STAND_INS[row.stand_in]
+    new = row.with_rule.__new__(row.with_rule)
     new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag
     new.rewritten = choose(op, rule, op.default_edge).spec  # type: ignore[assignment]
     return new
-
-
-def _shown(key: object) -> str:
-    return key if isinstance(key, str) else getattr(key, "__name__", shown(key))

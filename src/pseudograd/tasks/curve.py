@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..analysis.gradient import gradient, slope
+from ..analysis.slopes import gradient, slope
 from .base import Loss, Measured, Settings, Task, Variant
 
 LOSSES: dict[str, Loss] = {

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..errors import must, unknown_name
 from ..ops.bounds import picture_of
 from ..rule import OPS, Op, Picture, RuleChoice, choose
-from .gradient import gradient, slope
 from .palette import FORWARD, LOSS, colour, darker
+from .slopes import gradient, slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,118 @@
+"""The modules that stand in for torch's own: nn.ReLU, nn.ReLU6, nn.Hardtanh and nn.Hardsigmoid with a chosen backward rule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from .. import engine, ops
+from ..rule import RuleChoice, call_of
+from . import mode
+
+
+class WithRule:
+    """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
+
+    rewritten: tuple[Any, ...]  # the spec of the call
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
+        x = args[0] if args else kwargs.get("input")
+        if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
+            return x.tracer.call_module(self, partial(_node, x.tracer, self), args, kwargs)
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def _through(self: Any, own: Callable[..., Tensor], x: Tensor, *bounds: Any) -> Tensor:
+        if isinstance(x, fx.Proxy):
+            if _is_held(self, x.tracer):
+                return _node(x.tracer, self, x)
+            _warn(f"{self._get_name()} is traced outside a model that holds it, so the graph has torch's own rule")
+            return own(x)
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            if torch.is_grad_enabled():
+                _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
+            return own(x)
+        if not engine.is_recording(x):
+            return own(x)
+        call = call_of(self.rewritten)
+        why = mode.why_not(call, (x, *bounds), self.inplace)
+        if why is not None:
+            if not torch.compiler.is_compiling():
+                _warn(f"{self._get_name()} has torch's own gradient here: {why}")
+            return own(x)
+        return mode.run(call, (x, *bounds), self.inplace)
+
+    def _get_name(self) -> str:
+        return kind_of(self).__name__
+
+    def extra_repr(self: Any) -> str:
+        _, name, given, _ = self.rewritten
+        parameters = dict(given)
+        edge = parameters.pop("edge")
+        rule = repr(RuleChoice(name, tuple(parameters.items()))) if parameters else name
+        own = super().extra_repr()  # type: ignore[misc]
+        return ", ".join([*([own] if own else []), f"rule={rule}/{edge}"])
+
+    def __prepare_scriptable__(self) -> None:
+        raise engine.no_script(f"{self._get_name()} with a rule")
+
+
+class ReLUWithRule(WithRule, nn.ReLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, 0.0, None)
+
+
+class ReLU6WithRule(WithRule, nn.ReLU6):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, 0.0, 6.0)
+
+
+class HardtanhWithRule(WithRule, nn.Hardtanh):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, self.min_val, self.max_val)
+
+
+class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, -3.0, 3.0)
+
+
+class Row(NamedTuple):
+    with_rule: type[nn.Module]
+    stand_in: str
+    public: Callable[..., Tensor]  # which has the error texts
+
+
+# ReLU6 is a Hardtanh: the exact class decides.
+TABLE: dict[type[nn.Module], Row] = {
+    nn.ReLU: Row(ReLUWithRule, "torch.relu", ops.relu),
+    nn.ReLU6: Row(ReLU6WithRule, "torch.relu6", ops.relu6),
+    nn.Hardtanh: Row(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
+    nn.Hardsigmoid: Row(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
+}
+_KIND: dict[type[Any], type[nn.Module]] = {row.with_rule: kind for kind, row in TABLE.items()}
+NAMES = ", ".join(f"nn.{kind.__name__}" for kind in TABLE)
+
+
+def kind_of(module: Any) -> type[nn.Module]:
+    """The class that a user knows the module by."""
+    return _KIND.get(type(module), type(module))
+
+
+def _is_held(module: nn.Module, tracer: Any) -> bool:
+    """Has the traced model a path to the module?"""
+    held = tracer.root.modules() if isinstance(tracer, fx.Tracer) else ()
+    return any(other is module for other in held) and tracer.root is not module
+
+
+def _node(tracer: fx.Tracer, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"convert: {text}.", stacklevel=2)
