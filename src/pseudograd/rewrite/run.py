@@ -109,7 +109,15 @@ def _write(path: Path, reports: Sequence[Report]) -> None:
     found = {
         "kind": "pseudograd run",
         "torch": torch.__version__,
-        "contexts": [dataclasses.asdict(report) for report in reports],
+        "contexts": [
+            {
+                "label": report.label,
+                "is_idle": report.is_idle,
+                "rewritten": [dataclasses.asdict(site) for site in report.rewritten],
+                "missed": [dataclasses.asdict(site) for site in report.missed],
+            }
+            for report in reports
+        ],
     }
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
