@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -186,6 +187,17 @@ def test_bare_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
+
+
+def test_what_is_not_installed_is_named_with_an_install_that_exists(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("rich", "scipy") else find(name))
+    text = "pseudograd: compare: rich, scipy must be installed, got none. Run pip install '.[report]'.\n"
+    assert run(capsys, "compare") == (2, "", text)
+    root = Path(pseudograd.__file__).parent
+    assert not [path for path in root.rglob("*.py") if "pseudograd[report]" in path.read_text(encoding="utf-8")]
 
 
 # --- rules of one's own -----------------------------------------------------------------------------------------------
