@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import pseudograd
 from pseudograd.cli import main, rules_text
+from pseudograd.report import write
 from pseudograd.rule import OPS
+from pseudograd.torch_facts import CLOSED_ERA, installed_era
 
 RELU = """\
 relu: default rule zero, edge open (or closed, half, projected)
@@ -97,11 +107,51 @@ WRONG = {
     ("compare", "--min", "low"): (
         "pseudograd: argument --min: invalid float value: 'low'. See pseudograd compare --help.\n"
     ),
-    (): "pseudograd: the following arguments are required: COMMAND. See pseudograd --help.\n",
+    ("compare", "--out", "/dev/null"): (
+        "pseudograd: compare: --out must be a folder, got '/dev/null'. Choose another path.\n"
+    ),
+    ("compare", "--out", "x" * 300): (
+        f"pseudograd: compare: --out must lie where files can be written, got '{'x' * 76}.... "
+        "File name too long: choose another folder.\n"
+    ),
+    ("compare", "--tasks", "curve,"): (
+        "pseudograd: compare: task must be one of basin, canvas, curve, retarget, got ''.\n"
+    ),
+    ("compare", "--rules", ""): (
+        "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got ''.\n"
+    ),
+    ("compare", "--rules", "leaky(0.2"): (
+        "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky(0.2'.\n"
+    ),
+    ("compare", "--rules", "leeky(0.2)"): (
+        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'leeky'. "
+        "Did you mean 'leaky'?\n"
+    ),
+    ("compare", "--rules", "leaky(slop=0.2)"): (
+        "pseudograd: leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?\n"
+    ),
+    ("compare", "--loss", "nowhere:cost"): (
+        "pseudograd: compare: --loss must name a function that can be imported, got 'nowhere:cost'. No module named 'nowhere'.\n"
+    ),
+    ("compare", "--loss", "json:dumps"): (
+        "pseudograd: compare: --loss must be a function of y, got 'json:dumps'. "
+        "TypeError: Object of type Tensor is not JSON serializable.\n"
+    ),
+    ("compare", "--import", "nowhere"): (
+        "pseudograd: compare: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
+    ),
+    ("rules", "--import", "nowhere"): (
+        "pseudograd: rules: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
+    ),
+    ("rules", "relu", "clamp"): "pseudograd: unrecognized arguments: clamp. See pseudograd --help.\n",
+    ("doctor", "--expect", "opened"): (
+        "pseudograd: doctor: --expect must be one of closed, open, got 'opened'. Did you mean 'open'?\n"
+    ),
+    ("doctor", "torch"): "pseudograd: unrecognized arguments: torch. See pseudograd --help.\n",
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda arguments: " ".join(arguments)[:40])
 def test_a_wrong_call_gets_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,3 +175,212 @@ def test_compare_with_a_loss_of_ones_own(
     assert set(basin) == {"zero/closed", "zero/open", "inward", "torch.clamp", "no clamp", "project"}
     assert basin["inward"]["reached"] == 400
     assert stored["tasks"]["basin"]["settings"]["best"] == pytest.approx(3, abs=1e-3)
+
+
+def test_bare_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: pseudograd [-h] [--version] COMMAND ...\n")
+    assert all(f"\n    {command} " in out for command in ("rules", "compare", "run", "doctor"))
+    assert run(capsys, "--help") == (0, out, "")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
+
+
+def test_what_is_not_installed_is_named_with_an_install_that_exists(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("rich", "scipy") else find(name))
+    text = "pseudograd: compare: rich, scipy must be installed, got none. Run pip install '.[report]'.\n"
+    assert run(capsys, "compare") == (2, "", text)
+    root = Path(pseudograd.__file__).parent
+    assert not [path for path in root.rglob("*.py") if "pseudograd[report]" in path.read_text(encoding="utf-8")]
+
+
+# --- rules of one's own -----------------------------------------------------------------------------------------------
+
+RULE = """\
+import pseudograd as pg
+
+@pg.register_rule("clamp", formula="grad * share", source="a test", is_linear=True)
+def some_of_it(grad, x, y, min, max, *, share=0.5):
+    return grad * share
+"""
+
+
+@pytest.fixture
+def _module_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_as_it_was: None) -> None:
+    (tmp_path / "rules_of_mine.py").write_text(RULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "rules_of_mine", raising=False)
+
+
+@pytest.mark.usefixtures("_module_of_mine")
+def test_rules_lists_those_of_an_imported_module(capsys: pytest.CaptureFixture[str]) -> None:
+    path = list(sys.path)
+    code, out, err = run(capsys, "rules", "clamp", "--import", "rules_of_mine")
+    assert (code, err) == (0, "")
+    assert "  some_of_it(share=0.5)\n    grad_x outside   grad * share\n" in out
+    assert sys.path == path
+
+
+@pytest.mark.usefixtures("_module_of_mine")
+def test_compare_runs_rules_with_parameters_and_imported_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    rules = "leaky(0.2)/open, elastic(width=0.5),some_of_it(share=0.25)"
+    code, out, err = run(capsys, "compare", "--tasks", "curve, basin", "--rules", rules, "--import", "rules_of_mine")
+    assert (code, err) == (0, "")
+    stored = json.loads(Path("pseudograd-report/results.json").read_text(encoding="utf-8"))
+    assert stored["rules"] == ["leaky(0.2)/open", "elastic(width=0.5)", "some_of_it(share=0.25)"]
+    worlds = stored["tasks"]["curve"]["worlds"]["y²"]
+    assert worlds["leaky(0.2)/open"]["at_high"] == 0
+    assert worlds["elastic(width=0.5)"]["at_high"] == 2
+    assert all(f"\n{name} " in out for name in stored["rules"])
+
+
+def test_a_module_that_fails_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module_of_mine.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "rules", "--import", "broken_module_of_mine") == (
+        2,
+        "",
+        "pseudograd: rules: --import must name a module that can be imported, got 'broken_module_of_mine'. "
+        "ZeroDivisionError: division by zero.\n",
+    )
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_expects_an_edge(capsys: pytest.CaptureFixture[str]) -> None:
+    found, other = ("closed", "open") if installed_era() == CLOSED_ERA else ("open", "closed")
+    code, out, err = run(capsys, "doctor", "--expect", found)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {found}, as expected\n", out)
+    code, out, err = run(capsys, "doctor", "--expect", other)
+    assert (code, err) == (1, "")
+    assert re.fullmatch(rf"torch \S+: the edge of number bounds is {found}, expected {other}\n", out)
+    code, out, err = run(capsys, "doctor", "--expect", other, "--json")
+    assert (code, json.loads(out)["era"]) == (1, installed_era())
+    assert err.endswith(f"is {found}, expected {other}\n")
+
+
+# --- terminals and pipes ----------------------------------------------------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "pseudograd"]
+POOR = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "cp1252": {"PYTHONIOENCODING": "cp1252"},
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
+
+
+@pytest.mark.parametrize("terminal", POOR)
+def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None:
+    encoding = {"C": "ascii"}.get(terminal, terminal)
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"} | POOR[terminal]
+    listed = subprocess.run([*COMMAND, "rules", "clamp"], env=env, capture_output=True, check=False)
+    assert (listed.returncode, listed.stderr) == (0, b"")
+    assert ("Léonard" if encoding == "cp1252" else "Leonard") in listed.stdout.decode(encoding)
+    arguments = ["compare", "--tasks", "curve", "--rules", "inward", "--out", str(tmp_path / "report")]
+    done = subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert ("curve, y²" if encoding == "cp1252" else "curve, y2") in done.stdout.decode(encoding)
+    assert '"y²"' in (tmp_path / "report" / "results.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
+@pytest.mark.parametrize("arguments", [("rules",), ("doctor",), ("--help",)], ids=" ".join)
+def test_a_reader_who_leaves(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 141 or arguments == ("--help",)  # some versions of argparse do not tell
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "rules"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "pseudograd: [Errno 28] No space left on device\n")
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+SMALL = ("compare", "--tasks", "curve", "--rules", "inward", "--out")
+STOPS = {signal.SIGTERM: (143, "SIGTERM"), signal.SIGINT: (130, "Ctrl-C")}
+
+
+def stopping(number: int, function: Callable[..., object], *, after: bool = False) -> Callable[..., object]:
+    """The function, with a signal before it or after it."""
+
+    def stopped(*given: object) -> object:
+        if not after:
+            signal.raise_signal(number)
+        result = function(*given)
+        signal.raise_signal(number)
+        return result
+
+    return stopped
+
+
+@pytest.mark.parametrize("number", STOPS)
+@pytest.mark.parametrize("moment", ["_edges", "_page", "_fill"])
+def test_a_signal_leaves_the_older_report_and_nothing_else(
+    moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "results.json").write_text('{"kind": "pseudograd compare"}')
+    module = sys.modules["pseudograd.report.run" if moment == "_edges" else "pseudograd.report.write"]
+    monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
+    status, name = STOPS[signal.Signals(number)]
+    for out in (older, tmp_path / "new" / "folders" / "report"):
+        code, _, err = run(capsys, *SMALL, str(out))
+        assert (code, err) == (status, f"pseudograd: stopped by {name}; nothing is left half-written\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["older"]
+    assert [path.name for path in older.iterdir()] == ["results.json"]
+
+
+def test_a_signal_waits_until_the_report_is_in_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[write.__module__]
+    monkeypatch.setattr(module, "_put", stopping(signal.SIGTERM, module._put))
+    assert run(capsys, *SMALL, str(tmp_path / "report"))[0] == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_outside_the_main_thread_nothing_asks_for_signals(tmp_path: Path, results_of_curve: object) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(write, results_of_curve, tmp_path / "report").result()
+    assert page.is_file()
+
+
+@pytest.fixture
+def results_of_curve() -> object:
+    from pseudograd.report import compare
+
+    return compare(["curve"], ["inward"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminate() ends a process at once there")
+def test_sigterm_while_figures_are_drawn(tmp_path: Path) -> None:
+    command = [*COMMAND, "compare", "--tasks", "curve", "--out", "report"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + 240
+    while not list(tmp_path.glob(".report-*/new")) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    process.terminate()
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (143, b"pseudograd: stopped by SIGTERM; nothing is left half-written\n")
+    assert list(tmp_path.iterdir()) == []

@@ -10,23 +10,55 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
+from . import streams
 from .errors import must, unknown_name
-from .rule import OPS, Op, Rule
+from .listing import rules_text
+from .rule import OPS
+from .rule_text import items
+from .stopping import Stopped, stoppable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 for success, 2 for a call that cannot be answered, with one line on stderr."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    """Run the command; 0 for success, 2 for a call that cannot be answered, with one line on stderr.
+
+    Also 141 where the reader of a pipe left, 130 or 143 after Ctrl-C or SIGTERM, and what `run` and `doctor --expect` say.
+    """
     try:
-        return int(options.run(options))
+        options = _parsed(arguments)
+        if options.run is _run:  # the program prints as it would without us
+            return _answer(options)
+        with streams.plain():
+            return _answer(options)
+    except BrokenPipeError:
+        streams.abandon(sys.stdout)
+        return 128 + 13
+    except OSError as error:  # a full disk behind the standard output
+        streams.abandon(sys.stdout)
+        print(f"pseudograd: {error}", file=sys.stderr)
+        return 2
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    finally:
+        sys.stdout.flush()  # --help and --version end here
+
+
+def _answer(options: argparse.Namespace) -> int:
+    try:
+        return options.run(options) or 0
     except (ValueError, TypeError, ImportError) as error:
         print(f"pseudograd: {error}", file=sys.stderr)
         return 2
+    except Stopped as stop:
+        print(f"pseudograd: {stop}; nothing is left half-written", file=sys.stderr)
+        return stop.status
     except KeyboardInterrupt:
-        print("pseudograd: stopped; nothing was written", file=sys.stderr)
+        print("pseudograd: stopped by Ctrl-C", file=sys.stderr)
         return 130
 
 
@@ -36,17 +68,31 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+class _Version(argparse.Action):
+    """Looked up when asked for: the version stands in the metadata of the installed package."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from . import __version__
+
+        print(f"pseudograd {__version__}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="pseudograd", description="Choose the gradient of a clamp, and see what the choice does.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.set_defaults(run=lambda options: print(parser.format_help(), end=""))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     rules = commands.add_parser("rules", help="list the backward rules: formula, what is saved, linear or not, source")
     rules.add_argument("op", nargs="?", metavar="OP", help="one op only, such as clamp or relu")
+    _add_import(rules)
     rules.set_defaults(run=_rules)
     compare = commands.add_parser("compare", help="run every rule on real problems and write a report")
     compare.add_argument("--tasks", metavar="A,B", help="some of retarget, canvas, basin, curve (default: all)")
     compare.add_argument(
-        "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: inward,zero/half (default: all)"
+        "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
     )
+    _add_import(compare)
     compare.add_argument("--loss", metavar="MODULE:FUNCTION", help="your element-wise loss of y, for basin and curve")
     compare.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     compare.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
@@ -54,82 +100,100 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("pseudograd-report"), metavar="FOLDER", help="default: %(default)s"
     )
     compare.set_defaults(run=_compare)
-    run = commands.add_parser(
-        "run", help="run a program, unedited, with another edge or backward rule in torch's own clamps"
+    _add_run(
+        commands.add_parser("run", help="run a program, unedited, with another edge or rule in torch's own clamps")
     )
+    doctor = commands.add_parser("doctor", help="what the installed torch does at a bound, and which kernels run")
+    doctor.add_argument("--json", action="store_true", help="the findings as JSON")
+    doctor.add_argument(
+        "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
+    )
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
     run.add_argument(
-        "--override", metavar="FAMILY=RULE", action="append", default=[], help="such as clamp=inward; may be repeated"
+        "--override",
+        metavar="FAMILY=RULE",
+        action="append",
+        default=[],
+        help="such as clamp=inward or 'clamp=leaky(0.2)'; may be repeated",
+    )
+    _add_import(run)
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too, as JSON")
+    run.add_argument(
+        "--require",
+        action="store_true",
+        help="status 3 if --pin or --override rewrote nothing and the program ends well",
     )
     run.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
     run.add_argument("program", metavar="SCRIPT", help="what python would run")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     run.set_defaults(run=_run)
-    doctor = commands.add_parser("doctor", help="what the installed torch does at a bound, and which kernels run")
-    doctor.add_argument("--json", action="store_true", help="the findings as JSON")
-    doctor.set_defaults(run=_doctor)
-    return parser
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module of yours that registers rules, also from the current folder; may be repeated",
+    )
+
+
+def _imported(where: str, argument: str, name: str, got: str) -> ModuleType:
+    """A module of the user, looked up in the current folder too. Whatever goes wrong in it is told in one line."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        requirement = f"name a {'function' if ':' in got else 'module'} that can be imported"
+        raise ValueError(must(where, argument, requirement, got, _in_one_line(error))) from error
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _in_one_line(error: Exception) -> str:
+    """What went wrong; with the kind of error where that is not one of importing."""
+    text = " ".join(str(error).split()).rstrip(".")
+    return text if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {text}"
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
 def _rules(options: argparse.Namespace) -> int:
+    for name in options.imports:
+        _imported("rules", "--import", name, name)
     if options.op is not None and options.op not in OPS:
         raise unknown_name("rules", "op", tuple(OPS), options.op)
     print(rules_text([OPS[options.op]] if options.op else list(OPS.values())))
     return 0
 
 
-def rules_text(ops: list[Op]) -> str:
-    """The table as text; ops that share their rules share a block."""
-    blocks = []
-    for family in dict.fromkeys(op.family for op in ops):
-        members = [op for op in ops if op.family == family]
-        names = "\n".join(_default_line(op) for op in members)
-        rows = [_rule_lines(members[0], rule) for rule in members[0].rules.values()]
-        blocks.append("\n".join([names, "", *rows]))
-    return "\n\n".join(blocks)
-
-
-def _default_line(op: Op) -> str:
-    edge = (
-        f", edge {op.default_edge} (or {', '.join(str(e) for e in op.edges if e != op.default_edge)})"
-        if op.edges
-        else ""
-    )
-    return f"{op.name}: {'default ' if len(op.rules) > 1 else ''}rule {op.default_rule}{edge}"
-
-
-def _rule_lines(op: Op, rule: Rule) -> str:
-    how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
-    kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
-    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
-    where = "grad_x outside" if "closed" in op.edges else "grad_x        "
-    lines = [
-        f"  {rule.name}({given})" if given else f"  {rule.name}",
-        f"    {where}   {rule.formula}",
-        f"    saves            {'x' if 'x' in kept else 'nothing'}",
-        f"    linear in grad   {'yes' if rule.is_linear(**how) else 'no: no forward mode'}",
-        f"    source           {rule.source}",
-    ]
-    if rule.also_called:
-        lines.append(f"    also called      {rule.also_called}")
-    return "\n".join(lines)
-
-
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
 def _compare(options: argparse.Namespace) -> int:
+    with stoppable():
+        return _compared(options)
+
+
+def _compared(options: argparse.Namespace) -> int:
+    for name in options.imports:
+        _imported("compare", "--import", name, name)
     settings = _settings(options)
     _require_report_extras()
     from . import report
     from .tasks import TASKS
     from .tasks.base import DEFAULT_RULES, unknown_task, variants
 
-    tasks = options.tasks.split(",") if options.tasks else list(TASKS)
-    rules = options.rules.split(",") if options.rules else list(DEFAULT_RULES)
+    tasks = list(TASKS) if options.tasks is None else items(options.tasks)
+    rules = list(DEFAULT_RULES) if options.rules is None else items(options.rules)
     if error := unknown_task(tasks, TASKS):
         raise error
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
@@ -141,7 +205,7 @@ def _compare(options: argparse.Namespace) -> int:
         results = report.compare(tasks, rules, settings, on_step)
     page = report.write(results, options.out)
     show(results)
-    print(f"\nThe report: {os.path.relpath(page)}")
+    print(f"\nThe report: {page}")
     return 0
 
 
@@ -157,21 +221,22 @@ def _settings(options: argparse.Namespace) -> Any:
 
 
 def _loss(path: str) -> Callable[..., Any]:
-    """The user's function from "module:function", looked up in the current folder too, and tried once."""
+    """The user's function from "module:function", tried once."""
     import torch
 
     module, _, name = path.partition(":")
     if not module or not name:
         raise ValueError(must("compare", "--loss", "be MODULE:FUNCTION", path))
-    sys.path.insert(0, os.getcwd())
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(must("compare", "--loss", "name a function that can be imported", path, str(error))) from error
-    finally:
-        sys.path.remove(os.getcwd())
+    found = _imported("compare", "--loss", module, path)
     x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)
-    y = function(x)
+    try:
+        function = getattr(found, name)
+    except AttributeError as error:
+        raise ValueError(must("compare", "--loss", "name a function that can be imported", path, str(error))) from error
+    try:
+        y = function(x)
+    except Exception as error:
+        raise ValueError(must("compare", "--loss", "be a function of y", path, _in_one_line(error))) from error
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or not y.requires_grad:
         raise ValueError(must("compare", "--loss", "return one number with a gradient for each element", y))
     return function  # type: ignore[no-any-return]
@@ -182,9 +247,7 @@ def _require_report_extras() -> None:
         name for name in ("matplotlib", "rich", "sklearn", "scipy", "jinja2") if not importlib.util.find_spec(name)
     ]
     if missing:
-        raise ImportError(
-            f"compare: {', '.join(missing)} must be installed, got none. Run pip install 'pseudograd[report]'."
-        )
+        raise ImportError(f"compare: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -193,18 +256,33 @@ def _require_report_extras() -> None:
 def _run(options: argparse.Namespace) -> int:
     from .rewrite import run
 
-    return run.run(options.program, options.arguments, options.is_module, run.contexts(options.pin, options.override))
+    for name in options.imports:
+        _imported("run", "--import", name, name)
+    entered = run.contexts(options.pin, options.override)
+    return run.run(
+        options.program,
+        options.arguments,
+        options.is_module,
+        entered,
+        json_file=options.json,
+        requires=options.require,
+    )
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from .doctor import examine, text
+    from .doctor import edge_text, examine, text
 
-    findings = examine()
-    print(json.dumps(findings, indent=1) if options.json else text(findings))
-    return 0
+    is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
+    if options.json:
+        print(json.dumps(examine(), indent=1))
+    elif not line:
+        print(text(examine()))
+    if line:
+        print(line, file=sys.stderr if options.json else sys.stdout)
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

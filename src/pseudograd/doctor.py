@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from . import kernels
+from .errors import unknown_name
 from .torch_facts import ERAS, FORMS, Slopes, era_of, installed_era, measure, outside_every_mode
+
+EDGES = ("closed", "open")  # of number bounds, in the order of ERAS
 
 
 def examine() -> dict[str, Any]:
@@ -42,6 +45,15 @@ def _row(name: str, other: str) -> dict[str, Any]:
 
 def _registration() -> str:
     return "registered with Dynamo" if "torch._dynamo" in sys.modules else "waits for the first import of torch._dynamo"
+
+
+def edge_text(expected: str) -> tuple[bool, str]:
+    """Is the edge of number bounds the expected one, "closed" or "open"? And one line that says so."""
+    if expected not in EDGES:
+        raise unknown_name("doctor", "--expect", EDGES, expected)
+    found = EDGES[ERAS.index(installed_era())]
+    verdict = "as expected" if found == expected else f"expected {expected}"
+    return found == expected, f"torch {torch.__version__}: the edge of number bounds is {found}, {verdict}"
 
 
 def text(findings: dict[str, Any]) -> str:

@@ -20,14 +20,14 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 LEVELS = [
     {"__main__"},
     {"cli"},
-    {"report", "doctor"},
+    {"report", "doctor", "listing"},
     {"tasks", "diagnose", "rewrite", "nn", "optim"},
     {"analysis", "testing"},
-    {"ops", "rules"},
+    {"ops", "rules", "rule_text"},
     {"engine"},
     {"kernels"},
     {"rule", "checks", "torch_facts"},
-    {"reference", "errors"},
+    {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("kernels", "checks"), ("rules", "rule")}
 

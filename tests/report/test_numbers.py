@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from pseudograd.report import Results
+from pseudograd.tasks import retarget
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, INSTALLED, NO_CLAMP, PROJECT
+from pseudograd.tasks.photos import photo, psnr
+from pseudograd.tasks.retarget import PLAIN, SRGB
 
 pytestmark = pytest.mark.xdist_group("compare")
-# dB, halfway between runs on two processors, which sum in other orders and end up to 0.08 apart; one gives the same on every torch.
-# 0.05 either way makes 0.1 between any two.
+# (dB, how far from it a run may end): halfway between runs on processors that sum in other orders, the same on every torch. Retargeting
+# repeats every rounding 300 times; what it may differ by was measured with torch's and MKL's code for five kinds of processor.
 DECIBELS = {
     ("retarget", "plain"): {
-        "zero/closed": 6.99,
-        "zero/open": 6.99,
-        "inward": 38.61,
-        "identity": 9.09,
-        "elastic": 41.46,
+        "zero/closed": (5.79, 0.05),
+        "zero/open": (5.75, 0.05),
+        "inward": (38.21, 0.05),
+        "identity": (9.58, 0.05),
+        "sign": (42.77, 0.1),
+        "elastic": (40.71, 0.05),
+        NO_CLAMP: (49.16, 0.05),
     },
-    ("retarget", "sRGB curve"): {"zero/closed": 7.95, "inward": 23.11, "identity": 5.32},
+    ("retarget", "sRGB curve"): {
+        "zero/closed": (5.75, 0.15),
+        "zero/open": (5.70, 0.15),
+        "inward": (23.06, 0.08),
+        "identity": (7.11, 0.05),
+        "sign": (35.97, 0.15),
+    },
     ("canvas", "from black"): {
-        "zero/closed": 26.46,
-        "zero/open": 3.74,
-        "inward": 46.06,
-        "leaky": 33.08,
-        PROJECT: 46.26,
+        "zero/closed": (26.46, 0.05),
+        "zero/open": (3.74, 0.05),
+        "inward": (46.06, 0.05),
+        "leaky": (33.08, 0.05),
+        PROJECT: (46.26, 0.05),
     },
-    ("canvas", "over-exposed"): {"zero/closed": 12.91, "zero/open": 12.91, "inward": 39.15, "identity": 38.68},
+    ("canvas", "over-exposed"): {
+        "zero/closed": (12.91, 0.05),
+        "zero/open": (12.91, 0.05),
+        "inward": (39.15, 0.05),
+        "identity": (38.68, 0.05),
+    },
 }
 
 
@@ -78,8 +96,17 @@ def test_retarget_plain_leads_by_15_decibels(results: Results) -> None:
 @pytest.mark.parametrize(("task", "world"), DECIBELS)
 def test_explicit_rules_give_the_same_on_every_torch(results: Results, task: str, world: str) -> None:
     found = decibels(results, task, world)
-    expected = DECIBELS[task, world]
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.05)
+    for name, (expected, apart) in DECIBELS[task, world].items():
+        assert found[name] == pytest.approx(expected, abs=apart), name
+
+
+@pytest.mark.parametrize("world", [PLAIN, SRGB])
+def test_retarget_starts_at_the_picture_it_comes_back_to(world: str) -> None:
+    assert psnr(retarget.shown(world, retarget.start(world)), photo("china")) > 120
+
+
+def test_without_a_clamp_the_curve_gives_no_number(results: Results) -> None:
+    assert math.isnan(decibels(results, "retarget", SRGB)[NO_CLAMP])
 
 
 def test_the_era_of_the_installed_torch_is_bit_equal_to_it(results: Results) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pseudograd.cli import main
 from pseudograd.torch_facts import CLOSED_ERA, OPEN_ERA, installed_era
@@ -28,6 +30,10 @@ if __name__ == "__main__":
         sys.exit(7)
     if "--say" in sys.argv:
         sys.exit("said")
+    if "--interrupt" in sys.argv:
+        raise KeyboardInterrupt
+    if "--close" in sys.argv:
+        sys.stdout.close()
 """
 OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
 AT_EDGE = {CLOSED_ERA: 1.0, OPEN_ERA: 0.0}
@@ -100,6 +106,138 @@ def test_an_error_of_the_program_is_shown_as_python_shows_it(capsys: pytest.Capt
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line" in lines
 
 
+def test_ctrl_c_is_shown_as_python_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--pin", "half", "train.py", "--interrupt")
+    assert code == 130
+    assert err.splitlines()[0] == "Traceback (most recent call last):"
+    assert "KeyboardInterrupt" in err.splitlines()
+    assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line\n" in err
+
+
+def test_an_error_of_syntax_is_shown_without_our_frames(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "typo.py").write_text("def f(:\n")
+    code, _, err = run(capsys, "--pin", "half", "typo.py")
+    assert code == 1
+    assert err.splitlines()[0].endswith('typo.py", line 1')
+    assert "SyntaxError" in err
+    assert "runpy" not in err
+
+
+# --- rules with parameters, and rules of one's own --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["clamp=leaky(0.2)", "clamp = leaky( slope = 0.2 )"])
+def test_a_rule_with_a_parameter(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    code, out, err = run(capsys, "--override", text, "train.py")
+    assert (code, out) == (0, f"__main__ [] {[float(torch.tensor(0.2)), 1.0, 1.0]}\n")
+    assert err.startswith("pseudograd: override(clamp=leaky(slope=0.2)): 1 call rewritten at 1 line\n")
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_rule_of_an_imported_module(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "train.py").rename(tmp_path / "programs" / "train.py")
+    (tmp_path / "rules_for_run.py").write_text(
+        "import pseudograd as pg\n"
+        '@pg.register_rule("clamp", formula="grad * share", source="a test", is_linear=True)\n'
+        "def a_share(grad, x, y, min, max, *, share=0.5):\n"
+        "    return grad * share\n"
+    )
+    monkeypatch.delitem(sys.modules, "rules_for_run", raising=False)
+    code, out, _ = run(capsys, "--import", "rules_for_run", "--override", "clamp=a_share(0.25)", "programs/train.py")
+    assert (code, out) == (0, "__main__ [] [0.25, 1.0, 1.0]\n")
+
+
+# --- the reports as JSON ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "status"), [("--well", 0), ("--exit", 7), ("--say", 1), ("--fail", 1), ("--interrupt", 130)]
+)
+def test_the_reports_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path, argument: str, status: int) -> None:
+    (tmp_path / "found.json").write_text("older")
+    code, _, _ = run(capsys, "--override", "relu=inward", "--pin", OTHER, "--json", "found.json", "train.py", argument)
+    assert code == status
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert (found["kind"], found["torch"]) == ("pseudograd run", torch.__version__)
+    overridden, pinned = found["contexts"]
+    assert overridden == {"label": "override(relu='inward')", "rewritten": [], "missed": [], "is_torchs_own": False}
+    site = {"op": "clamp", "rule": f"zero/{OTHER}", "where": "train.py:6", "calls": 1, "compiled": False}
+    assert pinned == {"label": f"pin_edge('{OTHER}')", "rewritten": [site], "missed": [], "is_torchs_own": False}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "train.py"]
+
+
+def test_json_tells_what_was_missed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "missed.py").write_text(
+        "import torch\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "torch.nn.functional.margin_ranking_loss(x, x * 2, torch.ones(3)).backward()\n"
+    )
+    assert run(capsys, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
+    (context,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["contexts"]
+    assert context["rewritten"] == []
+    (site,) = context["missed"]
+    assert set(site) == {"op", "why", "where", "calls"}
+    assert (site["where"], site["calls"]) == ("missed.py:3", 1)
+    assert "margin_ranking_loss" in site["why"]
+
+
+def test_json_lies_where_it_was_asked_for_when_the_program_changes_folders(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mover.py").write_text("import os; os.chdir('elsewhere')")
+    run(capsys, "--pin", "half", "--json", "found.json", "mover.py")
+    assert (tmp_path / "found.json").is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_json_that_cannot_be_written_in_the_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "sweeper.py").write_text(
+        "import pathlib, sys; pathlib.Path('results').rmdir(); sys.exit(int(sys.argv[1]))"
+    )
+    code, _, err = run(capsys, "--pin", "half", "--json", "results/found.json", "sweeper.py", "0")
+    assert code == 2
+    assert "\npseudograd: run: --json must lie where files can be written, got " in err
+    assert err.endswith("No such file or directory: choose another path.\n")
+    (tmp_path / "results").mkdir()
+    assert run(capsys, "--pin", "half", "--json", "results/found.json", "sweeper.py", "5")[0] == 5
+
+
+# --- --require --------------------------------------------------------------------------------------------------------
+
+
+def test_require_wants_every_context_to_have_rewritten_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--require", "--pin", "half", "train.py")[0] == 0
+    code, out, err = run(capsys, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
+    assert (code, out) == (3, "__main__ [] [0.0, 0.5, 1.0]\n")
+    assert err.endswith("pseudograd: run: --require: nothing was rewritten by override(relu='inward')\n")
+    code, _, err = run(capsys, "--require", "--override", "relu=inward", "train.py")
+    assert code == 3
+    assert run(capsys, "--override", "relu=inward", "train.py")[0] == 0
+
+
+def test_require_takes_a_pin_to_the_installed_era_for_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--require", "--pin", installed_era(), "train.py")[0] == 0
+    assert run(capsys, "--require", "--pin", OTHER, "train.py")[0] == 0
+    assert run(capsys, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
+
+
+def test_require_leaves_a_status_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--require", "--override", "relu=inward", "train.py", "--exit")
+    assert code == 7
+    assert err.endswith("nothing was rewritten by override(relu='inward')\n")
+
+
+def test_a_program_that_closes_its_output(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "--require", "train.py", "--close"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "__main__ ['--close'] [0.0, 0.5, 1.0]\n")
+
+
 WRONG = {
     ("train.py",): "pseudograd: run: one of --pin and --override must be given, got neither.\n",
     ("--pin", "shut", "train.py"): (
@@ -113,6 +251,46 @@ WRONG = {
         "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'ste'. "
         "'ste' is 'identity' here.\n"
     ),
+    ("--pin", "closed", "."): "pseudograd: run: the script must be a file, got '.'.\n",
+    ("--pin", "closed", "train.py/x"): "pseudograd: run: the script must be a file, got 'train.py/x'.\n",
+    ("--pin", "closed", "-m", "no_such_module"): (
+        "pseudograd: run: the module must be one that python can run, got 'no_such_module'. No module named no_such_module.\n"
+    ),
+    ("--override", "clump=inward", "train.py"): (
+        "pseudograd: override: family must be one of clamp, fake_quantize, relu, round, sign, got 'clump'. "
+        "Did you mean 'clamp'?\n"
+    ),
+    ("--override", "clamp=leaky(slop=0.2)", "train.py"): (
+        "pseudograd: leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?\n"
+    ),
+    ("--override", "clamp=leaky(0.2", "train.py"): (
+        "pseudograd: run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky(0.2'.\n"
+    ),
+    ("--override", "clamp=leaky(0.2)/open", "train.py"): (
+        "pseudograd: run: --override must name no edge, got 'leaky(0.2)/open'. "
+        "Each family has its own; --pin changes that of torch's clamps.\n"
+    ),
+    ("--override", "sign=custom(f)", "train.py"): (
+        "pseudograd: custom: slope must be a function, which only Python can name, got 'f'.\n"
+    ),
+    ("--pin", "closed", "--json", ".", "train.py"): (
+        "pseudograd: run: --json must be a file, got '.'. Choose another path.\n"
+    ),
+    ("--pin", "closed", "--json", "/dev/null", "train.py"): (
+        "pseudograd: run: --json must be a file, got '/dev/null'. Choose another path.\n"
+    ),
+    ("--pin", "closed", "--json", "none/found.json", "train.py"): (
+        "pseudograd: run: --json must lie where files can be written, got 'none/found.json'. "
+        "No such file or directory: choose another path.\n"
+    ),
+    ("--pin", "closed", "--json", "train.py/found.json", "train.py"): (
+        "pseudograd: run: --json must lie where files can be written, got 'train.py/found.json'. "
+        "Not a directory: choose another path.\n"
+    ),
+    ("--import", "no_such_module", "--pin", "closed", "train.py"): (
+        "pseudograd: run: --import must name a module that can be imported, got 'no_such_module'. "
+        "No module named 'no_such_module'.\n"
+    ),
     ("--pin", "closed"): (
         "pseudograd: the following arguments are required: SCRIPT, .... See pseudograd run --help.\n"
     ),
@@ -120,10 +298,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
-def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+def test_a_wrong_call_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert err.replace("required: SCRIPT. See", "required: SCRIPT, .... See") == WRONG[arguments]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_as_a_process(tmp_path: Path) -> None:

@@ -219,8 +219,6 @@ def _axes() -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError(
-            "plot: matplotlib must be installed, got none. Run pip install 'pseudograd[report]'."
-        ) from error
+        raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
     pyplot.gcf().set_layout_engine("constrained")  # room for the legend below
     return pyplot.gca()

@@ -60,7 +60,10 @@ def _picture(panel: Any, picture: torch.Tensor, title: str, frame: str) -> None:
 
 
 def _retarget(world: str, by_variant: World, settings: Settings) -> Figure:
-    first = {"first target, shown cut to [0, 1]": out_of_gamut()[0], "second target": photo("china")[0]}
+    first = {
+        "first target, shown cut to [0, 1]": out_of_gamut()[0],
+        "the start, and the second target": photo("china")[0],
+    }
     return _pictures(world, by_variant, first)
 
 

@@ -16,7 +16,7 @@ TEMPLATES = {
         "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
         "{away_steps} Adam steps towards a "
         "high-contrast flower, {outside_in_target:.0%} of which lies outside the displayable range, then {back_steps} "
-        "towards another photo."
+        "back towards the photo itself. Under the sRGB curve, which follows the clamp, the coefficients hold linear light."
     ),
     "canvas_setting": (
         "Every pixel is a parameter; the loss compares a slightly blurred picture with the blurred photo. "

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from ..tasks import TASKS, Measured
+from ..tasks import TASKS
 from . import sentences
-from .run import Results
+from .run import Results, World
 from .tables import cell
 
+GAP = "  "
 Step = Callable[[str, str, str, int, int], None]
 
 
@@ -53,26 +55,72 @@ def _lines() -> Step:
     return on_step
 
 
+class _Column(NamedTuple):
+    """One world of one task: the number that matters most there, for each variant."""
+
+    task: str
+    heading: list[str]
+    cells: dict[str, str]
+
+    @property
+    def width(self) -> int:
+        """Wide enough for every line of the heading and every number, so that none is cut."""
+        return max(len(line) for line in (*self.heading, *self.cells.values()))
+
+
 def show(results: Results) -> None:
-    """One table: a row for each variant, a column for each world, the number that matters most there."""
-    console = Console()
-    table = Table(title="What each backward rule makes of the same problem", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("rule", no_wrap=True)
+    """Tables with a row for each variant and a column for each world: one, or several where they do not fit side by side."""
     columns = [
-        (name, world, headline, by_variant)
+        _column(name, world, by_variant)
         for name, worlds in results.tasks.items()
         for world, by_variant in worlds.items()
-        if (headline := TASKS[name].headline)
     ]
-    for name, world, headline, _ in columns:
-        table.add_column(f"{name}\n{world}\n{headline[1]}", justify="right", overflow="fold")
-    for variant in dict.fromkeys(variant for *_, by_variant in columns for variant in by_variant):
-        table.add_row(
-            variant, *[_headline(headline[0], by_variant.get(variant)) for *_, headline, by_variant in columns]
-        )
-    console.print(table)
-    console.print(sentences.installed(results), markup=False, highlight=False, soft_wrap=True)
+    rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
+    width = shutil.get_terminal_size().columns
+    print(textwrap.fill("What each backward rule makes of the same problem", width))
+    for block in _blocks(columns, width - max(map(len, rules))):
+        print("", *_lines_of(block, rules), sep="\n")
+    print(f"\n{sentences.installed(results)}")
 
 
-def _headline(key: str, measured: Measured | None) -> str:
-    return "" if measured is None else cell(measured.numbers[key])
+def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
+    """One table. Rules that no column has are left out; headings of one line more or less end on the same line."""
+    height = max(len(column.heading) for column in block)
+    shown = [rule for rule in rules if any(rule in column.cells for column in block)]
+    first = ["" for _ in range(height - 1)] + ["rule"]
+    headings = [[""] * (height - len(column.heading)) + column.heading for column in block]
+    lines = [list(line) for line in zip(first, *headings, strict=True)]
+    lines += [[rule, *[column.cells.get(rule, "") for column in block]] for rule in shown]
+    widths = [max(map(len, ["rule", *shown])), *[column.width for column in block]]
+    for number, (rule, *cells) in enumerate(lines):
+        row = [rule.ljust(widths[0]), *[text.rjust(size) for text, size in zip(cells, widths[1:], strict=True)]]
+        yield GAP.join(row).rstrip()
+        if number == height - 1:
+            yield GAP.join("-" * size for size in widths)
+
+
+def _column(name: str, world: str, by_variant: World) -> _Column:
+    key, unit = TASKS[name].headline
+    cells = {variant: cell(measured.numbers[key]) for variant, measured in by_variant.items()}
+    width = max(len(line) for line in (name, world, *cells.values()))
+    return _Column(name, [name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
+
+
+def _blocks(columns: list[_Column], width: int) -> list[list[_Column]]:
+    """The columns in as many tables as the width asks for; those of one task stay together where they can."""
+    tasks = [[column for column in columns if column.task == task] for task in dict.fromkeys(c.task for c in columns)]
+    blocks: list[list[_Column]] = [[]]
+    for group in tasks:
+        if _width(blocks[-1]) + _width(group) <= width:
+            blocks[-1] += group
+            continue
+        blocks.append([])
+        for column in group:
+            if blocks[-1] and _width([*blocks[-1], column]) > width:
+                blocks.append([])
+            blocks[-1].append(column)
+    return [block for block in blocks if block]
+
+
+def _width(columns: list[_Column]) -> int:
+    return sum(column.width + len(GAP) for column in columns)

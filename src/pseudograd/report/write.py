@@ -7,11 +7,15 @@ import io
 import json
 import shutil
 import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
 from ..errors import must
+from ..stopping import held
 from ..tasks import TASKS
 from . import sentences
 from .run import Results
@@ -26,14 +30,14 @@ class FolderError(ValueError):
 
 def check_folder(folder: Path) -> None:
     """Raise before the work starts if the report could not be written: it may replace an empty folder or an older report."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise FolderError(must("compare", "--out", "be a folder", str(folder), "Choose another path"))
-    if folder.is_dir() and any(folder.iterdir()) and not _is_report(folder):
-        raise FolderError(
-            must("compare", "--out", "be empty, new, or an older report", str(folder), "Choose another folder")
-        )
-    nearest = next(parent for parent in folder.absolute().parents if parent.exists())
     try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise FolderError(must("compare", "--out", "be a folder", str(folder), "Choose another path"))
+        if folder.is_dir() and any(folder.iterdir()) and not _is_report(folder):
+            raise FolderError(
+                must("compare", "--out", "be empty, new, or an older report", str(folder), "Choose another folder")
+            )
+        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
         tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
     except OSError as error:
         raise _unwritable(folder, error) from error
@@ -56,26 +60,45 @@ def write(results: Results, folder: Path) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page."""
     check_folder(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        with _staging(folder) as staging:
+            _fill(staging / "new", results)
+            with held():
+                _put(staging, folder)
     except OSError as error:
-        raise _unwritable(folder, error) from error
-    try:
-        _fill(staging / "new", results)
-        if folder.exists():
-            folder.rename(staging / "old")
-        (staging / "new").rename(folder)
-    except OSError as error:
-        if not folder.exists() and (staging / "old").exists():
-            (staging / "old").rename(folder)
         raise FolderError(
             must(
                 "compare", "--out", "take the whole report", str(folder), f"{error.strerror}: nothing was changed there"
             )
         ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return folder / "index.html"
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside `folder`. It goes in the end, whatever stopped the work, and so do the parents made for nothing."""
+    made = [parent for parent in folder.absolute().parents if not parent.exists()]
+    staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"  # named before it is made: a signal may come at once
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+    finally:
+        with held():
+            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):  # from the inside outwards; one that holds the report stays
+                for parent in made:
+                    parent.rmdir()
+
+
+def _put(staging: Path, folder: Path) -> None:
+    """The new report in the place of the older one, which comes back if that fails."""
+    try:
+        if folder.exists():
+            folder.rename(staging / "old")
+        (staging / "new").rename(folder)
+    except OSError:
+        if not folder.exists() and (staging / "old").exists():
+            (staging / "old").rename(folder)
+        raise
 
 
 def _fill(folder: Path, results: Results) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UnknownNameError, unknown_name
 from ..ops.bounds import CLAMP, clamp
-from ..rule import choose
+from ..rule_text import parsed
 
 Clamp = Callable[[Tensor, float, float], Tensor]
 Loss = Callable[[Tensor], Tensor]
@@ -52,8 +52,8 @@ class Measured:
 class Task:
     """worlds(settings) names the worlds; run(world, variant, settings) measures one variant in one of them.
 
-    `columns` describes its numbers; `headline` is the one for a summary, with a short heading, or
-    None where no single number says it. The figure and the verdict are found under the task's name in `report`.
+    `columns` describes its numbers; `headline` is the one for a summary, with a short heading. The figure and the verdict are found
+    under the task's name in `report`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Task:
     worlds: Callable[[Settings], Sequence[str]]
     run: Callable[[str, Variant, Settings], Measured]
     columns: Mapping[str, str]
-    headline: tuple[str, str] | None
+    headline: tuple[str, str]
     has_leaves: bool
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
 
@@ -78,10 +78,9 @@ def variants(rules: Iterable[str] = DEFAULT_RULES, *, has_leaves: bool) -> list[
 
 
 def _of_rule(name: str) -> Variant:
-    """A variant from "rule" or "rule/edge"; an unknown name raises the op's own error."""
-    rule, _, edge = name.partition("/")
-    how: dict[str, Any] = {"rule": rule, "edge": edge or "closed"}
-    choose(CLAMP, **how)
+    """A variant from "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error."""
+    rule, edge = parsed(CLAMP, name, "compare: --rules")
+    how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
     return Variant(name, lambda x, low, high: clamp(x, low, high, **how))
 
 

@@ -77,6 +77,6 @@ CURVE = Task(
         "at_low": "dL/dx exactly at min",
         "at_high": "dL/dx exactly at max",
     },
-    headline=None,
+    headline=("no_signal_outside", "outside, no gradient"),
     has_leaves=False,
 )

@@ -1,4 +1,7 @@
-"""`retarget`: a photo stored as Fourier coefficients, sent to an out-of-gamut target and back. No leaf can be projected here."""
+"""`retarget`: a photo stored as Fourier coefficients, sent to an out-of-gamut target and back. No leaf can be projected here.
+
+Under the sRGB curve the coefficients hold linear light, and the curve stands behind the clamp.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,24 @@ def _srgb(y: Tensor, guarded: bool) -> Tensor:
     return torch.where(y <= knee, 12.92 * y, 1.055 * base.pow(1 / 2.4) - 0.055)
 
 
+def _linear_light(shown: Tensor) -> Tensor:
+    """The inverse of `_srgb` for values that a screen can show."""
+    return torch.where(shown <= 0.04045, shown / 12.92, ((shown + 0.055) / 1.055).pow(2.4))
+
+
 def out_of_gamut() -> Tensor:
     return (photo("flower") - 0.5) * CONTRAST + 0.5
 
 
-def _start(world: str) -> Tensor:
-    target = photo("china")
-    if world == PLAIN:
-        return torch.full_like(target, 0.5)
-    noise = torch.randn(target.shape, generator=torch.Generator().manual_seed(0))
-    return 0.2 + 0.01 * noise
+def start(world: str) -> Tensor:
+    """The picture that is sent away is the one to come back to."""
+    return photo("china") if world == PLAIN else _linear_light(photo("china"))
+
+
+def shown(world: str, picture: Tensor) -> Tensor:
+    """What a screen shows of it; NaN stays NaN."""
+    cut = displayed(picture)
+    return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
 
 
 def _worlds(settings: Settings) -> Sequence[str]:
@@ -59,7 +70,7 @@ def _worlds(settings: Settings) -> Sequence[str]:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Measured:
     target = photo("china")
-    spectrum = _to_spectrum(_start(world)).requires_grad_()
+    spectrum = _to_spectrum(start(world)).requires_grad_()
     optimizer = torch.optim.Adam([spectrum], RATE)
     guarded = variant.name != NO_CLAMP
 
@@ -75,8 +86,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         optimizer.step()
         if step == AWAY_STEPS - 1:
             largest = float(_to_picture(spectrum).detach().abs().max())
-    final = displayed(_to_picture(spectrum))
-    final = final if world == PLAIN else torch.where(final.isnan(), final, _srgb(final, guarded=True))
+    final = shown(world, _to_picture(spectrum))
     return Measured(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
 
 

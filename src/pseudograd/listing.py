@@ -1,0 +1,42 @@
+"""The rule table as text, for `pseudograd rules`."""
+
+from __future__ import annotations
+
+from .rule import Op, Rule
+
+
+def rules_text(ops: list[Op]) -> str:
+    """The table as text; ops that share their rules share a block."""
+    blocks = []
+    for family in dict.fromkeys(op.family for op in ops):
+        members = [op for op in ops if op.family == family]
+        names = "\n".join(_default_line(op) for op in members)
+        rows = [_rule_lines(members[0], rule) for rule in members[0].rules.values()]
+        blocks.append("\n".join([names, "", *rows]))
+    return "\n\n".join(blocks)
+
+
+def _default_line(op: Op) -> str:
+    edge = (
+        f", edge {op.default_edge} (or {', '.join(str(e) for e in op.edges if e != op.default_edge)})"
+        if op.edges
+        else ""
+    )
+    return f"{op.name}: {'default ' if len(op.rules) > 1 else ''}rule {op.default_rule}{edge}"
+
+
+def _rule_lines(op: Op, rule: Rule) -> str:
+    how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
+    kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
+    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
+    where = "grad_x outside" if "closed" in op.edges else "grad_x        "
+    lines = [
+        f"  {rule.name}({given})" if given else f"  {rule.name}",
+        f"    {where}   {rule.formula}",
+        f"    saves            {'x' if 'x' in kept else 'nothing'}",
+        f"    linear in grad   {'yes' if rule.is_linear(**how) else 'no: no forward mode'}",
+        f"    source           {rule.source}",
+    ]
+    if rule.also_called:
+        lines.append(f"    also called      {rule.also_called}")
+    return "\n".join(lines)
