@@ -273,7 +273,7 @@ def test_the_samples_of_the_contract_reach_both_ends_in_every_channel(sample: Sa
         assert (channel == low).any()
         assert (channel == high).any()
         assert ((channel > low) & (channel < high)).any()
-        assert (channel < low).any() or (channel > high).any()
+    assert (code < low).any() or (code > high).any()
 
 
 def test_half_precision_is_computed_in_float32_and_keeps_its_dtype() -> None:

@@ -149,7 +149,8 @@ def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
         remedy = "Give a module or a function instead, or use override around the calls"
         raise TypeError(must("convert", f"{path!r}", f"be one of {names} to take a rule", type(old).__name__, remedy))
     cls, stand_in = _WITH_RULE[kind]
-    choose(OPS["relu"], rule, OPS["relu"].default_edge)  # the error of an unknown rule, under a public name
+    public = OPS["relu" if kind is nn.ReLU else "hardtanh"]
+    choose(public, rule, public.default_edge)  # the error of an unknown rule, under a public name
     op = STAND_INS[stand_in]
     new = cls.__new__(cls)
     new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag

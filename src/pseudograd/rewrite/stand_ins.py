@@ -138,7 +138,7 @@ _TABLE: dict[str, _StandIn] = {
     "torch.maximum, constant first": _StandIn(
         torch.maximum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=True)
     ),
-    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp"),
+    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu6", _BOUNDED, family="clamp"),
     "torch.relu6": _StandIn(lambda x, min, max: functional.relu6(x), "relu6", _BOUNDED, family="clamp"),
     "torch.hardtanh": _StandIn(torch._C._nn.hardtanh, "hardtanh", _BOUNDED, family="clamp"),
     "torch.hardsigmoid": _StandIn(lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull),
