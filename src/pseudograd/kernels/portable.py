@@ -117,16 +117,20 @@ def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
 def _of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """Numbers, or tensors that ask for no gradient and do not change the dtype of the result."""
     x, low, high = inputs
-    if x.dtype not in _SMALLEST or wants[1] or wants[2]:
+    dtype = x.dtype
+    if dtype not in _SMALLEST or x.layout is not torch.strided or wants[1] or wants[2]:
         return False
-    return getattr(low, "dtype", x.dtype) == getattr(high, "dtype", x.dtype) == x.dtype
+    return bool(getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype)
 
 
 def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
     x, low, high = inputs
-    if x.dtype not in _SMALLEST or isinstance(low, Tensor) or isinstance(high, Tensor):
+    if x.dtype not in _SMALLEST or x.layout is not torch.strided:
         return False
+    for bound in (low, high):
+        if not (bound is None or isinstance(bound, (float, int))):
+            return False
     low = high if low is None else low
     high = low if high is None else high
     return -math.inf < low <= high < math.inf
