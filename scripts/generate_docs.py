@@ -78,13 +78,14 @@ def _filled(text: str) -> str:
 
 
 def _ops_by_family() -> str:
-    """One line per family with a choice of rule: its ops, each a link to its page; then all that have one rule only."""
-    families = {
-        op.family: [other for other in OPS.values() if other.family == op.family] for op in [CLAMP, *OPS.values()]
-    }
+    """One line for the ops of a family that have the same choice of rules, each a link to its page; then all that have one rule only."""
+    families: dict[tuple[str, ...], list[Op]] = {}
+    for op in [CLAMP, *OPS.values()]:
+        members = families.setdefault((op.family, *op.rules), [])
+        if op not in members:
+            members.append(op)
     rows = ["| ops | rules |", "|---|---|"]
-    for ops in families.values():
-        rules = list(ops[0].rules)
+    for (_, *rules), ops in families.items():
         names = "those of `clamp`" if ops[0] is not CLAMP and rules == list(CLAMP.rules) else _quoted(rules)
         if len(rules) > 1:
             rows.append(f"| {_linked(ops)} | {names} |")

@@ -146,20 +146,12 @@ def _drawn(op: Op) -> str:
     ]
     edge = [f"edge={op.default_edge!r}"] if op.edges else []
     call = ", ".join(["x", *given, *edge]).replace("'", '"')
-    missing = _missing(op)
-    left_out = f" {_listed(missing)} need two bounds." if missing else ""
     custom = " `custom` is drawn with the slope of tanh." if "custom" in op.rules else ""
-    return f"`{op.name}({call})` under each rule.{custom}{left_out}"
+    return f"`{op.name}({call})` under each rule.{custom}"
 
 
 def _listed(names: list[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
-
-
-def _missing(op: Op) -> list[str]:
-    """Rules that the drawn arguments do not suffice for."""
-    given = dict(zip(op.inputs[1:], op.picture.others, strict=False))
-    return [rule.name for rule in op.rules.values() if any(given[name] is None for name in rule.requires)]
 
 
 def _edges(op: Op) -> list[str]:
@@ -171,7 +163,7 @@ def _edges(op: Op) -> list[str]:
             "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
         ]
     where = "where the code is `quant_min` or `quant_max`" if op.family == "fake_quantize" else "exactly at a bound"
-    ignoring = _listed([name for name in ("identity", "inverting") if name not in _missing(op)])
+    ignoring = _listed([name for name in ("identity", "inverting") if name in op.rules])
     rows = ["| edge | grad_x | as in |", "|---|---|---|"]
     for edge in op.edges:
         formula, same = _EDGE_TEXT[str(edge)]
@@ -200,7 +192,7 @@ def _draw(op: Op) -> None:
     """One panel for each rule; the same axes for all, and one legend below them."""
     from matplotlib.figure import Figure
 
-    rules = [rule for rule in op.rules.values() if rule.name not in _missing(op)]
+    rules = list(op.rules.values())
     columns = 3 if len(rules) in (3, 5, 6, 9) else min(COLUMNS, len(rules))
     rows = -(-len(rules) // columns)
     wide = {1: 5.2, 2: 3.2}.get(columns, 2.7)

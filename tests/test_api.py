@@ -76,6 +76,26 @@ def test_every_row_is_complete() -> None:
             assert set(rule.requires) <= set(op.inputs)
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_every_rule_that_an_op_lists_can_be_asked_of_it(name: str) -> None:
+    op = OPS[name]
+    for rule in op.rules.values():
+        if None in rule.parameters.values():
+            continue
+        how = {"rule": rule.name} if len(op.rules) > 1 else {}
+        for sample in op.samples():
+            given = sample.build(torch.float32)
+            y = op.public(*[v.requires_grad_() if isinstance(v, torch.Tensor) else v for v in given], **how)
+            y.sum().backward()
+
+
+def test_rules_of_two_bounds_are_listed_where_there_are_two() -> None:
+    for name in ("clamp", "relu6", "hardtanh", "fake_quantize"):
+        assert {"elastic", "inverting"} <= set(OPS[name].rules)
+    for name in ("relu", "lower_bound", "upper_bound"):
+        assert set(OPS["clamp"].rules) - set(OPS[name].rules) == {"elastic", "inverting"}
+
+
 def test_every_rule_has_an_object() -> None:
     names = {name for op in OPS.values() for name in op.rules}
     assert set(dir(rules)) >= names

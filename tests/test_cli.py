@@ -52,6 +52,17 @@ def test_rules_of_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "rules", "relu")
     assert (code, err) == (0, "")
     assert out.startswith(RELU)
+    assert "elastic" not in out
+
+
+def test_ops_with_one_bound_have_a_block_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """elastic and inverting need two."""
+    _, out, _ = run(capsys, "rules")
+    heads = [block.split("\n\n")[0] for block in re.split(r"\n\n(?=\w)", out)]
+    names = [re.findall(r"^(\w+):", head, re.MULTILINE) for head in heads]
+    assert ["clamp", "relu6", "hardtanh"] in names
+    assert ["lower_bound", "upper_bound", "relu"] in names
+    assert sorted(name for block in names for name in block) == sorted(OPS)
 
 
 def test_rules_lists_every_row(capsys: pytest.CaptureFixture[str]) -> None:

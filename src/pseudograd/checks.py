@@ -32,9 +32,25 @@ def rounded(value: Any, like: Tensor) -> Any:
     return rounded_to(value, like.dtype)
 
 
-@lru_cache(maxsize=4096)
 def rounded_to(value: float, dtype: torch.dtype) -> float:
-    """`value` rounded to a float dtype, to nearest even; inf where it does not fit."""
+    """`value` rounded to a float dtype, to nearest even; inf where it does not fit, 0 where the processor flushes subnormals."""
+    return _rounded_to(value, dtype, flushes_subnormals())
+
+
+_LEAST = 2.0**-1074
+
+
+def flushes_subnormals() -> bool:
+    """Did torch.set_flush_denormal(True) run in this thread? Python's floats obey the same switch of the processor.
+
+    So whatever is computed from a small number must not be remembered without the state of that switch.
+    """
+    return not _LEAST > 0.0
+
+
+@lru_cache(maxsize=4096)
+def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
+    """`flushes` is there to be remembered by: the conversion itself obeys the switch."""
     value = float(value)
     if dtype is torch.float64 or not math.isfinite(value):
         return value

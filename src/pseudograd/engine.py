@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from . import kernels
+from . import kernels, layouts
 from .checks import rounded
 from .rule import Call, Gradients, call_of
 
@@ -180,6 +180,8 @@ def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) 
     if _is_compiling():
         return _formula(call, grad, inputs, wants)
     with own:
+        if layouts.are_sparse(grad, inputs):
+            return layouts.by_values(lambda grad, inputs: _formula(call, grad, inputs, wants), grad, inputs)
         return _formula(call, grad, inputs, wants)
 
 

@@ -6,10 +6,10 @@ from .rule import Op, Rule
 
 
 def rules_text(ops: list[Op]) -> str:
-    """The table as text; ops that share their rules share a block."""
+    """The table as text; ops of a family that have the same rules share a block."""
     blocks = []
-    for family in dict.fromkeys(op.family for op in ops):
-        members = [op for op in ops if op.family == family]
+    for family in dict.fromkeys((op.family, *op.rules) for op in ops):
+        members = [op for op in ops if (op.family, *op.rules) == family]
         names = "\n".join(_default_line(op) for op in members)
         rows = [_rule_lines(members[0], rule) for rule in members[0].rules.values()]
         blocks.append("\n".join([names, "", *rows]))

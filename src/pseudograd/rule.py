@@ -246,8 +246,8 @@ def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
     key = (op.name, rule, edge, maximize)
     try:
         found = _by_request.get(key)
-    except TypeError:  # an unhashable rule cannot be a rule
-        raise _unknown_rule(op, rule) from None
+    except TypeError:  # an unhashable rule or edge is none: `choose` says which
+        return choose(op, rule, edge, maximize)
     if found is None:
         found = _by_request[key] = choose(op, rule, edge, maximize)
     return found
@@ -280,6 +280,9 @@ def _unknown_rule(op: Op, rule: object) -> UnknownNameError:
     asked = rule.name if isinstance(rule, RuleChoice) else rule
     translation = next((row.name for row in op.rules.values() if asked in row.translates), None)
     hint = f"{asked!r} is {translation!r} here" if translation else None
+    takers = [other for other in OPS.values() if other.family == op.family and asked in tuple(other.rules)]
+    if takers:
+        hint = f"{asked!r} needs both bounds: use {_listed(other.name for other in takers)}"
     return unknown_name(op.name, "rule", tuple(op.rules), asked, hint)
 
 

@@ -140,11 +140,29 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("single bound, got 'inverting'",),
     ),
-    "elastic relu": (
-        lambda: pg.relu(X, rule="elastic"),
+    **{
+        f"{rule} {op}": (
+            lambda call=call, rule=rule: call(rule),
+            ValueError,
+            (
+                f"{op}: rule must be one of identity, inward, leaky, sign, zero, got '{rule}'.",
+                f"'{rule}' needs both bounds: use clamp, relu6, hardtanh.",
+            ),
+        )
+        for op, call in {
+            "relu": lambda rule: pg.relu(X, rule=rule),
+            "lower_bound": lambda rule: pg.lower_bound(X, 0, rule=getattr(pg.rules, rule)()),
+            "upper_bound": lambda rule: pg.upper_bound(X, torch.zeros(()), rule=rule),
+        }.items()
+        for rule in ("elastic", "inverting")
+    },
+    "unhashable edge": (
+        lambda: pg.clamp(X, 0, 1, edge=["closed"]),
         ValueError,
-        ("relu: rule must be one that works with a single bound",),
+        ("clamp: edge must be one of closed, half, open, projected, got ['closed']",),
     ),
+    "unhashable rule and edge": (lambda: pg.round(X, rule=["zero"]), ValueError, ("round: rule must be one of",)),
+    "unhashable slope": (lambda: pg.abs(X, edge=[1]), ValueError, ("abs: edge must be one of -1, 0, 1, got [1]",)),
     "parameter 0": (
         lambda: pg.rules.leaky(0.0),
         ValueError,

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.ops.quantize import FAKE_QUANTIZE
+from pseudograd.rule import Sample
 from pseudograd.testing.compare import assert_same_bits, differing_bits
 
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
@@ -35,7 +37,7 @@ def _torch_saturates() -> bool:
     return torch.fake_quantize_per_tensor_affine(torch.tensor([1e30]), 1.0, 0, -4, 3).item() == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: torch.dtype) -> None:
     for scale in SCALES:
@@ -50,6 +52,41 @@ def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: 
             )
             leaf = x.clone().requires_grad_()
             assert_same_bits(pg.fake_quantize(leaf, scale, zero_point, *grid), theirs, f"{scale}, {zero_point}")
+
+
+WIDE = ((0, 2**24 + 1), (-(2**26), 2**27), (-(2**31), 2**31 - 1), (0, 2**23), (0, 2**23 + 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("grid", WIDE, ids=str)
+@pytest.mark.parametrize("of", ["numbers", "tensors"])
+def test_grids_that_float32_cannot_count(of: str, grid: tuple[int, int], dtype: torch.dtype) -> None:
+    """torch clamps and subtracts in integers, on both sides of every end and wherever the zero point is."""
+    torch.manual_seed(0)
+    for scale in SCALES[1:6]:
+        for zero_point in {0, 3, 12345, grid[1] // 4 + 1}:
+            ends = torch.tensor([*grid, 2**24, 2**23], dtype=torch.float64) - zero_point
+            codes = torch.cat([torch.arange(-30, 30) / 2 + end for end in ends] + [torch.randn(2000) * grid[1]])
+            x = (codes.double() * scale).to(dtype)
+            x = x[x.isfinite()].requires_grad_()
+            given: tuple[Any, Any] = (scale, zero_point)
+            if of == "tensors":
+                given = torch.tensor(scale), torch.tensor(zero_point, dtype=torch.int32)
+            ours, theirs = pg.fake_quantize(x, *given, *grid), torch.fake_quantize_per_tensor_affine(x, *given, *grid)
+            assert_same_bits(ours, theirs, f"{scale}, {zero_point}")
+            found = [torch.autograd.grad(y.sum(), x)[0] for y in (ours, theirs)]
+            assert torch.equal(*found)
+
+
+def test_a_float64_scale_keeps_its_precision() -> None:
+    """torch reads it as float32; ours learns, and a step smaller than float32's must count."""
+    x = torch.tensor([0.0072, 0.3], dtype=torch.float64)
+    scale = torch.tensor(0.001, dtype=torch.float64)
+    y = pg.fake_quantize(x, scale)
+    assert y.tolist() == [7 * 0.001, 127 * 0.001]
+    moved = pg.fake_quantize(x, scale * (1 + 1e-12))
+    assert ((moved - y) / y).tolist() == pytest.approx([1e-12, 1e-12], rel=1e-3)
+    assert_same_bits(pg.fake_quantize(x, scale.float()), pg.fake_quantize(x, 0.001), "float32")
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -226,6 +263,17 @@ def test_what_is_not_finite() -> None:
     assert to_scale.item() == 3 - 2 * 4
     assert pg.fake_quantize(torch.tensor([torch.nan, 0.25]), 0.25).tolist()[1] == 0.25
     assert pg.fake_quantize(torch.tensor([torch.nan, 0.25]), 0.25)[0].isnan()
+
+
+@pytest.mark.parametrize("sample", list(FAKE_QUANTIZE.samples()), ids=lambda sample: sample.name)
+def test_the_samples_of_the_contract_reach_both_ends_in_every_channel(sample: Sample) -> None:
+    x, scale, zero_point, low, high = sample.build(torch.float64)
+    code = (x / scale).round() + zero_point
+    for channel in code.reshape(-1, code.shape[-1]):
+        assert (channel == low).any()
+        assert (channel == high).any()
+        assert ((channel > low) & (channel < high)).any()
+    assert (code < low).any() or (code > high).any()
 
 
 def test_half_precision_is_computed_in_float32_and_keeps_its_dtype() -> None:

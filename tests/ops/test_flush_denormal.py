@@ -35,3 +35,64 @@ print("right")
 def test_normal_values_stay_right() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "right", done.stderr
+
+
+MEMORY = """
+import sys, torch, pseudograd as pg
+from pseudograd.kernels.portable import _just_outside
+
+def everything():
+    found = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        bound = 3 * least
+        numbers = torch.tensor([-bound, -2 * least, -0.0, least, 2 * least, bound, 4 * least, 1.0], dtype=torch.float64).to(dtype)
+        calls = [
+            lambda x, rule=rule, edge=edge, bounds=bounds: pg.clamp(x, *bounds, rule=rule, edge=edge)
+            for bounds in ((bound, 1.0), (-1.0, bound), (-bound, bound), (0.0, bound))
+            for rule in ("zero", "inward", "sign", "leaky", "elastic", "inverting")
+            for edge in ("closed", "open", "half")
+        ]
+        calls += [
+            lambda x: pg.clip_grad(x, max(bound, 1e-300)),
+            lambda x: pg.sign(x, rule=pg.rules.window(scale=max(bound, 1e-300))),
+            lambda x: pg.fake_quantize(x, 1e-40, 0, -8, 7),
+            lambda x: pg.fake_quantize(x, torch.tensor(1e-40), 0, -8, 7),
+            lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300))),
+        ]
+        for call in calls:
+            for sign in (1.0, -1.0):
+                x = numbers.clone().requires_grad_()
+                y = call(x)
+                y.backward(torch.full_like(y, sign))
+                found += [y.detach(), x.grad]
+        found.append(torch.tensor([_just_outside(bound, 1.0, dtype)], dtype=torch.float64))
+    return found
+
+def crossed():
+    try:
+        pg.clamp(torch.ones(1), 2e-310, 1e-310)
+    except ValueError as error:
+        return str(error)
+    return "admitted"
+
+for state in sys.argv[1:]:
+    assert torch.set_flush_denormal(state == "on")
+    found, said = everything(), crossed()
+    torch.set_flush_denormal(False)
+    print(state, said, *[values.double().view(torch.int64).tolist() for values in found], sep=";")
+"""
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
+def test_nothing_is_remembered_from_the_other_state() -> None:
+    """Bounds, their neighbours, slopes, widths, limits, scales, and which bounds were admitted: as in the process that began so."""
+    ran = [
+        subprocess.Popen([sys.executable, "-c", MEMORY, *states], stdout=subprocess.PIPE, text=True)
+        for states in (("on", "off"), ("off", "on"))
+    ]
+    by_order = [dict(line.split(";", 1) for line in process.communicate()[0].splitlines()) for process in ran]
+    for state in ("on", "off"):
+        assert by_order[0][state].count(";") > 500
+        assert by_order[0][state] == by_order[1][state]
+    assert by_order[0]["on"] != by_order[0]["off"]

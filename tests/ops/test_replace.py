@@ -83,6 +83,37 @@ def test_a_scalar_from_the_cpu_goes_with_any_device() -> None:
     assert pg.replace_grad(torch.rand(2, device="meta"), torch.tensor(1.0)).shape == (2,)
 
 
+def _rounded(x: Tensor, digits: int = 0) -> Tensor:
+    return torch.round(x, decimals=digits)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_first_argument_of_straight_through_may_be_named(compiled: bool) -> None:
+    def wrapper(f: object) -> object:
+        return torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f
+
+    x = torch.tensor([0.26, 1.74], requires_grad=True)
+    for f, named in (
+        (torch.round, lambda f: f(input=x, decimals=1)),
+        (torch.round, lambda f: f(decimals=1, input=x)),
+        (_rounded, lambda f: f(digits=1, x=x)),
+        (lambda x, digits: _rounded(x, digits), lambda f: f(digits=1, x=x)),
+        (pg.straight_through(_rounded), lambda f: f(x=x, digits=1)),
+    ):
+        y = wrapper(lambda f=f, named=named: named(pg.straight_through(f)))()  # type: ignore[operator]
+        torch.testing.assert_close(y, torch.tensor([0.3, 1.7]))
+        (found,) = torch.autograd.grad(y, x, torch.tensor([2.0, -3.0]))
+        assert found.tolist() == [2, -3]
+
+
+def test_straight_through_says_which_argument_it_wants() -> None:
+    step = pg.straight_through(lambda *tensors, **named: torch.sign(named["x"]))
+    with pytest.raises(
+        TypeError, match=r"straight_through: what is called must be given tensors, got \['x'\]\. Give the first"
+    ):
+        step(x=torch.ones(2))
+
+
 def test_straight_through_of_a_soft_function() -> None:
     step = pg.straight_through(lambda x: (x > 0).float(), torch.sigmoid)
     x = torch.tensor([-1.0, 0.0, 3.0], requires_grad=True)

@@ -141,6 +141,26 @@ def test_other_modules_and_functions() -> None:
     assert isinstance(model.act, nn.ReLU)
 
 
+@pytest.mark.parametrize("rule", ["elastic", "inverting"])
+def test_rules_of_two_bounds(rule: str) -> None:
+    """relu6, hardtanh and hardsigmoid take them; relu says that it has one bound, where it used to keep torch's rule."""
+    model = nn.Sequential(nn.ReLU6(), nn.Hardtanh(-2, 3), nn.Hardsigmoid(), nn.ReLU())
+    with pytest.raises(ValueError, match=f"'{rule}' needs both bounds: use clamp, relu6, hardtanh"):
+        convert(model, {nn.ReLU6: rule, nn.ReLU: rule})
+    assert type(model[0]) is nn.ReLU6
+    convert(model, {nn.ReLU6: rule, nn.Hardtanh: rule, nn.Hardsigmoid: rule})
+    x = torch.tensor([-5.0, -2.5, 0.5, 2.5, 7.0])
+    for module, ours in (
+        (model[0], lambda x: pg.relu6(x, rule=rule)),
+        (model[1], lambda x: pg.hardtanh(x, -2, 3, rule=rule)),
+        (model[2], lambda x: pg.hardtanh(x, -3, 3, rule=rule) / 6),
+    ):
+        for sign in (1.0, -1.0):
+            leaf = x.clone().requires_grad_()
+            found, expected = (torch.autograd.grad(f(leaf), leaf, torch.full_like(x, sign))[0] for f in (module, ours))
+            torch.testing.assert_close(found, expected)
+
+
 def test_wrong_calls_change_nothing() -> None:
     model = Net()
     for mapping, error, text in (

@@ -160,6 +160,34 @@ def test_a_rule_that_needs_both_bounds_leaves_one_bound_to_torch_and_says_so() -
     assert (missed.op, missed.why, missed.calls) == ("clamp", "rule elastic needs both bounds", 1)
 
 
+@pytest.mark.parametrize("rule", ["elastic", "inverting"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_relu_leaves_such_a_rule_to_those_of_its_family_that_have_two_bounds(rule: str, sign: float) -> None:
+    functional = torch.nn.functional
+    for f, ours in (
+        (functional.relu6, lambda x: pg.relu6(x, rule=rule)),
+        (functional.hardtanh, lambda x: pg.hardtanh(x, rule=rule)),
+        (torch.relu, torch.relu),
+        (torch.nn.ReLU(), torch.relu),
+    ):
+        x = torch.tensor([-2.0, 0.0, 0.5, 9.0], requires_grad=True)
+        with override(relu=rule) as context:
+            y = f(x)
+        (found,) = torch.autograd.grad(y, x, torch.full_like(y, sign))
+        (expected,) = torch.autograd.grad(ours(x), x, torch.full_like(y, sign))
+        assert torch.equal(found, expected)
+        assert [missed.why for missed in context.report().missed] == (
+            [f"rule {rule} needs both bounds"] if ours is torch.relu else []
+        )
+
+
+def test_an_unknown_rule_is_said_of_the_family_that_was_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"relu: rule must be one of elastic, identity, .* got 'ste'\. 'ste' is 'identity' here"
+    ):
+        override(relu="ste")
+
+
 def test_crossed_numbers_are_replaced_by_max_in_every_rule() -> None:
     x = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0], requires_grad=True)
     low, high = torch.tensor(1.0), torch.tensor(-1.0)

@@ -66,6 +66,22 @@ def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
     for op in (pg.lower_bound, pg.upper_bound):
         assert op(x, 0.0, rule="fading").requires_grad
     assert pg.relu(x, rule="fading").requires_grad
+    for name in ("clamp", "clamp_", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh"):
+        assert name == "clamp_" or list(OPS[name].rules)[-1] == "fading"
+    assert "elastic" not in OPS["relu"].rules
+
+
+def test_it_is_a_rule_of_every_op_of_the_family_whichever_was_named() -> None:
+    _register("relu", fading)
+    x = torch.tensor([-3.0, 2.0], requires_grad=True)
+    for f in (
+        pg.relu,
+        pg.relu6,
+        lambda x, rule: pg.clamp(x, min=0, rule=rule),
+        lambda x, rule: pg.lower_bound(x, 0, rule=rule),
+    ):
+        (found,) = torch.autograd.grad(f(x, rule="fading").sum(), x)
+        torch.testing.assert_close(found, torch.tensor([math.exp(-3.0), 1.0]))
 
 
 def test_every_transform_gives_its_gradient() -> None:

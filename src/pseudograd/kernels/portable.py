@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import rounded_to
+from ..checks import flushes_subnormals, rounded_to
 from ..rule import Call, Gradients
 from . import Kernel, Residual, register
 
@@ -33,17 +33,11 @@ _SMALLEST = {  # subnormal
 _SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
 _OUTWARD = {dtype: -smallest for dtype, smallest in _SMALLEST.items()}
 _OUTWARD_OF_NORMALS = {dtype: -smallest for dtype, smallest in _SMALLEST_NORMAL.items()}
-_least = _SMALLEST[torch.float64]
-
-
-def _flushes_subnormals() -> bool:
-    """Did torch.set_flush_denormal(True) run? Python's floats obey the same switch of the processor, comparisons too."""
-    return not _least > 0.0
 
 
 def _outward(dtype: torch.dtype) -> float:
     """The largest sign(x - y) * grad that counts as "points outward": the negative number next to 0."""
-    return (_OUTWARD_OF_NORMALS if _flushes_subnormals() else _OUTWARD)[dtype]
+    return (_OUTWARD_OF_NORMALS if flushes_subnormals() else _OUTWARD)[dtype]
 
 
 @lru_cache(maxsize=1024)
@@ -60,7 +54,7 @@ def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> flo
 
 def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float | None, float | None]:
     """Bounds that a strict comparison excludes exactly where the closed range ends."""
-    flushes = _flushes_subnormals()
+    flushes = flushes_subnormals()
     return (
         None if low is None else _neighbour(low, dtype, False, flushes),
         None if high is None else _neighbour(high, dtype, True, flushes),
@@ -123,16 +117,20 @@ def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
 def _of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """Numbers, or tensors that ask for no gradient and do not change the dtype of the result."""
     x, low, high = inputs
-    if x.dtype not in _SMALLEST or wants[1] or wants[2]:
+    dtype = x.dtype
+    if dtype not in _SMALLEST or x.layout is not torch.strided or wants[1] or wants[2]:
         return False
-    return getattr(low, "dtype", x.dtype) == getattr(high, "dtype", x.dtype) == x.dtype
+    return bool(getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype)
 
 
 def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
     """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
     x, low, high = inputs
-    if x.dtype not in _SMALLEST or isinstance(low, Tensor) or isinstance(high, Tensor):
+    if x.dtype not in _SMALLEST or x.layout is not torch.strided:
         return False
+    for bound in (low, high):
+        if not (bound is None or isinstance(bound, (float, int))):
+            return False
     low = high if low is None else low
     high = low if high is None else high
     return -math.inf < low <= high < math.inf

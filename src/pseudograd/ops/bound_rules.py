@@ -283,3 +283,4 @@ RULES: dict[str, Rule] = {
         ),
     )
 }
+RULES_OF_ONE_BOUND = {name: row for name, row in RULES.items() if not row.requires}

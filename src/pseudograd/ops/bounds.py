@@ -16,10 +16,10 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
-from ..checks import check_broadcast, check_device, check_tensor, is_number, rounded_to
+from ..checks import check_broadcast, check_device, check_tensor, flushes_subnormals, is_number, rounded_to
 from ..errors import must
 from ..rule import Call, Op, Picture, RuleLike, chosen, register
-from .bound_rules import EDGES, RULES, Bound, adapted
+from .bound_rules import EDGES, RULES, RULES_OF_ONE_BOUND, Bound, adapted
 from .bound_samples import numbers, samples_of
 
 _NUMBER_OR_NONE = (float, int, type(None))
@@ -36,6 +36,8 @@ def _checked(
         asked = (min, max, x.dtype)
         if asked not in call.admitted:
             _check_all(op, call, x, min, max, names)
+            if min == max and flushes_subnormals():  # 2e-310 and 1e-310 are equal there, and an error elsewhere
+                return min, max
             if len(call.admitted) > 1000:  # bounds that change at every step
                 call.admitted.clear()
             call.admitted.add(asked)
@@ -205,7 +207,7 @@ def lower_bound(
     Args:
         x: any shape, floating point.
         bound: in the unit of x; number or tensor that broadcasts with x. A tensor gets the gradient of what it replaced.
-        rule, edge, maximize: as in `clamp`; "elastic" and "inverting" need two bounds and raise.
+        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
     Returns: shape, dtype and device of torch.clamp(x, min=bound).
     Raises: as `clamp`.
     Example:
@@ -235,7 +237,7 @@ def upper_bound(
     Args:
         x: any shape, floating point.
         bound: in the unit of x; number or tensor that broadcasts with x. A tensor gets the gradient of what it replaced.
-        rule, edge, maximize: as in `clamp`; "elastic" and "inverting" need two bounds and raise.
+        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
     Returns: shape, dtype and device of torch.clamp(x, max=bound).
     Raises: as `clamp`.
     Example:
@@ -257,7 +259,7 @@ def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bo
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
-        rule, edge, maximize: as in `clamp`; "elastic" and "inverting" need two bounds and raise.
+        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
     Returns: shape, dtype and device of x.
     Raises: as `clamp`.
     Example:
@@ -331,7 +333,7 @@ def _op(
     high: float | None,
     **rest: Any,
 ) -> Op:
-    """A member of the family; `low` and `high` are the bounds it is drawn with."""
+    """A member of the family; `low` and `high` are the bounds it is drawn with, None for one that it never has."""
     inputs = ("x", "min", "max")
     return register(
         Op(
@@ -339,7 +341,7 @@ def _op(
             family="clamp",
             forward=forward,
             inputs=inputs,
-            rules=RULES,
+            rules=RULES_OF_ONE_BOUND if low is None or high is None else RULES,
             edges=EDGES,
             takes_maximize=True,
             adapt=adapted,

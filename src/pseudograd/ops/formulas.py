@@ -15,6 +15,8 @@ from ..rule import Gradients, Rule
 
 def nothing_of(grad: Tensor) -> Tensor:
     """Zeros, also where grad is infinite or NaN; connected to grad, so that a second derivative exists and is 0."""
+    if grad.is_nested:  # where broadcasts nothing to these
+        return torch.where(torch.zeros_like(grad, dtype=torch.bool), grad, 0.0)
     return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
 
 
@@ -31,9 +33,11 @@ def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gr
 def alias(x: Tensor) -> Tensor:
     """The same storage under a new tensor. A compiler gets a copy: it refuses outputs that alias inputs, and fuses the copy away.
 
-    So does forward mode, which wants the tangent to be a view where the value is one.
+    So does forward mode, which wants the tangent to be a view where the value is one; sparse and jagged tensors have no view.
     """
-    return x.clone() if is_compiling() or forward_ad._current_level >= 0 else x.view_as(x)
+    if is_compiling() or forward_ad._current_level >= 0 or x.layout is not torch.strided:
+        return x.clone()
+    return x.view_as(x)
 
 
 def widened(x: Tensor) -> Tensor:

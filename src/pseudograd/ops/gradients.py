@@ -21,7 +21,7 @@ from .samples import values
 def scale_grad(x: Tensor, scale: float) -> Tensor:
     """`x`, with its gradient multiplied by a number.
 
-    Forward:  y = x, sharing its storage without a copy.
+    Forward:  y = x, sharing its storage without a copy (with one if x is sparse or jagged).
     Backward: grad_x = scale * grad; exactly 0 where scale is 0, even for an infinite grad: a pseudo-gradient. Saves nothing.
         Linear in grad.
 
@@ -43,7 +43,7 @@ def scale_grad(x: Tensor, scale: float) -> Tensor:
 def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
     """`x`, with its gradient reversed: what comes before it climbs where what comes after it descends.
 
-    Forward:  y = x, sharing its storage without a copy.
+    Forward:  y = x, sharing its storage without a copy (with one if x is sparse or jagged).
     Backward: grad_x = -scale * grad: a pseudo-gradient. Saves nothing. Linear in grad.
 
     Args:
@@ -64,7 +64,7 @@ def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
 def clip_grad(x: Tensor, limit: float) -> Tensor:
     """`x`, with each element of its gradient clipped to +-limit.
 
-    Forward:  y = x, sharing its storage without a copy.
+    Forward:  y = x, sharing its storage without a copy (with one if x is sparse or jagged).
     Backward: grad_x = grad where |grad| <= limit, else limit with the sign of grad: a pseudo-gradient. A NaN grad passes.
         Saves nothing. Not linear in grad: no forward mode, and clipped gradients do not add up.
 

@@ -38,8 +38,9 @@ def fake_quantize(
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
 
     Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
-        is computed in float32. Bit for bit torch.fake_quantize_per_tensor_affine where x is finite (and |x / scale| < 2^63
-        on torch 2.8); infinities go to the ends of the grid and NaN stays NaN.
+        is computed in float32; so are 1 / scale and the last product, in float64 too, unless scale is a float64 tensor. Bit for bit
+        torch.fake_quantize_per_tensor_affine on the CPU with that one exception, where x is finite (and |x / scale| < 2^63 on torch
+        2.8); infinities go to the ends of the grid and NaN stays NaN.
     Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
         does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
@@ -111,19 +112,32 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
 
 # --- the formula ------------------------------------------------------------------------------------------------------
 
+_EXACT = 2**23  # float32 holds the difference of two codes of a grid that reaches no further
+
 
 def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, Tensor]:
-    """(x / scale, the code before it is clamped, zero_point, scale), in float32 at least. By the reciprocal, as torch divides."""
+    """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
+
+    The scale in float32 whatever x is, and its reciprocal too; the rest in float32 at least. Only a float64 tensor keeps its precision:
+    a scale that learns in float64 should not move in float32's steps.
+    """
     wide = widened(x)
-    scale = scale.to(wide.dtype) if isinstance(scale, Tensor) else torch.full_like(wide, scale)
+    if not isinstance(scale, Tensor):
+        scale = torch.full_like(wide, scale, dtype=torch.float32)
+    elif scale.dtype is not torch.float64 or wide.dtype is not torch.float64:
+        scale = scale.float()
     zero = torch.round(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
-    position = wide * scale.reciprocal()
+    position = wide * scale.reciprocal().to(wide.dtype)
     return position, torch.round(position) + zero, zero, scale
 
 
 def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Tensor:
     _, code, zero, scale = _grid(x, scale, zero_point)
-    return ((torch.clamp(code, quant_min, quant_max) - zero) * scale).to(x.dtype)
+    if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
+        code = code.double()
+        zero = torch.round(zero_point.double()) if isinstance(zero_point, Tensor) else zero
+    steps = torch.clamp(code, quant_min, quant_max) - zero
+    return (steps.to(scale.dtype) * scale).to(x.dtype)
 
 
 def _pull_of(outside: Rule) -> Callable[..., Gradients]:
@@ -139,12 +153,15 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         *,
         y: None,
         wants: tuple[bool, ...],
+        code_of: Callable[[Tensor, Any, Any], Tensor] | None = None,
         **how: Any,
     ) -> Gradients:
+        """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
         if x is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
             return grad, None, None, None, None
         low, high, grad = float(quant_min), float(quant_max), widened(grad)
-        position, code, zero, scale = _grid(x, scale, zero_point)
+        position, code, zero, step = _grid(x, scale, zero_point)
+        code = code if code_of is None else code_of(x, scale, zero_point)
         clamped = torch.where(code < low, low, torch.where(code > high, high, code))
         (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
         assert grad_x is not None
@@ -154,7 +171,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
             to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
         if wants[2]:
             same = (grad_x == grad) & (grad.abs() == torch.inf)
-            to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * scale
+            to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
         return grad_x, to_scale, to_zero_point, None, None
 
     return pull
@@ -187,14 +204,15 @@ def _samples() -> Iterator[Sample]:
     yield Sample("numbers", lambda dtype: (values(dtype, -1.0, 0.75, 0.125), 0.25, 0, -4, 3))
     yield Sample("zero point", lambda dtype: (values(dtype, -1.0, 0.5), 0.5, 3, 0, 7))
 
-    def per_channel(dtype: torch.dtype) -> tuple[Any, ...]:
-        x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)
-        x[:, 0], x[:, 1] = torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0.75, 1.5, 3.0])
-        scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=dtype)
-        return x.to(dtype), scale, torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype), -4, 3
+    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[Any, ...]:
+        scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
+        zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
+        ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale
+        x = torch.cat([ends, torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(3, 9)[:, 2:]], 1)
+        return x.to(dtype), scale.to(dtype), zero_point.to(dtype), -4, 3
 
-    yield Sample("per channel", per_channel)
-    yield Sample("learned scale", lambda dtype: (*per_channel(dtype)[:2], 0, -4, 3))
+    yield Sample("per channel", lambda dtype: per_channel(dtype, 0.0, 1.0, -1.0))
+    yield Sample("learned scale", lambda dtype: (*per_channel(dtype, 0.0, 0.0, 0.0)[:2], 0, -4, 3))
 
 
 FAKE_QUANTIZE = register(

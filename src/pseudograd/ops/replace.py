@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec
 
@@ -85,7 +86,8 @@ def straight_through(
         hard: returns a floating-point tensor; computed without a graph.
         soft: takes the same arguments; its result must broadcast to that of `hard`. None: the first argument itself.
     Returns: a function with the name and signature of `hard`.
-    Raises: TypeError if hard or soft cannot be called; the function raises as `replace_grad`.
+    Raises: TypeError if hard or soft cannot be called; the function raises as `replace_grad`, and TypeError if soft is None and the
+        first argument is not given.
     Example:
         >>> step = straight_through(lambda x: (x > 0).float(), torch.sigmoid)
         >>> x = torch.tensor([0.0, 3.0], requires_grad=True)
@@ -97,14 +99,28 @@ def straight_through(
         if not callable(function) and not (name == "soft" and function is None):
             raise TypeError(must("straight_through", name, "be a function", function))
 
+    first = _first_name(hard)
+
     @functools.wraps(hard)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
         with torch.no_grad():
             value = hard(*args, **kwargs)
-        gradient_goes_to: Any = args[0] if soft is None else soft(*args, **kwargs)
+        if soft is not None:
+            return replace_grad(value, soft(*args, **kwargs))
+        if not args and first not in kwargs:
+            remedy = "Give the first argument by position, or give soft= as well"
+            raise TypeError(must("straight_through", "what is called", f"be given {first}", [*kwargs], remedy))
+        gradient_goes_to: Any = args[0] if args else kwargs[first]
         return replace_grad(value, gradient_goes_to)
 
     return wrapped
+
+
+def _first_name(function: Callable[..., Tensor]) -> str:
+    try:
+        return next(iter(inspect.signature(function).parameters))
+    except (ValueError, TypeError, StopIteration):  # torch's built-in functions show no signature, and call it so
+        return "input"
 
 
 def surrogate(

@@ -68,16 +68,33 @@ def _per_channel(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
         shape = [1] * x.dim()
         shape[axis] = -1
         how["wants"] = (True, False, False, False, False)
-        return pull(grad, x, scale.reshape(shape), zero_point.reshape(shape), *grid, **how)[:1] + (None,) * 5
+        if zero_point.is_floating_point():
+            how["code_of"] = _code_of_a_float_zero_point
+        return pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **how)[:1] + (None,) * 5
 
     return pulled
 
 
-def _of_x_alone(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """torch.fake_quantize_per_tensor_affine gives nothing to a scale."""
+def _code_of_a_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """round(x / scale + zero_point): torch adds it unrounded, and before it rounds.
 
-    def pulled(grad: Tensor, *inputs: Any, wants: tuple[bool, ...], **how: Any) -> Gradients:
-        return pull(grad, *inputs, wants=(True, False, False, False, False), **how)
+    The sum is one of float32, and its product is not rounded before (a fused multiply-add), save with a float16 zero point.
+    """
+    inverse = scale.reciprocal()
+    if zero_point.dtype is torch.float16 and x.dtype is not torch.float64:
+        return torch.round(x.float() * inverse + zero_point.float())
+    return torch.round((x.double() * inverse.double() + zero_point.double()).float())
+
+
+def _of_x_alone(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
+    """torch.fake_quantize_per_tensor_affine gives nothing to a scale; tensors it reads as float32 and as an integer, cut off."""
+
+    def pulled(
+        grad: Tensor, x: Tensor, scale: Any, zero_point: Any, *grid: int, wants: tuple[bool, ...], **how: Any
+    ) -> Gradients:
+        if isinstance(scale, Tensor):
+            scale, zero_point = scale.float(), zero_point.trunc()
+        return pull(grad, x, scale, zero_point, *grid, wants=(True, False, False, False, False), **how)
 
     return pulled
 
@@ -144,7 +161,7 @@ _TABLE: dict[str, _StandIn] = {
     ),
     "torch.minimum, of two": _StandIn(torch.minimum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=True)),
     "torch.maximum, of two": _StandIn(torch.maximum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=False)),
-    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu", _BOUNDED, family="clamp", copies=True),
+    "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu6", _BOUNDED, family="clamp", copies=True),
     "torch.relu6": _StandIn(lambda x, min, max: functional.relu6(x), "relu6", _BOUNDED, family="clamp"),
     "torch.hardtanh": _StandIn(torch._C._nn.hardtanh, "hardtanh", _BOUNDED, family="clamp"),
     "torch.hardsigmoid": _StandIn(lambda x, min, max: functional.hardsigmoid(x), "relu6", _BOUNDED, _hardsigmoid_pull),

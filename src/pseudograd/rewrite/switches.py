@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..errors import must, unknown_name
@@ -16,7 +17,7 @@ SiteRule = RuleLike | Callable[[Site], RuleLike | None]
 # family -> (the public op that holds its rules, the families of `forms` that it covers)
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "clamp": ("clamp", ("clamp", "extreme")),
-    "relu": ("relu", ("relu",)),
+    "relu": ("hardtanh", ("relu",)),  # not relu, whose rules are those of one bound
     "round": ("round", ("round",)),
     "sign": ("sign", ("sign",)),
     "fake_quantize": ("fake_quantize", ("fake_quantize",)),
@@ -67,7 +68,7 @@ def _checked(family: str, rule: Any) -> Any:
     """A rule of the family's op, with its error; a function becomes a Chooser."""
     if isinstance(rule, (str, RuleChoice)):
         op = OPS[FAMILIES[family][0]]
-        choose(op, rule, op.default_edge)
+        choose(replace(op, name=family), rule, op.default_edge)  # an error that names what the user named
         return rule
     if callable(rule):
         return Chooser(rule)
