@@ -88,6 +88,7 @@ def test_pytest_understands_what_make_tells_it(goal: str) -> None:
     assert "pytest.mark.slow" in done.stdout
 
 
+@pytest.mark.slow  # as the page is
 def test_the_page_of_the_matrix_is_written_by_a_parallel_run(tmp_path: Path) -> None:
     """Whose first process collects nothing, and so reads no conftest.py but that of tests."""
     page = tmp_path / "matrix.md"

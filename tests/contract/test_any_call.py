@@ -74,10 +74,9 @@ def _expected(row: Row, inputs: list[Any], grad: Tensor) -> list[Tensor]:
         v.expand(grad.shape).reshape(-1).tolist() if isinstance(v, Tensor) else [v] * grad.numel() for v in inputs
     ]
     rounded = [[None if v is None else _in(grad.dtype, v) for v in values] for values in spread]
-    found = [
-        row.reference(tuple(values), g, grad.dtype)
-        for *values, g in zip(*rounded, grad.reshape(-1).tolist(), strict=True)
-    ]
+    of_one = row.reference_in(grad.dtype)
+    first, *others = rounded
+    found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
     columns = torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
     return [column.reshape(grad.shape) for column in columns]
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pseudograd.testing.rows import Row, requiring_grad, tensors_of
 
 from . import limits, matrix
 from .matrix import MATRIX_ROWS, Way
+from .rows import BY_ANOTHER_NAME, ONE_SIDED
 
 EAGER = {**matrix.FIRST, **matrix.SECOND, **matrix.FORWARD, **matrix.FORWARD_SECOND}
 COMPILED = {
@@ -28,7 +29,17 @@ COMPILED = {
 }
 FORWARD_MODE = {*matrix.FORWARD, *matrix.FORWARD_SECOND}
 SECOND_ORDER = {*matrix.SECOND, *matrix.FORWARD_SECOND}
-USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}  # compiled without --slow
+# Compiled without --slow: one rule by every way; a linear one in forward mode, and where the compiler sees another structure.
+USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}
+BY_EVERY_WAY = "clamp-inward-closed"
+SOME_WAYS = {
+    "plain",
+    "func.grad",
+    "vmap(grad)",
+    "jacrev(jacrev)",
+    *matrix.COMPILED_FORWARD,
+    *matrix.COMPILED_FORWARD_SECOND,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -51,26 +62,39 @@ def _check(row: Row, name: str, way: Way, record: Callable[[str, Any], None], pl
     record("cell", (place, name, f"{row.op.name}/{row.rule.name}", outcome))
 
 
+def _eager_rows(rows: list[Row]) -> list[Any]:
+    """Ops that are clamp by another name, or with one bound, show two rules, one of each kind; the others with --slow."""
+    slow = pytest.mark.slow
+    names = (*ONE_SIDED, *BY_ANOTHER_NAME)
+    repeats = [row.op.name in names and row.rule.name not in ("zero", "inward") for row in rows]
+    return [
+        pytest.param(row, id=str(row), marks=slow if again else ()) for row, again in zip(rows, repeats, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("name", EAGER)
-@pytest.mark.parametrize("row", MATRIX_ROWS, ids=str)
+@pytest.mark.parametrize("row", _eager_rows(MATRIX_ROWS))
 def test_eager(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
     _check(row, name, EAGER[name], record_property, "eager")
 
 
-def _compiled_rows(rows: list[Row]) -> list[Any]:
-    slow = pytest.mark.slow
-    return [pytest.param(row, id=str(row), marks=() if str(row) in USUAL else slow) for row in rows]
+def _compiled_cells(rows: list[Row], names: Iterable[str]) -> list[Any]:
+    """(row, way); in the default run those of the usual rows that show something of their own."""
+    usual = {(row, name) for row in USUAL for name in names if row == BY_EVERY_WAY or name in SOME_WAYS}
+    return [
+        pytest.param(row, name, id=f"{row}-{name}", marks=() if (str(row), name) in usual else pytest.mark.slow)
+        for row in rows
+        for name in names
+        if row.is_linear
+        or name not in FORWARD_MODE  # forward mode of a rule that reads grad: our error, shown in eager
+    ]
 
 
 @pytest.mark.parametrize(
     "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("row", _compiled_rows(MATRIX_ROWS))
+@pytest.mark.parametrize(("row", "name"), _compiled_cells(MATRIX_ROWS, COMPILED))
 def test_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
-    if name in FORWARD_MODE and not row.is_linear:
-        pytest.skip("forward mode of a rule that reads grad: our error, shown in eager")
-
     place = f"compiled, {'dynamic' if dynamic else 'static'}"
     _check(row, name, partial(_compiled, name, dynamic), record_property, place)
 
@@ -91,7 +115,7 @@ def _compiled(name: str, dynamic: bool, f: Callable[..., torch.Tensor], inputs: 
 
 
 @pytest.mark.parametrize("name", matrix.ALL_INPUTS)
-@pytest.mark.parametrize("row", matrix.ROWS_OF_MANY, ids=str)
+@pytest.mark.parametrize("row", _eager_rows(matrix.ROWS_OF_MANY))
 def test_all_inputs(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
     for problem in all_inputs.problems(row):
         _check_all_inputs(problem, matrix.ALL_INPUTS[name])
@@ -107,8 +131,7 @@ def _check_all_inputs(problem: all_inputs.Problem, way: Way) -> None:
 @pytest.mark.parametrize(
     "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", matrix.COMPILED_ALL_INPUTS)
-@pytest.mark.parametrize("row", _compiled_rows(matrix.ROWS_OF_MANY))
+@pytest.mark.parametrize(("row", "name"), _compiled_cells(matrix.ROWS_OF_MANY, matrix.COMPILED_ALL_INPUTS))
 def test_all_inputs_compiled(row: Row, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     """The first sample, in one dtype and with the others narrower than x."""
     for problem in list(all_inputs.problems(row))[0:3:2]:
@@ -139,6 +162,7 @@ def _expected_to_fail(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
 
 
+@pytest.mark.slow  # a process for each, and nothing of ours in them
 @pytest.mark.parametrize("name", [_expected_to_fail(name) for name in limits.FAULTS])
 def test_a_fault_of_torch_is_mended(name: str, record_property: Callable[[str, Any], None]) -> None:
     """Shown with torch.sin. On the torch where this passes, the cell belongs into the matrix."""

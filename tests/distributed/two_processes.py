@@ -1,28 +1,36 @@
-"""Two gloo processes on this machine, each running a function of a test and reporting what failed."""
+"""Two gloo processes on this machine, each running functions of a test and reporting what failed."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def run(job: Callable[[int], None]) -> None:
-    """Run job(rank) in two processes of one group; an assertion in either fails the caller."""
+def run(*jobs: Callable[[int], None], done: Path | None = None) -> None:
+    """Run every job(rank), in turn, in two processes of one group; an assertion in either fails the caller.
+
+    `done`: a file that gets the name of each job that both have finished.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_start, (port, job), nprocs=2)
+    mp.spawn(_start, (port, jobs, done), nprocs=2)
 
 
-def _start(rank: int, port: int, job: Callable[[int], None]) -> None:
+def _start(rank: int, port: int, jobs: tuple[Callable[[int], None], ...], done: Path | None) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    job(rank)
-    dist.barrier()
+    for job in jobs:
+        job(rank)
+        dist.barrier()
+        if done is not None and rank == 0:
+            with done.open("a") as file:
+                print(job.__name__, file=file)
     os._exit(0)  # or gloo's threads abort, now and then, a process that has done its work (seen on torch 2.14)

@@ -12,7 +12,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.cli import main
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, RuleChoice
 from pseudograd.testing import check_rule
 from pseudograd.testing.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
 
@@ -102,26 +102,42 @@ def test_every_transform_gives_its_gradient() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    ("op", "function", "is_linear"),
+OWN_RULES = pytest.mark.parametrize(
+    ("op", "function", "is_linear", "parameter"),
     [
-        ("clamp", fading, True),
-        ("relu", clipped_outside, False),
-        ("upper_bound", constant_outside, False),
-        ("fake_quantize", fading, True),
-        ("sign", swish_slope, True),
-        ("round", toggled, False),
+        ("clamp", fading, True, "width"),
+        ("relu", clipped_outside, False, None),
+        ("upper_bound", constant_outside, False, "size"),
+        ("fake_quantize", fading, True, "width"),
+        ("sign", swish_slope, True, None),
+        ("round", toggled, False, None),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_it_passes_the_whole_contract(op: str, function: Callable[..., Tensor], is_linear: bool) -> None:
+
+
+@OWN_RULES
+def test_it_passes_the_contract(
+    op: str, function: Callable[..., Tensor], is_linear: bool, parameter: str | None
+) -> None:
+    """With a chosen parameter at every edge, or whole where that is quick."""
+    _register(op, function, is_linear)
+    check_rule(RuleChoice(function.__name__, ((parameter, 0.75),)) if parameter else function.__name__, op=op)
+
+
+@pytest.mark.slow
+@OWN_RULES
+def test_it_passes_the_whole_contract(
+    op: str, function: Callable[..., Tensor], is_linear: bool, parameter: str | None
+) -> None:
     _register(op, function, is_linear)
     check_rule(function.__name__, op=op)
 
 
-def test_with_a_reference_written_apart() -> None:
+@pytest.mark.parametrize("op", ["relu", pytest.param("upper_bound", marks=pytest.mark.slow)])
+def test_with_a_reference_written_apart(op: str) -> None:
     _register("clamp", receding, reference=receding_of_one)
-    check_rule("receding", op="upper_bound")
+    check_rule("receding", op=op)
 
 
 def _double(grad: Tensor, x: Tensor) -> Tensor:

@@ -74,10 +74,9 @@ def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor
         v.expand(shape).reshape(-1).tolist() if isinstance(v, Tensor) else [None if v is None else fl(v)] * grad.numel()
         for v in inputs
     ]
-    found = [
-        row.reference(tuple(values), g, grad.dtype)
-        for *values, g in zip(*columns, grad.reshape(-1).tolist(), strict=True)
-    ]
+    of_one = row.reference_in(grad.dtype)
+    first, *others = columns
+    found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
     kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
     return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]
 

@@ -1,7 +1,7 @@
 """A row of the table with everything that can be varied: op, rule, parameters, edge, maximize; and its sample inputs."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -50,10 +50,13 @@ class Row(NamedTuple):
     def is_linear(self) -> bool:
         return self.rule.is_linear(**self.all_parameters)
 
-    def reference(self, values: tuple[float | None, ...], grad: float, dtype: torch.dtype) -> tuple[float, ...]:
-        """The rule for one number each, rounded to dtype after every step."""
+    def reference_in(self, dtype: torch.dtype) -> Callable[..., tuple[float, ...]]:
+        """The rule as a function of (x, grad, *other values), one number each, rounded to dtype after every step.
+
+        Its parameters are gathered here, once, because the function is called for thousands of numbers.
+        """
         how = {**self.all_parameters, "maximize": self.maximize} if self.op.takes_maximize else self.all_parameters
-        return self.rule.reference(values[0], grad, *values[1:], fl=rounding_to(dtype), **how)
+        return partial(self.rule.reference, fl=rounding_to(dtype), **how)
 
     @property
     def ulps(self) -> int:
@@ -65,6 +68,8 @@ class Row(NamedTuple):
         return [sample for sample in self.op.samples() if not self._lacks(sample)]
 
     def _lacks(self, sample: Sample) -> bool:
+        if not self.rule.requires:
+            return False
         given = dict(zip(self.op.inputs, sample.build(torch.float64), strict=True))
         return any(given[name] is None for name in self.rule.requires)
 
