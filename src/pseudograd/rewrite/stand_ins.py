@@ -63,8 +63,10 @@ def _per_channel(pull: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """One scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
 
     def pulled(
-        grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any
+        grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any
     ) -> Gradients:
+        if x is None:  # nothing was kept, because x gets grad as it is
+            return (grad,) + (None,) * 5
         shape = [1] * x.dim()
         shape[axis] = -1
         how["wants"] = (True, False, False, False, False)
