@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -15,6 +16,17 @@ from .errors import must
 
 def is_number(value: object) -> bool:
     return isinstance(value, (int, float))
+
+
+def as_number(value: Any) -> Any:
+    """NumPy's scalars as the numbers they are; all else as it is. To a compiler they are arrays without dimensions."""
+    if isinstance(value, (int, float, Tensor)):
+        return value
+    if torch.compiler.is_compiling():
+        return float(value) if hasattr(value, "dtype") else value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def rounded(value: Any, like: Tensor) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .errors import must
-from .rule import OPS, Function, RuleChoice, function_known, rule_named
+from .rule import OPS, RuleChoice, function_known, function_of, rule_named
 
 
 def leaky(slope: float = 0.1) -> RuleChoice:
@@ -77,7 +77,7 @@ def custom(slope: Callable[[Tensor], Tensor]) -> RuleChoice:
     found = slope(x)
     if not isinstance(found, Tensor) or found.shape != x.shape:
         raise ValueError(must("custom", "slope", "return one number for each element of x", found))
-    return RuleChoice("custom", (("slope", Function(slope)),))
+    return RuleChoice("custom", (("slope", function_of(slope)),))
 
 
 def __getattr__(name: str) -> Callable[..., RuleChoice]:

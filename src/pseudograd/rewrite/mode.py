@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from .. import engine
-from ..rule import OPS, STAND_INS, Call, RuleChoice, choose
+from ..rule import OPS, STAND_INS, Call, RuleChoice, chosen
 from . import backward, sites
 from .forms import FORMS
 from .report import Log, Report, shown_rule
@@ -33,7 +33,7 @@ class Choice:
     Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
     """
 
-    __slots__ = ("calls", "chooser", "edge", "name", "parameters", "rule")
+    __slots__ = ("chooser", "edge", "name", "parameters", "rule")
 
     def __init__(self, rule: Any, edge: str | None = None) -> None:
         self.chooser = rule if isinstance(rule, sites.Chooser) else None
@@ -42,7 +42,6 @@ class Choice:
         self.name: str = rule.name if isinstance(rule, RuleChoice) else rule
         given = rule.parameters if isinstance(rule, RuleChoice) else ()
         self.parameters = tuple((key, repr(float(value))) for key, value in given)
-        self.calls: dict[str, Call] = {}  # by stand-in
 
     def call(self, stand_in: str, rule: Any) -> Call:
         """The call of `rule`, the one of a site; None: that of all."""
@@ -50,17 +49,12 @@ class Choice:
             if rule is None:
                 rule = RuleChoice(self.name, tuple((key, float(text)) for key, text in self.parameters))
             return _call(stand_in, rule, self.edge)
-        if rule is not None:
-            return _call(stand_in, rule, self.edge)
-        found = self.calls.get(stand_in)
-        if found is None:
-            found = self.calls[stand_in] = _call(stand_in, self.rule, self.edge)
-        return found
+        return _call(stand_in, self.rule if rule is None else rule, self.edge)
 
 
 def _call(stand_in: str, rule: Any, edge: str | None) -> Call:
     op = STAND_INS[stand_in] if stand_in in STAND_INS else OPS[stand_in]
-    return choose(op, rule, op.default_edge if edge is None else edge)
+    return chosen(op, rule, op.default_edge if edge is None else edge)
 
 
 class Rewrite(TorchFunctionMode):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import engine
 from ..errors import must, shown
 from ..rule import OPS, STAND_INS, RuleChoice, RuleLike, call_of, choose
-from . import mode, stand_ins
+from . import mode
 
 Key = type[nn.Module] | str
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -99,7 +99,6 @@ def convert(model: nn.Module, mapping: Mapping[Key, Value]) -> Conversion:
         ('1',)
     Source: new in pseudograd; module surgery is how captum and lucent override ReLU.
     """
-    stand_ins.refresh()
     chosen: dict[str, tuple[Any, Any]] = {}
     for key, value in mapping.items():
         found = [path for path, _, _, module in _places(model) if _matches(key, path, module)]
