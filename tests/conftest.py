@@ -62,7 +62,8 @@ def table_as_it_was() -> Iterator[None]:
     before = {name: dict(op.rules) for name, op in (OPS | STAND_INS).items()}
     yield
     for name, op in (OPS | STAND_INS).items():
-        for added in set(op.rules) - set(before.get(name, OPS[op.stands_for or name].rules)):
+        kept = before.get(name) or (OPS[op.stands_for].rules if op.stands_for else op.rules)
+        for added in set(op.rules) - set(kept):
             del op.rules[added]
     _by_request.clear()
     _by_spec.clear()

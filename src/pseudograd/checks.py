@@ -29,6 +29,20 @@ def as_number(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
+def is_finite(value: Any) -> bool:
+    """infinity - infinity and NaN - NaN are NaN. In this form a compiler need not know a number that `.item()` brings."""
+    return bool(value - value == 0)
+
+
+def surely(condition: Any) -> bool:
+    """Is it true for certain? Under a compiler nobody knows a number that `.item()` brings, and torch lets it pass."""
+    if not torch.compiler.is_compiling():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # on demand: it imports sympy
+
+    return guard_or_false(condition)
+
+
 def rounded(value: Any, like: Tensor) -> Any:
     """A number as torch compares it with `like`: rounded to like's dtype. Tensors are returned unchanged.
 
@@ -66,7 +80,7 @@ def rounded_to(value: float, dtype: torch.dtype) -> float:
 def check_finite_number(op: str, argument: str, value: object) -> None:
     if isinstance(value, bool) or not is_number(value):
         raise TypeError(must(op, argument, "be a number", value))
-    if not -math.inf < value < math.inf:  # type: ignore[operator]  # not math.isfinite: a compiler may bring a symbol
+    if not is_finite(value):
         raise ValueError(must(op, argument, "be finite", value))
 
 

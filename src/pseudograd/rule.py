@@ -6,9 +6,7 @@ number. Everything that can be derived (jvp, vjp, tables, error texts, plots, te
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .checks import as_number
+from .checks import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
 
 Gradients = tuple[Tensor | None, ...]
@@ -27,19 +25,16 @@ Gradients = tuple[Tensor | None, ...]
 class Function:
     """A user's function as the parameter of a rule. A compiled graph can hold constants but no functions, so `key` names it.
 
-    Remembered for as long as a rule holds it, and by identity: two bound methods of one object are one function. It holds the calls
-    that were made with it, so that they go when it goes; they hold `call` alone.
+    It holds the calls that were made with it, so that they go when it goes; they hold the user's function alone. One that a compiler
+    makes has no key, until a graph needs it.
     """
 
     __slots__ = ("__weakref__", "call", "calls", "key")
 
-    def __init__(self, call: Callable[..., Tensor]) -> None:
+    def __init__(self, call: Callable[..., Tensor], key: str = "") -> None:
         self.call = call
+        self.key = key
         self.calls: dict[tuple[Any, ...], Call] = {}
-        self.key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
-        if self.key in _functions:  # another one of that name: a second lambda
-            self.key = f"{self.key}#{next(_numbers)}"
-        _functions[self.key] = weakref.ref(self, functools.partial(_forget, self.key))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Function) and _identity(self.call) == _identity(other.call)
@@ -54,48 +49,44 @@ class Function:
         return function_of, (self.call,)
 
 
-_functions: dict[
-    str, weakref.ref[Function]
-] = {}  # no WeakValueDictionary: Dynamo, which looks in here, cannot trace one
-_known: weakref.WeakValueDictionary[Any, Function] = weakref.WeakValueDictionary()  # by identity
-_in_graphs: dict[str, Function] = {}  # those that a compiled graph names
+# Remembered for as long as a rule holds them: by identity, and by key.
+_known: weakref.WeakValueDictionary[Any, Function] = weakref.WeakValueDictionary()
+_functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+_in_graphs: dict[str, Function] = {}  # those that a compiled graph names: it runs as long as the program
 _numbers = itertools.count(2)
 
 
 def _identity(call: Callable[..., Tensor]) -> Any:
-    """What tells a function from all others that live; a bound method is made anew by each access."""
+    """What tells a function from all others that live. A bound method is made anew by each access, and is one function."""
     return (id(call.__self__), call.__func__) if isinstance(call, MethodType) else id(call)
-
-
-def _forget(key: str, ended: weakref.ref[Function]) -> None:
-    if _functions.get(key) is ended:
-        del _functions[key]
 
 
 def function_of(call: Callable[..., Tensor]) -> Function:
     """The parameter that holds this function; one for each function."""
     found = _known.get(_identity(call))
     if found is None:
-        found = _known[_identity(call)] = Function(call)
+        key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        if key in _functions:  # another one of that name: a second lambda
+            key = f"{key}#{next(_numbers)}"
+        found = _known[_identity(call)] = _functions[key] = Function(call, key)
     return found
 
 
-def function_known(call: Callable[..., Tensor]) -> Function | None:
-    """The same if it was made before; for compilers, which cannot make one that a graph can name."""
-    for reference in _functions.values():
-        known = reference()
-        if known is not None and known.call == call:
-            return known
-    return None
+def _key_of(call: Callable[..., Tensor]) -> str:
+    """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
+    found = function_of(call)
+    _in_graphs[found.key] = found
+    return found.key
+
+
+_key_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
 
 
 def _function_named(key: str) -> Function:
-    """The function that a compiled graph names. The graph runs as long as the program, and so does the function from here on."""
+    """The function that a graph names, which keeps it from here on."""
     found = _in_graphs.get(key)
     if found is None:
-        found = _functions[key]()
-        assert found is not None, f"{key} is gone"
-        _in_graphs[key] = found
+        found = _in_graphs[key] = _functions[key]
     return found
 
 
@@ -225,12 +216,14 @@ class Call:
         self.maximize = maximize and not self.is_linear
         self.kernels: list[Any] | None = None  # those that serve this call, found when first run
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
-        self._values = tuple(given[k].key if isinstance(given[k], Function) else given[k] for k in rule.parameters)
+        ordered = [given[key] for key in rule.parameters]
+        self._values = [(value.key or value.call) if isinstance(value, Function) else value for value in ordered]
 
     @property
     def spec(self) -> tuple[Any, ...]:
         """Flat: op, rule, edge, maximize, and the rule's parameters in the order of its row."""
-        return self.op.name, self.rule.name, self.edge, self.maximize, *self._values
+        values = [_key_of(value) if callable(value) else value for value in self._values]
+        return self.op.name, self.rule.name, self.edge, self.maximize, *values
 
     @property
     def label(self) -> str:
@@ -375,7 +368,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must(rule, key, "be a number", value))
-    if not 0 < value < math.inf:  # not math.isfinite: a compiler may bring a symbol
+    if surely(value <= 0) or not is_finite(value):
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 
