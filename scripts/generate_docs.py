@@ -104,7 +104,7 @@ def _quoted(names: list[str]) -> str:
 def _rule_table() -> str:
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
     for rule in CLAMP.rules.values():
-        how = {**rule.parameters, "edge": "closed"}
+        how = rule.keywords("closed")
         name = f"{rule.name}({', '.join(f'{key}={value}' for key, value in rule.parameters.items())})"
         name = f"`{name if rule.parameters else rule.name}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
         kept = rule.keeps((True, False, False), **how)
@@ -159,7 +159,7 @@ def _support_matrix() -> str:
 def _of_all_other_linear_ops(x: Tensor) -> Tensor:
     parts = []
     for op in OPS.values():
-        how = dict(op.rules[op.default_rule].parameters) | ({"edge": op.default_edge} if op.edges else {})
+        how = op.rules[op.default_rule].keywords(op.default_edge)
         if op.family != "clamp" and op.rules[op.default_rule].is_linear(**how):
             parts.append(op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others))))
     assert len(parts) == len([op for op in OPS.values() if op.family != "clamp"]) - 1  # all but clip_grad

@@ -116,7 +116,7 @@ def _how_to_read(op: Op) -> str:
 def _rule_table(op: Op) -> str:
     rows = ["| rule | formula | saves | linear in grad | also called | source |", "|---|---|---|---|---|---|"]
     for rule in op.rules.values():
-        how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
+        how = rule.keywords(op.default_edge)
         kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
         cells = (
             f"`{_called(rule)}`",

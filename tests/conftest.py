@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rule import OPS, _by_request, _by_spec
+from pseudograd.rule import OPS, STAND_INS, _by_request, _by_spec
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -59,10 +59,11 @@ def _same_start_for_every_test():
 @pytest.fixture
 def table_as_it_was() -> Iterator[None]:
     """For tests that register rules: takes them out of the table again."""
-    before = {name: set(op.rules) for name, op in OPS.items()}
+    before = {name: dict(op.rules) for name, op in (OPS | STAND_INS).items()}
     yield
-    for name, op in OPS.items():
-        for added in set(op.rules) - before[name]:
+    for name, op in (OPS | STAND_INS).items():
+        kept = before.get(name) or (OPS[op.stands_for].rules if op.stands_for else op.rules)
+        for added in set(op.rules) - set(kept):
             del op.rules[added]
     _by_request.clear()
     _by_spec.clear()

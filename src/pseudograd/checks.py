@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -15,6 +16,31 @@ from .errors import must
 
 def is_number(value: object) -> bool:
     return isinstance(value, (int, float))
+
+
+def as_number(value: Any) -> Any:
+    """NumPy's scalars as the numbers they are; all else as it is. To a compiler they are arrays without dimensions."""
+    if isinstance(value, (int, float, Tensor)):
+        return value
+    if torch.compiler.is_compiling():
+        return float(value) if hasattr(value, "dtype") else value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def is_finite(value: Any) -> bool:
+    """infinity - infinity and NaN - NaN are NaN. In this form a compiler need not know a number that `.item()` brings."""
+    return bool(value - value == 0)
+
+
+def surely(condition: Any) -> bool:
+    """Is it true for certain? Under a compiler nobody knows a number that `.item()` brings, and torch lets it pass."""
+    if not torch.compiler.is_compiling():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # on demand: it imports sympy
+
+    return guard_or_false(condition)
 
 
 def rounded(value: Any, like: Tensor) -> Any:
@@ -70,7 +96,7 @@ def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
 def check_finite_number(op: str, argument: str, value: object) -> None:
     if isinstance(value, bool) or not is_number(value):
         raise TypeError(must(op, argument, "be a number", value))
-    if not -math.inf < value < math.inf:  # type: ignore[operator]  # not math.isfinite: a compiler may bring a symbol
+    if not is_finite(value):
         raise ValueError(must(op, argument, "be finite", value))
 
 

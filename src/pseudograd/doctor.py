@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
-from . import kernels
+from . import engine, kernels
 from .errors import unknown_name
 from .torch_facts import ERAS, FORMS, Slopes, era_of, installed_era, measure, outside_every_mode
 
@@ -27,7 +26,7 @@ def examine() -> dict[str, Any]:
         "expected_era": era_of(torch.__version__),
         "forms": [_row(name, other) for name in FORMS],
         "kernels": kernels.status(),
-        "compile_over_functorch": _registration(),
+        "compile_over_functorch": engine.registration(),
     }
 
 
@@ -41,10 +40,6 @@ def _row(name: str, other: str) -> dict[str, Any]:
         "changes": found != form.slopes[other],
         "as_known": found == form.slopes[era_of(torch.__version__)],
     }
-
-
-def _registration() -> str:
-    return "registered with Dynamo" if "torch._dynamo" in sys.modules else "waits for the first import of torch._dynamo"
 
 
 def edge_text(expected: str) -> tuple[bool, str]:

@@ -17,26 +17,28 @@ drops the backward of any Function that it may look into.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.autograd import Function, forward_ad
 
 from . import kernels, layouts
 from .checks import rounded
-from .rule import Call, Gradients, call_of
+from .rule import Call, Gradients, split
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 # What is_grads_batched hands to backward: a batched tensor under no functorch transform.
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_is_batched = _functorch.is_legacy_batchedtensor
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -50,12 +52,12 @@ def is_recording(*inputs: Any) -> bool:
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
     if _functorch_is_active() or forward_ad._current_level >= 0:
-        return _in_graph(call.spec, *inputs) if _is_compiling() else PseudogradFunctional.apply(call.spec, *inputs)
+        return _over_functorch(call, inputs) if _is_compiling() else PseudogradFunctional.apply(call, *inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.op.forward(*inputs)
     if not _is_compiling():
         return _apply_eager(call, *inputs)
-    return _export(call, inputs) if torch.compiler._is_exporting_flag else PseudogradCompiled.apply(call.spec, *inputs)
+    return _export(call, inputs) if torch.compiler._is_exporting_flag else PseudogradCompiled.apply(call, *inputs)
 
 
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
@@ -198,7 +200,7 @@ def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...
 
 
 def _no_forward_mode(call: Call) -> NotImplementedError:
-    linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**{**rule.parameters, "edge": "closed"})]
+    linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**rule.keywords("closed"))]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
     edge = " (with an edge other than 'projected')" if "projected" in call.op.edges else ""
     return NotImplementedError(
@@ -263,17 +265,17 @@ def _are_ordinary(values: tuple[Any, ...]) -> bool:
 
 
 class PseudogradFunctional(Function):
-    """For functorch and forward mode. Called by `spec`, because a graph can hold constants but no objects of ours."""
+    """For functorch and forward mode."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-        return call_of(spec).op.forward(*inputs)
+    def forward(call: Call, *inputs: Any) -> Tensor:
+        return call.op.forward(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        call, values = call_of(inputs[0]), inputs[1:]
+        call, values = inputs[0], inputs[1:]
         kept = _kept(call, values, tuple(isinstance(value, Tensor) for value in values))
         _remember(ctx, call, None, kept)
         ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
@@ -289,22 +291,47 @@ class PseudogradFunctional(Function):
         call = ctx.state[0]
         if not call.is_linear:
             raise _no_forward_mode(call)
-        inputs = _recall(ctx)
-        total: Any = None
-        for position, tangent in enumerate(tangents):
-            if tangent is not None:
-                wants = tuple(position == other for other in range(len(tangents)))
-                part = _pull(call, tangent.expand(ctx.shape), inputs, wants)[position]
-                total = part if total is None else total + part
+        inputs, level = _recall(ctx), _nested_level()
+        # torch turns forward mode off here, for the outer levels too: without this jvp of jvp would be 0.
+        with nullcontext() if level is None else forward_ad._set_fwd_grad_enabled(True):
+            inputs = [_primal(value, level) for value in inputs]
+            total: Any = None
+            for position, tangent in enumerate(tangents):
+                if tangent is not None:
+                    wants = tuple(position == other for other in range(len(tangents)))
+                    part = _pull(call, _primal(tangent, level).expand(ctx.shape), inputs, wants)[position]
+                    total = part if total is None else total + part
         return total
+
+
+def _nested_level() -> int | None:
+    """The innermost level of forward mode, where there is one around it."""
+    levels = [
+        one.level() for one in _functorch.get_interpreter_stack() or () if one.key() == _functorch.TransformType.Jvp
+    ]
+    return levels[-1] if len(levels) > 1 else None
+
+
+def _primal(value: Any, level: int | None) -> Any:
+    """A tensor without its tangent of that level, which a tangent must not have; those of outer levels stay.
+
+    Wrapped as torch wraps what a Function computes at a level. What a vmap inside the level holds is taken out and put back.
+    """
+    if level is None or not isinstance(value, Tensor):
+        return value
+    if _functorch.is_batchedtensor(value):
+        inner = _primal(_functorch.get_unwrapped(value), level)
+        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(value), _functorch.maybe_get_level(value))
+    if _functorch.is_gradtrackingtensor(value) and _functorch.maybe_get_level(value) == level:
+        return _functorch._wrap_for_grad(_functorch._unwrap_for_grad(value, level), level)
+    return value
 
 
 class PseudogradCompiled(Function):
     """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule."""
 
     @staticmethod
-    def forward(ctx: Any, spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-        call = call_of(spec)
+    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         _remember(ctx, call, None, _kept(call, inputs, ctx.needs_input_grad[1:]))
         return call.op.forward(*inputs)
 
@@ -313,46 +340,107 @@ class PseudogradCompiled(Function):
         return None, *_pull(ctx.state[0], grad, _recall(ctx), ctx.needs_input_grad[1:])
 
 
-def _in_graph(spec: tuple[Any, ...], *inputs: Any) -> Tensor:
-    return PseudogradFunctional.apply(spec, *inputs)
+def _over_functorch(call: Call, inputs: tuple[Any, ...]) -> Tensor:
+    _told_at_last()
+    if call.rule.is_users:
+        _show_to_dynamo(call, inputs)
+    return _in_graph(*call.spec, *inputs)
+
+
+def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
+    """Run a user's formula where Dynamo traces it, so that it guards the globals and closures that the formula reads.
+
+    The graph drops what nobody uses; without this it would keep the values that they had for ever.
+    """
+    with torch.no_grad():
+        values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
+        wants = tuple(isinstance(value, Tensor) for value in values)
+        _formula(call, call.op.forward(*values), values, wants)
+
+
+def _in_graph(*leaves: Any) -> Tensor:
+    """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
+    call, inputs = split(leaves)
+    return PseudogradFunctional.apply(call, *inputs)
 
 
 _awaiting: list[Callable[[Any], None]] = []
 
 
 class _WhenDynamoArrives:
-    """Register with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s."""
+    """Register with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s.
+
+    It stays until the import has succeeded: find_spec may be asked without one, and an import may fail and be tried again.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch._dynamo":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
+        asked = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type]
+        for finder in sys.meta_path[asked:]:
+            spec: Any = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Telling(spec.loader, self)
+                return spec
+        return None
 
-        def load_and_register(module: Any) -> None:
-            load(module)
-            for act in _awaiting:
-                act(module)
 
-        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
-        return spec
+class _Telling:
+    """A loader that runs what awaits the module after it has run the module."""
+
+    def __init__(self, loader: Any, hook: _WhenDynamoArrives) -> None:
+        self.loader = loader
+        self.hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        if self.hook in sys.meta_path:  # type: ignore[comparison-overlap]
+            sys.meta_path.remove(self.hook)  # type: ignore[arg-type]
+        _tell(module)
+
+
+def _tell(dynamo: Any) -> None:
+    acts, _awaiting[:] = list(_awaiting), []
+    for act in acts:
+        act(dynamo)
 
 
 def when_dynamo_arrives(act: Callable[[Any], None]) -> None:
     """Call act(torch._dynamo): now if it is there, else once it has been imported."""
+    _awaiting.append(act)
     if "torch._dynamo" in sys.modules:
-        act(sys.modules["torch._dynamo"])
-    else:
-        _awaiting.append(act)
+        dynamo = importlib.import_module("torch._dynamo")  # waits for another thread that is importing it
+        if not getattr(dynamo.__spec__, "_initializing", False):  # else it is what imports us
+            _tell(dynamo)
 
 
 def _register(dynamo: Any) -> None:
     dynamo.allow_in_graph(_in_graph)
     dynamo.assume_constant_result(_warn_of_export)
 
+
+def registration() -> str:
+    """Does Dynamo know of us, by its own table?"""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        waits = any(isinstance(finder, _WhenDynamoArrives) for finder in sys.meta_path)
+        return "waits for the first import of torch._dynamo" if waits else "NOT registered: the import hook is gone"
+    if dynamo.trace_rules.is_callable_allowed(_in_graph):
+        return "registered with Dynamo"
+    return "NOT registered with Dynamo: import pseudograd before torch._dynamo, or report how it was imported"
+
+
+def _told_at_last() -> None:
+    """For an import that went past our hook. Dynamo, which is here by now, runs this while it traces, instead of tracing it."""
+    _tell(sys.modules["torch._dynamo"])
+
+
+_told_at_last._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
 
 if "torch._dynamo" not in sys.modules:
     sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def _default_line(op: Op) -> str:
 
 
 def _rule_lines(op: Op, rule: Rule) -> str:
-    how = dict(rule.parameters) | ({"edge": op.default_edge} if op.edges else {})
+    how = rule.keywords(op.default_edge)
     kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
     given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
     where = "grad_x outside" if "closed" in op.edges else "grad_x        "

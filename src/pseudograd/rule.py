@@ -6,52 +6,88 @@ number. Everything that can be derived (jvp, vjp, tables, error texts, plots, te
 
 from __future__ import annotations
 
-import math
+import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from .checks import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
 
 Gradients = tuple[Tensor | None, ...]
 
 
 class Function:
-    """A user's function as the parameter of a rule. A compiled graph can hold constants but no functions, so `key` names it."""
+    """A user's function as the parameter of a rule. A compiled graph can hold constants but no functions, so `key` names it.
 
-    __slots__ = ("call", "key")
+    It holds the calls that were made with it, so that they go when it goes; they hold the user's function alone. One that a compiler
+    makes has no key, until a graph needs it.
+    """
 
-    def __init__(self, call: Callable[..., Tensor]) -> None:
+    __slots__ = ("__weakref__", "call", "calls", "key")
+
+    def __init__(self, call: Callable[..., Tensor], key: str = "") -> None:
         self.call = call
-        self.key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
-        while _functions.setdefault(self.key, self).call is not call:  # another one of that name: a second lambda
-            self.key += "'"
+        self.key = key
+        self.calls: dict[tuple[Any, ...], Call] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Function) and self.call == other.call
+        return isinstance(other, Function) and _identity(self.call) == _identity(other.call)
 
     def __hash__(self) -> int:
-        return hash(self.call)
+        return hash(_identity(self.call))
 
     def __repr__(self) -> str:
         return self.key.removeprefix("function:")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Function, (self.call,)
+        return function_of, (self.call,)
 
 
-_functions: dict[str, Function] = {}
+# Remembered for as long as a rule holds them: by identity, and by key.
+_known: weakref.WeakValueDictionary[Any, Function] = weakref.WeakValueDictionary()
+_functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+_in_graphs: dict[str, Function] = {}  # those that a compiled graph names: it runs as long as the program
+_numbers = itertools.count(2)
 
 
-def function_known(call: Callable[..., Tensor]) -> Function | None:
-    """The parameter that holds this function, if one was made; for compilers, which cannot read a function's name."""
-    for known in _functions.values():
-        if known.call is call:
-            return known
-    return None
+def _identity(call: Callable[..., Tensor]) -> Any:
+    """What tells a function from all others that live. A bound method is made anew by each access, and is one function."""
+    return (id(call.__self__), call.__func__) if isinstance(call, MethodType) else id(call)
+
+
+def function_of(call: Callable[..., Tensor]) -> Function:
+    """The parameter that holds this function; one for each function."""
+    found = _known.get(_identity(call))
+    if found is None:
+        key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        if key in _functions:  # another one of that name: a second lambda
+            key = f"{key}#{next(_numbers)}"
+        found = _known[_identity(call)] = _functions[key] = Function(call, key)
+    return found
+
+
+def _key_of(call: Callable[..., Tensor]) -> str:
+    """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
+    found = function_of(call)
+    _in_graphs[found.key] = found
+    return found.key
+
+
+_key_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
+
+
+def _function_named(key: str) -> Function:
+    """The function that a graph names, which keeps it from here on."""
+    found = _in_graphs.get(key)
+    if found is None:
+        found = _in_graphs[key] = _functions[key]
+    return found
 
 
 class RuleChoice(NamedTuple):
@@ -75,10 +111,12 @@ class Rule:
     pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
     `wants` says that nobody asks. It may use comparisons, `where` and arithmetic, so that torch can differentiate it again.
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
-    and the inputs as they were. `ulps`: how many units in the last place its arithmetic may differ, 0 for what every device rounds
-    alike, more for exp or tanh. `registers`: False where the eager call keeps its tensors out of sight of saved-tensor hooks, because
-    torch's own op, which it stands in for, saves none and a checkpoint counts them. `copies`: the rule stands in for an op of torch
-    that keeps nothing of its input, which may therefore change afterwards.
+    and the inputs as they were. Where a rule `is_users`, a user's function stands behind it: the names of its parameters are free, so
+    they come to pull, reference, is_linear and keeps as one mapping, `given`; `author` is that function, if it was registered. `ulps`:
+    how many units in the last place its arithmetic may differ, 0 for what every device rounds alike, more for exp or tanh. `registers`:
+    False where the eager call keeps its tensors out of sight of saved-tensor hooks, because torch's own op, which it stands in for,
+    saves none and a checkpoint counts them. `copies`: the rule stands in for an op of torch that keeps nothing of its input, which may
+    therefore change afterwards.
     """
 
     name: str
@@ -96,11 +134,19 @@ class Rule:
     ulps: int = 0
     registers: bool = True
     copies: bool = False
+    is_users: bool = False
+    author: str = ""
     texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for the given parameters
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", tuple((key, repr(value)) for key, value in self.parameters.items()))
+
+    def keywords(self, edge: Edge | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What pull, reference, is_linear, keeps and jumps are called with: the parameters, and the edge where the op has one."""
+        parameters = {**self.parameters, **(given or {})}
+        keywords = {"given": parameters} if self.is_users else parameters
+        return keywords if edge is None else {**keywords, "edge": edge}
 
 
 @dataclass(frozen=True)
@@ -138,28 +184,48 @@ class Op:
     takes_maximize: bool = False
     adapt: Callable[..., Rule] | None = None  # a row of this family from a user's formula
     family: str = ""
+    stands_for: str = ""  # the public op whose rules it takes, each through `derive`
+    derive: Callable[[Rule], Rule] | None = None
     picture: Picture = field(default_factory=Picture)
 
 
 class Call:
-    """An op with its rule, edge and direction fixed: what the engine runs. `spec` names it in constants that a compiler can hold."""
+    """An op with its rule, edge and direction fixed: what the engine runs. `spec` names it in constants that a graph can hold.
 
-    __slots__ = ("admitted", "is_linear", "kernels", "maximize", "op", "parameters", "registers", "rule")
+    `parameters` are the keywords of the rule's functions.
+    """
 
-    def __init__(self, op: Op, rule: Rule, parameters: dict[str, Any], maximize: bool) -> None:
+    __slots__ = (
+        "_values",
+        "admitted",
+        "edge",
+        "is_linear",
+        "kernels",
+        "maximize",
+        "op",
+        "parameters",
+        "registers",
+        "rule",
+    )
+
+    def __init__(self, op: Op, rule: Rule, given: dict[str, Any], edge: Edge | None, maximize: bool) -> None:
         self.op = op
         self.rule = rule
-        self.parameters = parameters
-        self.is_linear = rule.is_linear(**parameters)
+        self.edge = edge
+        self.parameters = rule.keywords(edge, {k: v.call if isinstance(v, Function) else v for k, v in given.items()})
+        self.is_linear = rule.is_linear(**self.parameters)
         self.registers = rule.registers
         self.maximize = maximize and not self.is_linear
         self.kernels: list[Any] | None = None  # those that serve this call, found when first run
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before
+        ordered = [given[key] for key in rule.parameters]
+        self._values = [(value.key or value.call) if isinstance(value, Function) else value for value in ordered]
 
     @property
     def spec(self) -> tuple[Any, ...]:
-        given = tuple((key, v.key if isinstance(v, Function) else v) for key, v in self.parameters.items())
-        return self.op.name, self.rule.name, given, self.maximize
+        """Flat: op, rule, edge, maximize, and the rule's parameters in the order of its row."""
+        values = [_key_of(value) if callable(value) else value for value in self._values]
+        return self.op.name, self.rule.name, self.edge, self.maximize, *values
 
     @property
     def label(self) -> str:
@@ -181,6 +247,9 @@ OPS: dict[str, Op] = {}
 STAND_INS: dict[str, Op] = {}  # what `rewrite` runs in place of torch's own functions: found by name, listed nowhere
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
+_REMEMBERED = (
+    1000  # calls in each of the two: then they are forgotten all at once, and made again as they are asked for
+)
 
 
 def register(op: Op, table: dict[str, Op] = OPS) -> Op:
@@ -188,23 +257,44 @@ def register(op: Op, table: dict[str, Op] = OPS) -> Op:
     if op.name in OPS or op.name in STAND_INS:
         raise ValueError(must(op.name, "name", "be new", op.name, "Choose another name"))
     table[op.name] = op
+    for row in list(OPS[op.stands_for].rules.values()) if op.stands_for else ():
+        add_rule(op, row)
     return op
+
+
+def add_rule(op: Op, row: Rule) -> None:
+    """Give an op one more rule, or another one of that name; and the ops that stand in for it."""
+    op.rules[row.name] = op.derive(row) if op.derive else row  # type: ignore[index]
+    for other in STAND_INS.values():
+        if other.stands_for == op.name:
+            add_rule(other, row)
+    _by_request.clear()
+    _by_spec.clear()
+
+
+def _remember(calls: dict[tuple[Any, ...], Call], key: tuple[Any, ...], call: Call) -> Call:
+    if len(calls) >= _REMEMBERED:
+        calls.clear()
+    calls[key] = call
+    return call
 
 
 def call_of(spec: tuple[Any, ...]) -> Call:
     """The call that `spec` names; remembered, except under a compiler, which must not see the memory change."""
     if is_compiling():
-        return _call_named(*spec)
-    found = _by_spec.get(spec)
-    if found is None:
-        found = _by_spec[spec] = _call_named(*spec)
-    return found
+        return split(spec)[0]
+    return _by_spec.get(spec) or _remember(_by_spec, spec, split(spec)[0])
 
 
-def _call_named(op_name: str, rule_name: str, parameters: tuple[tuple[str, Any], ...], maximize: bool) -> Call:
+def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
+    """The call that the first of `leaves` name, and the rest."""
+    op_name, rule_name, edge, maximize = leaves[:4]
     op = OPS[op_name] if op_name in OPS else STAND_INS[op_name]
-    given = {key: _functions[v] if isinstance(v, str) and v.startswith("function:") else v for key, v in parameters}
-    return Call(op, op.rules[rule_name], given, maximize)
+    row = op.rules[rule_name]
+    given: dict[str, Any] = {}
+    for key, value in zip(row.parameters, leaves[4:]):  # noqa: B905  there are more leaves
+        given[key] = _function_named(value) if isinstance(value, str) else value
+    return Call(op, row, given, edge, maximize), leaves[4 + len(given) :]
 
 
 def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
@@ -223,11 +313,9 @@ def choose(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
-    if op.edges:
-        if edge not in op.edges:
-            raise unknown_name(op.name, "edge", op.edges, edge)
-        parameters["edge"] = edge
-    return Call(op, row, parameters, maximize)
+    if op.edges and edge not in op.edges:
+        raise unknown_name(op.name, "edge", op.edges, edge)
+    return Call(op, row, parameters, edge if op.edges else None, maximize)
 
 
 def _defaults(row: Rule) -> dict[str, Any]:
@@ -248,12 +336,21 @@ def chosen(op: Op, rule: RuleLike, edge: Edge | None = None, maximize: bool = Fa
         found = _by_request.get(key)
     except TypeError:  # an unhashable rule or edge is none: `choose` says which
         return choose(op, rule, edge, maximize)
-    if found is None:
-        found = _by_request[key] = choose(op, rule, edge, maximize)
-    return found
+    return found or _chosen_first(key, op, rule, edge, maximize)
 
 
-def rule_named(name: str, **given: Any) -> RuleChoice:
+def _chosen_first(key: tuple[Any, ...], op: Op, rule: RuleLike, edge: Edge | None, maximize: bool) -> Call:
+    """A call with a function is remembered by the function: what it holds, tensors perhaps, must go when the caller lets go of it."""
+    given = rule.parameters if isinstance(rule, RuleChoice) else ()
+    for _, value in given:
+        if isinstance(value, Function):
+            others = tuple(pair for pair in given if pair[1] is not value)
+            key = (op.name, rule[0], edge, maximize, *others)
+            return value.calls.get(key) or _remember(value.calls, key, choose(op, rule, edge, maximize))
+    return _remember(_by_request, key, choose(op, rule, edge, maximize))
+
+
+def rule_named(name: str, /, **given: Any) -> RuleChoice:
     """A rule object by name, its parameters checked: finite numbers above 0."""
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
@@ -263,7 +360,8 @@ def rule_named(name: str, **given: Any) -> RuleChoice:
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
-        check_parameter(name, key, value, row.parameters[key])
+        given[key] = value if isinstance(value, Function) else as_number(value)
+        check_parameter(name, key, given[key], row.parameters[key])
     return RuleChoice(name, tuple((key, v if isinstance(v, Function) else float(v)) for key, v in given.items()))
 
 
@@ -272,7 +370,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must(rule, key, "be a number", value))
-    if not (math.isfinite(value) and value > 0):
+    if surely(value <= 0) or not is_finite(value):
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 

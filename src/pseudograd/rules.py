@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .errors import must
-from .rule import OPS, Function, RuleChoice, function_known, rule_named
+from .rule import OPS, Function, RuleChoice, function_of, rule_named
 
 
 def leaky(slope: float = 0.1) -> RuleChoice:
@@ -61,23 +61,18 @@ def gaussian(scale: float = 1.0, height: float = 1.0) -> RuleChoice:
 def custom(slope: Callable[[Tensor], Tensor]) -> RuleChoice:
     """A step's slope: `slope(x)`, element-wise and made of torch functions, so that it can be differentiated and compiled.
 
-    A function is remembered for as long as the program runs: define it once, not in a loop, and before a function that names it is
-    compiled.
+    A function is remembered for as long as a rule or a compiled graph holds it. For torch.compile over torch.func make the rule of a
+    bound method outside the compiled function: Dynamo cannot name one that it meets there.
     """
     if is_compiling():
-        known = function_known(slope)
-        if known is None:
-            raise ValueError(
-                "custom: slope must be known before it is compiled. Call rules.custom(slope) once outside."
-            )
-        return RuleChoice("custom", (("slope", known),))
+        return RuleChoice("custom", (("slope", Function(slope)),))
     if not callable(slope):
         raise TypeError(must("custom", "slope", "be a function of x", slope))
     x = torch.linspace(-1, 1, 5)
     found = slope(x)
     if not isinstance(found, Tensor) or found.shape != x.shape:
         raise ValueError(must("custom", "slope", "return one number for each element of x", found))
-    return RuleChoice("custom", (("slope", Function(slope)),))
+    return RuleChoice("custom", (("slope", function_of(slope)),))
 
 
 def __getattr__(name: str) -> Callable[..., RuleChoice]:

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.machinery
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,12 +68,77 @@ def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
 def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What importlib found goes back to it, and its own error tells what is missing."""
+    """What the other finders found goes back to importlib, and its own error tells what is missing."""
+
+    class Other:
+        @staticmethod
+        def find_spec(*asked: object) -> object:
+            return spec
+
     finder = engine._WhenDynamoArrives()
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(sys, "meta_path", [finder, Other])
     assert finder.find_spec("torch._dynamo") is spec
-    assert finder not in sys.meta_path
+    assert sys.meta_path == [finder, Other]
+
+
+_COMPILES = (
+    "f = torch.compile(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()), backend='aot_eager', fullgraph=True)\n"
+    "assert f(torch.tensor([-2., 0., 2.])).tolist() == [0, 1, 1]\n"
+    "assert engine.registration() == 'registered with Dynamo'\n"
+    "assert not [hook for hook in sys.meta_path if type(hook).__name__ == '_WhenDynamoArrives']\n"
+)
+# What happens between our import and that of torch._dynamo.
+_BEFORE = {
+    "asked whether it is there": "importlib.util.find_spec('torch._dynamo')",
+    "asked twice": "[importlib.util.find_spec('torch._dynamo') for _ in range(2)]",
+    "an import that fails": """
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'torch._dynamo.config': raise ImportError('not now')
+sys.meta_path.insert(0, Broken())
+try: import torch._dynamo
+except ImportError: del sys.meta_path[0]
+else: raise AssertionError
+assert engine.registration() == 'waits for the first import of torch._dynamo', engine.registration()
+for name in [name for name in sys.modules if name.startswith('torch._dynamo')]: del sys.modules[name]
+""",
+    "reloaded": "import torch._dynamo; importlib.reload(torch._dynamo)",
+    "two threads": """
+import threading
+threads = [threading.Thread(target=importlib.import_module, args=('torch._dynamo',)) for _ in range(2)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+""",
+    "our own reload": "importlib.reload(engine); importlib.util.find_spec('torch._dynamo')",
+}
+
+
+@pytest.mark.parametrize("before", _BEFORE)
+def test_the_hook_stays_until_dynamo_has_been_imported(before: str) -> None:
+    program = f"import sys, importlib.util, torch, pseudograd as pg\nfrom pseudograd import engine\n{_BEFORE[before]}\n{_COMPILES}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_import_that_went_past_our_hook_is_made_up_for() -> None:
+    """A finder before ours answered; doctor says so, and compiling registers."""
+    program = (
+        "import sys, torch, pseudograd as pg\nfrom pseudograd import doctor, engine\n"
+        "from importlib.machinery import PathFinder\nsys.meta_path.insert(0, PathFinder)\nimport torch._dynamo\n"
+        "assert 'torch.compile over torch.func: NOT registered with Dynamo' in doctor.text(doctor.examine())\n"
+        f"{_COMPILES.rsplit('assert', 1)[0]}"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_doctor_asks_dynamo_itself() -> None:
+    program = (
+        "import sys, pseudograd\nfrom pseudograd import doctor\nfind = lambda: doctor.examine()['compile_over_functorch']\n"
+        "assert find() == 'waits for the first import of torch._dynamo'\n"
+        "sys.meta_path.pop(0)\nassert find() == 'NOT registered: the import hook is gone'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def _imports(path: Path) -> Iterator[str]:

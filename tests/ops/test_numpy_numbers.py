@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -29,3 +31,72 @@ def test_a_numpy_nan_is_refused() -> None:
 def test_a_rule_object_made_by_hand_is_checked(slope: float) -> None:
     with pytest.raises(ValueError, match="leaky: slope must be finite and above 0"):
         pg.clamp(torch.zeros(2), -1, 1, rule=RuleChoice("leaky", (("slope", slope),)))
+
+
+CALLS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "clamp": lambda x, s: pg.clamp(x, -s, s),
+    "one bound": lambda x, s: pg.clamp(x, -1.0, s, rule="leaky", edge="half"),
+    "lower_bound": lambda x, s: pg.lower_bound(x, s, rule="sign"),
+    "elastic": lambda x, s: pg.clamp(x, -s, s, rule="elastic"),
+    "in place": lambda x, s: pg.clamp_(x * 1, -s, s),
+    "scale_grad": lambda x, s: pg.scale_grad(x, s),
+    "reverse_grad": lambda x, s: pg.reverse_grad(x, s),
+    "clip_grad": lambda x, s: pg.clip_grad(x, s),
+    "at_zero": lambda x, s: pg.sign(x, at_zero=s),
+    "leaky": lambda x, s: pg.clamp(x, -0.25, 0.25, rule=pg.rules.leaky(s)),
+    "arctan": lambda x, s: pg.heaviside(x, rule=pg.rules.arctan(scale=s)),
+    "fake_quantize": lambda x, s: pg.fake_quantize(x, s, quant_min=-2, quant_max=2),
+    "zero_point": lambda x, s: pg.fake_quantize(x, 0.25, s, quant_min=-2, quant_max=2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("name", CALLS)
+def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dtype: torch.dtype) -> None:
+    number = kind(1 if kind is np.int64 else 0.375)
+    weight = torch.tensor([1.0, -2.0, 3.0, -1.0, 1.0, 2.0, -1.0], dtype=dtype)
+
+    def ask(f: Callable[..., torch.Tensor], number: float) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.tensor([-2.0, -0.5, -0.375, 0.0, 0.1, 0.375, 1.0], dtype=dtype, requires_grad=True)
+        y = f(x, number)
+        return y.detach(), torch.autograd.grad(y, x, weight.to(y.dtype))[0]
+
+    torch._dynamo.reset()
+    expected = ask(CALLS[name], number.item())
+    for found in (ask(CALLS[name], number), ask(torch.compile(CALLS[name], backend="aot_eager"), number)):
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours, theirs)
+    torch._dynamo.reset()
+
+
+def test_an_integer_stays_one() -> None:
+    """torch.clamp keeps integers integers where the bounds are."""
+    assert pg.clamp(torch.tensor([-3, 3]), np.int64(-1), np.int64(1)).dtype == torch.int64
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10), reason="torch 2.8 compiles no float of .item()"
+)
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, s: pg.clamp(x, -s, s, rule="zero"),
+        lambda x, s: pg.clamp(x, -1.0, s),
+        lambda x, s: pg.upper_bound(x, s, edge="half"),
+        lambda x, s: pg.clamp(x, -0.25, 0.25, rule=pg.rules.leaky(s)),
+        lambda x, s: pg.clip_grad(x, s),
+    ],
+)
+def test_numbers_that_only_the_graph_knows(f: Callable[..., torch.Tensor]) -> None:
+    """torch.clamp compiles with them, and so do we: nothing is checked that nobody can know."""
+    x = torch.tensor([-2.0, 0.1, 2.0], requires_grad=True)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(lambda x, s: f(x, s.item()), backend="aot_eager", fullgraph=True)
+        for s in (0.5, 0.25):
+            (found,) = torch.autograd.grad(compiled(x, torch.tensor(s)).sum(), x)
+            (expected,) = torch.autograd.grad(f(x, s).sum(), x)
+            assert torch.equal(found, expected)
+    torch._dynamo.reset()

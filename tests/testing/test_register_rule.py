@@ -278,3 +278,119 @@ def test_check_rule_of_what_is_not_there() -> None:
 def test_check_rule_of_chosen_parameters() -> None:
     check_rule(rules.leaky(0.25), op="relu")
     check_rule(rules.arctan(scale=0.5), op="heaviside")
+
+
+NAMES = (
+    "edge",
+    "y",
+    "wants",
+    "grad",
+    "x",
+    "min",
+    "max",
+    "maximize",
+    "given",
+    "fl",
+    "name",
+    "op",
+    "rule",
+    "self",
+    "upstream",
+)
+
+
+@pytest.mark.parametrize("parameter", NAMES)
+@pytest.mark.parametrize("op", ["clamp", "fake_quantize", "round", "sign"])
+def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:
+    """The op's own edge, y and so on come by another way."""
+    names = ["g", "v", "out", "low", "high"] if op in ("clamp", "fake_quantize") else ["g", "v"]
+    scope: dict[str, Any] = {}
+    exec(f"def times({', '.join(names)}, *, {parameter}=2.0): return g * {parameter}", scope)
+    _register(op, scope["times"])
+    x, grad = torch.tensor([-9.0, 9.0]), torch.tensor([1.0, -1.0])
+    others: dict[str, tuple[Any, ...]] = {"clamp": (-1, 1), "fake_quantize": (0.5,)}
+    for rule, factor in (("times", 2.0), (rules.times(**{parameter: 5.0}), 5.0)):
+
+        def f(x: Tensor, rule: Any = rule) -> Tensor:
+            how = {"quant_max": 3, "quant_min": -3} if op == "fake_quantize" else {}
+            return getattr(pg, op)(x, *others.get(op, ()), rule=rule, **how)
+
+        for way in (by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp):
+            assert torch.equal(way(f, x, grad), grad * factor), way.__name__
+    assert repr(rules.times(**{parameter: 5.0})) == f"times({parameter}=5.0)"
+    if op == "clamp":
+        at_the_bound = torch.tensor([1.0], requires_grad=True)
+        pg.clamp(at_the_bound, -1, 1, rule=rules.times(**{parameter: 5.0}), edge="open").sum().backward()
+        assert at_the_bound.grad is not None
+        assert at_the_bound.grad.item() == 0
+
+
+def test_a_parameter_called_edge_passes_the_contract() -> None:
+    scope: dict[str, Any] = {"torch": torch}
+    exec("def edgy(g, x, y, low, high, *, edge=2.0): return g * torch.exp(-(x - y).abs() / edge)", scope)
+    _register("clamp", scope["edgy"])
+    check_rule(rules.edgy(edge=3.0), op="clamp")
+
+
+def _cell(factor: float, name: str = "again", module: str = "notebook") -> Callable[..., Tensor]:
+    """A notebook cell, run with another number in it."""
+    scope: dict[str, Any] = {"__name__": module}
+    exec(f"def {name}(grad, x, y, min, max, *, width=1.0): return grad * {factor} * width", scope)
+    return scope[name]
+
+
+def test_a_cell_that_runs_twice_replaces_its_rule_everywhere() -> None:
+    _register("clamp", _cell(2.0))
+    kept = rules.again(width=1.5)
+    x, one = torch.tensor([3.0]), torch.ones(1)
+    with pg.override(clamp="again") as of_torch:
+        pass
+    model = torch.nn.Sequential(torch.nn.Hardtanh())
+    pg.convert(model, {torch.nn.Hardtanh: "again"})
+
+    def overridden(x: Tensor) -> Tensor:
+        with of_torch:
+            return torch.clamp(x, -1, 1)
+
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "clamp": lambda x: pg.clamp(x, -1, 1, rule="again"),
+        "relu": lambda x: pg.relu(-x, rule="again").neg(),
+        "override": overridden,
+        "convert": model,
+    }
+    still_to_come = x.clone().requires_grad_()
+    y = pg.clamp(still_to_come, -1, 1, rule="again")
+    compiled = torch.compile(calls["clamp"], backend="aot_eager", fullgraph=True)
+    over = torch.compile(lambda x: by_func_grad(calls["clamp"], x, one), backend="aot_eager", fullgraph=True)
+    for factor in (2.0, 7.0):
+        if factor == 7:
+            _register("clamp", _cell(7.0))
+        for name, call in calls.items():
+            assert by_backward(call, x, one).item() == factor, name
+            assert by_func_grad(call, x, one).item() == factor, name
+        assert by_backward(compiled, x, one).item() == factor
+        assert over(x).item() == factor
+        assert by_backward(lambda x: pg.clamp(x, -1, 1, rule=kept), x, one).item() == factor * 1.5
+    y.backward()
+    assert still_to_come.grad is not None
+    assert still_to_come.grad.item() == 2, "a backward still to come has the rule of its forward"
+    torch._dynamo.reset()
+
+
+def test_another_function_of_that_name_is_refused() -> None:
+    _register("clamp", _cell(2.0))
+    for other in (_cell(3.0, module="elsewhere"), _cell(3.0, name="inward")):
+        with pytest.raises(ValueError, match=f"register_rule: the name must be new for clamp, got '{other.__name__}'"):
+            _register("clamp", other)
+
+
+def test_a_rule_registered_after_a_context_was_built_is_known_to_it() -> None:
+    with pg.override(clamp=lambda site: "again") as late:
+        pass
+    _register("clamp", _cell(2.0))
+
+    def f(x: Tensor) -> Tensor:
+        with late:
+            return torch.clamp(x, -1, 1)
+
+    assert by_backward(f, torch.tensor([3.0]), torch.ones(1)).item() == 2

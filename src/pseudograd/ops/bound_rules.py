@@ -147,22 +147,23 @@ def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[
 def adapted(
     function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
 ) -> Rule:
-    """A row from a user's function(grad, x, y, min, max, **parameters): what x gets outside. The edges and the bounds are ours.
+    """A row from a user's function(grad, x, y, min, max, **given): what x gets outside. The edges and the bounds are ours.
 
     Half precision is computed in float32, as arithmetic of several steps should be.
     """
 
     def outside(
-        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, **parameters: Any
+        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Tensor, above: Tensor, given: dict[str, float]
     ) -> Tensor:
         wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, x, y, min, max)]
-        return torch.where(below | above, function(*wide, **parameters), wide[0]).to(grad.dtype)
+        return torch.where(below | above, function(*wide, **given), wide[0]).to(grad.dtype)
 
     return Rule(
         pull=_pull_of(outside),
         reference=functools.partial(reference.gradient, reference_of_one),
         is_linear=lambda edge, **_: is_linear and edge != "projected",
         keeps=_keeps,
+        is_users=True,
         **row,
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import torch
@@ -16,7 +15,16 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
-from ..checks import check_broadcast, check_device, check_tensor, flushes_subnormals, is_number, rounded_to
+from ..checks import (
+    as_number,
+    check_broadcast,
+    check_device,
+    check_tensor,
+    flushes_subnormals,
+    is_number,
+    rounded_to,
+    surely,
+)
 from ..errors import must
 from ..rule import Call, Op, Picture, RuleLike, chosen, register
 from .bound_rules import EDGES, RULES, RULES_OF_ONE_BOUND, Bound, adapted
@@ -42,8 +50,7 @@ def _checked(
                 call.admitted.clear()
             call.admitted.add(asked)
         return min, max
-    if not is_compiling():
-        min, max = _as_python(min), _as_python(max)
+    min, max = _as_python(min), _as_python(max)
     _check_all(op, call, x, min, max, names)
     _warn_of_ranks(op, call, x)
     return _of_one_kind(x, min, max)
@@ -65,7 +72,7 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tu
             check_device(op, name, bound, x.device, "x")
         elif bound is not None:
             _check_number(op, name, bound, x)
-    if is_number(min) and is_number(max) and min > max:  # type: ignore[operator]
+    if is_number(min) and is_number(max) and surely(min > max):  # type: ignore[operator]
         raise ValueError(
             f"{op}: {names[0]} must not exceed {names[1]}, got {names[0]}={min!r} and {names[1]}={max!r}. Swap them or drop one."
         )
@@ -144,8 +151,10 @@ def _bounded(
 
 
 def _as_python(bound: Any) -> Any:
-    """NumPy's scalars as the numbers they are."""
-    return float(bound) if isinstance(bound, Real) and not is_number(bound) else bound
+    """NumPy's scalars as the numbers they are. A compiler reads them as it reads arrays; so does torch.clamp, as tensors."""
+    if is_compiling() and not isinstance(bound, (Tensor, *_NUMBER_OR_NONE)) and hasattr(bound, "dtype"):
+        return torch.as_tensor(bound)
+    return as_number(bound)
 
 
 def _of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:

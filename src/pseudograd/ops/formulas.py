@@ -48,13 +48,17 @@ def widened(x: Tensor) -> Tensor:
 def adapted(
     function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
 ) -> Rule:
-    """A row of an element-wise op from a user's function(grad, x, **parameters). Inputs other than x are numbers and get nothing."""
+    """A row of an element-wise op from a user's function(grad, x, **given). Inputs other than x are numbers and get nothing."""
 
-    def pull(grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], **parameters: Any) -> Gradients:
-        return function(widened(grad), widened(x), **parameters), *others
+    def pull(
+        grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], given: dict[str, float]
+    ) -> Gradients:
+        return function(widened(grad), widened(x), **given), *others
 
-    def reference(x: float, grad: float, *others: float, fl: Callable[[float], float], **how: Any) -> tuple[float, ...]:
-        return fl(reference_of_one(grad, x, fl=fl, **how)), *(0.0 for _ in others)
+    def reference(
+        x: float, grad: float, *others: float, fl: Callable[[float], float], given: dict[str, float]
+    ) -> tuple[float, ...]:
+        return fl(reference_of_one(grad, x, fl=fl, given=given)), *(0.0 for _ in others)
 
     return Rule(
         pull=pull,
@@ -62,5 +66,6 @@ def adapted(
         is_linear=lambda **_: is_linear,
         keeps=lambda wants, **_: ("x",),
         compares=False,
+        is_users=True,
         **row,
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_broadcast, check_device, check_tensor, is_number
+from ..checks import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
@@ -67,7 +67,7 @@ def fake_quantize(
     _check(x, quant_min, quant_max, axis)
     scale = _fitted("scale", scale, x, axis)
     zero_point = _fitted("zero_point", zero_point, x, axis)
-    if is_number(scale) and not 0 < scale < torch.inf:
+    if is_number(scale) and (surely(scale <= 0) or not is_finite(scale)):
         raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
     if isinstance(zero_point, float):
         if not abs(zero_point) < torch.inf:
@@ -91,6 +91,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
 def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
+        value = as_number(value)
         if isinstance(value, bool) or not is_number(value):
             raise TypeError(must("fake_quantize", name, "be a number or a tensor", value))
         return value

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must, unknown_name
-from ..rule import OPS, Op, check_parameter
+from ..rule import OPS, Op, add_rule, check_parameter
 
 Formula = TypeVar("Formula", bound=Callable[..., Tensor])
 
@@ -35,8 +35,10 @@ def register_rule(
         reference: the rule once more, for one number each and with the same arguments, for check_rule. None: f itself, and check_rule
             then shows everything but that f computes what you meant.
     Returns: a decorator that returns the function unchanged. Its keyword-only arguments with a default above 0 are the parameters of
-        the rule: pseudograd.rules.<name>(parameter=value).
-    Raises: ValueError if the op is unknown or takes no rule, or if the name, a parameter or what the function returns is wrong.
+        the rule: pseudograd.rules.<name>(parameter=value). The same function of the same module, defined again as in a notebook cell
+        that runs twice, replaces itself everywhere; a backward still to come keeps the rule of its forward.
+    Raises: ValueError if the op is unknown or takes no rule, if the name is taken, or if a parameter or what the function returns is
+        wrong.
     Example:
         >>> from pseudograd import clamp
         >>> @register_rule("clamp", formula="grad * exp(-|x - y| / width)", source="exponential window", is_linear=True)
@@ -56,7 +58,8 @@ def register_rule(
 
     def register(function: Formula) -> Formula:
         family = [row for row in OPS.values() if row.family == takers[op].family]
-        name, parameters = _name_of(function, family), _parameters_of(function, takers[op])
+        author = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else ""
+        name, parameters = _name_of(function, family, author), _parameters_of(function, takers[op])
         row = takers[op].adapt(  # type: ignore[misc]
             function,
             is_linear,
@@ -66,21 +69,23 @@ def register_rule(
             source=source,
             parameters=parameters,
             ulps=64,
+            author=author,
         )
         for member in family:
-            member.rules[name] = row  # type: ignore[index]
+            add_rule(member, row)
         return function
 
     return register
 
 
-def _name_of(function: Callable[..., Tensor], family: list[Op]) -> str:
+def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> str:
+    """The name, new for the family; or that of the same function, whose notebook cell or module has run again."""
     if not callable(function):
         raise TypeError(must("register_rule", "what it decorates", "be a function", function))
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise ValueError(must("register_rule", "the function", "have a name that can be a rule's", name))
-    if any(name in op.rules for op in family):
+    if any(name in op.rules and not (author and op.rules[name].author == author) for op in family):
         raise ValueError(must("register_rule", "the name", f"be new for {family[0].name}", name, "Choose another name"))
     return name
 
@@ -111,14 +116,14 @@ def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
 
 def _without_rounding(reference: Callable[..., float]) -> Callable[..., float]:
     """A user's reference, which rounds nothing between its steps."""
-    return lambda *given, fl, **parameters: reference(*given, **parameters)
+    return lambda *values, fl, given: reference(*values, **given)
 
 
 def _itself(function: Callable[..., Tensor]) -> Callable[..., float]:
     """The function on 0-d tensors of the precision that backward computes in: float32 for float32 and less, else float64."""
 
-    def reference(*given: float | None, fl: Callable[[float], float], **parameters: float) -> float:
+    def reference(*values: float | None, fl: Callable[[float], float], given: dict[str, float]) -> float:
         dtype = torch.float32 if fl(1 + 2.0**-40) == 1 else torch.float64
-        return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in given), **parameters))
+        return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in values), **given))
 
     return reference

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_finite_number, check_tensor, rounded
+from ..checks import as_number, check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
-from ..rule import Function, Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from .formulas import adapted, blocked, passed, widened
 from .samples import values
 
@@ -84,8 +84,16 @@ def _pull_of(slope: Callable[[Tensor, float, float], Tensor]) -> Callable[..., G
     return pull
 
 
-def _custom(grad: Tensor, x: Tensor, at_zero: None, *, y: None, wants: tuple[bool, ...], slope: Function) -> Gradients:
-    return _times(grad, slope.call(widened(x))), None
+def _custom(
+    grad: Tensor,
+    x: Tensor,
+    at_zero: None,
+    *,
+    y: None,
+    wants: tuple[bool, ...],
+    given: dict[str, Callable[[Tensor], Tensor]],
+) -> Gradients:
+    return _times(grad, given["slope"](widened(x))), None
 
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
@@ -164,6 +172,7 @@ RULES = {
             formula="grad * slope(x), slope being your function",
             source="the caller",
             parameters={"slope": None},
+            is_users=True,
             ulps=64,
         ),
         _row(
@@ -235,6 +244,7 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
     check_tensor(op.name, "x", x)
+    at_zero = as_number(at_zero)
     check_finite_number(op.name, "at_zero", at_zero)
     return engine.run(chosen(op, rule), x, at_zero)
 

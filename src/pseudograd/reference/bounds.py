@@ -10,7 +10,7 @@ Number = float
 Round = Callable[[float], float]
 Rule = (
     str | Callable[..., float]
-)  # a name, or a user's reference(grad, x, y, low, high, *, fl, **parameters) of what x gets outside
+)  # a name, or a user's reference(grad, x, y, low, high, *, fl, given) of what x gets outside
 
 
 def _exact(value: Number) -> Number:

@@ -9,8 +9,8 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import engine
-from ..rule import OPS, STAND_INS, Call, Function, RuleChoice, choose
-from . import sites
+from ..rule import OPS, STAND_INS, Call, Function, RuleChoice, chosen
+from . import sites, stand_ins  # noqa: F401  (stand_ins registers its rows)
 from .entered import Entered
 from .forms import FORMS
 from .report import Log, shown_rule
@@ -24,7 +24,7 @@ class Choice:
     Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
     """
 
-    __slots__ = ("calls", "chooser", "edge", "name", "parameters", "rule")
+    __slots__ = ("chooser", "edge", "name", "parameters", "rule")
 
     def __init__(self, rule: Any, edge: str | None = None) -> None:
         self.chooser = rule if isinstance(rule, sites.Chooser) else None
@@ -35,7 +35,6 @@ class Choice:
         self.parameters = tuple(
             (key, value if isinstance(value, Function) else repr(float(value))) for key, value in given
         )
-        self.calls: dict[str, Call] = {}  # by stand-in
 
     def call(self, stand_in: str, rule: Any) -> Call:
         """The call of `rule`, the one of a site; None: that of all."""
@@ -45,17 +44,12 @@ class Choice:
                     self.name, tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters)
                 )
             return _call(stand_in, rule, self.edge)
-        if rule is not None:
-            return _call(stand_in, rule, self.edge)
-        found = self.calls.get(stand_in)
-        if found is None:
-            found = self.calls[stand_in] = _call(stand_in, self.rule, self.edge)
-        return found
+        return _call(stand_in, self.rule if rule is None else rule, self.edge)
 
 
 def _call(stand_in: str, rule: Any, edge: str | None) -> Call:
     op = STAND_INS[stand_in] if stand_in in STAND_INS else OPS[stand_in]
-    return choose(op, rule, op.default_edge if edge is None else edge)
+    return chosen(op, rule, op.default_edge if edge is None else edge)
 
 
 class Rewrite(Entered):

@@ -13,7 +13,6 @@ from torch import nn
 
 from ..errors import must
 from ..rule import STAND_INS, RuleChoice, RuleLike, choose
-from . import stand_ins
 from .with_rule import NAMES, TABLE, kind_of
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -123,7 +122,6 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     """
     if not isinstance(model, nn.Module):
         raise TypeError(must("convert", "model", "be a torch.nn.Module", model))
-    stand_ins.refresh()
     places = list(_places(model))
     chosen: dict[str, Any] = {}
     for key, value in _choices(model, places, mapping).items():

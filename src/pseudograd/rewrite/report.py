@@ -220,5 +220,5 @@ def _name(func: Any) -> str:
 
 
 def shown_rule(call: Any) -> str:
-    edge = call.parameters.get("edge")
+    edge = call.edge
     return call.rule.name if edge is None else f"{call.rule.name}/{edge}"

@@ -137,6 +137,8 @@ class _StandIn:
             forward=self.forward,
             inputs=self.inputs,
             rules={},
+            stands_for=self.of,
+            derive=self.rule,
             default_rule=of.default_rule,
             edges=of.edges,
             default_edge=of.default_edge,
@@ -185,17 +187,6 @@ _TABLE: dict[str, _StandIn] = {
 }
 
 
-def refresh() -> None:
-    """Take over the rules that were registered since; the first call makes the stand-ins."""
-    for name, stand_in in _TABLE.items():
-        if name not in STAND_INS:
-            stand_in.register(name)
-        rules: Any = STAND_INS[name].rules
-        for row in OPS[stand_in.of].rules.values():
-            if row.name not in rules:
-                rules[row.name] = stand_in.rule(row)
-
-
 def _register_pinned() -> None:
     """Pinned edges: a row for number bounds and one for tensors, as torch has."""
     pinned: dict[str, Any] = {
@@ -219,5 +210,6 @@ def _register_pinned() -> None:
         register(op, STAND_INS)
 
 
-refresh()
+for _name, _stand_in in _TABLE.items():
+    _stand_in.register(_name)
 _register_pinned()

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import must, unknown_name
 from ..rule import OPS, RuleChoice, RuleLike, choose
-from . import stand_ins
 from .context import Rewriting
 from .mode import Choice
 from .sites import Chooser, Site
@@ -48,7 +47,6 @@ def override(**families: SiteRule | None) -> Rewriting:
         tensor([0., 1., 1.])
     Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
     """
-    stand_ins.refresh()
     choices: dict[str, Choice] = {}
     for family, rule in families.items():
         if family not in FAMILIES:

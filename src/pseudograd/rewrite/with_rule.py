@@ -51,12 +51,11 @@ class WithRule:
         return kind_of(self).__name__
 
     def extra_repr(self: Any) -> str:
-        _, name, given, _ = self.rewritten
-        parameters = dict(given)
-        edge = parameters.pop("edge")
-        rule = repr(RuleChoice(name, tuple(parameters.items()))) if parameters else name
+        call = call_of(self.rewritten)
+        parameters = tuple(zip(call.rule.parameters, call.spec[4:], strict=True))
+        rule = repr(RuleChoice(call.rule.name, parameters)) if parameters else call.rule.name
         own = super().extra_repr()  # type: ignore[misc]
-        return ", ".join([*([own] if own else []), f"rule={rule}/{edge}"])
+        return ", ".join([*([own] if own else []), f"rule={rule}/{call.edge}"])
 
     def __prepare_scriptable__(self) -> None:
         raise engine.no_script(f"{self._get_name()} with a rule")

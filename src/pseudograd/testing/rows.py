@@ -43,8 +43,7 @@ class Row(NamedTuple):
 
     @property
     def all_parameters(self) -> dict[str, Any]:
-        edge = {"edge": self.edge} if self.op.edges else {}
-        return {**self.rule.parameters, **dict(self.parameters), **edge}
+        return self.rule.keywords(self.edge if self.op.edges else None, dict(self.parameters))
 
     @property
     def is_linear(self) -> bool:

@@ -1,0 +1,119 @@
+"""What the library remembers is bounded, and what it forgets is made again: no backward, graph or second call notices."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import rule
+from pseudograd.rule import OPS, STAND_INS
+
+
+class Module(torch.nn.Module):
+    def slope(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pg.sign(x, rule=pg.rules.custom(self.slope))
+
+
+def test_a_slope_that_changes_at_every_step_is_not_remembered_for_ever() -> None:
+    x = torch.tensor([2.0], requires_grad=True)
+    for step in range(3000):
+        slope = 0.1 + step * 1e-6
+        (grad,) = torch.autograd.grad(pg.clamp(x, -1, 1, rule=pg.rules.leaky(slope)), x)
+        assert grad.item() == pytest.approx(slope, rel=1e-6)
+        pg.sign(x, rule=pg.rules.arctan(scale=slope))
+        rule.call_of(("clamp", "leaky", "closed", False, slope))
+    assert len(rule._by_request) <= 1000
+    assert len(rule._by_spec) <= 1000
+
+
+def test_equal_bound_methods_are_one_function() -> None:
+    module, x = Module(), torch.ones(2, requires_grad=True)
+    known = len(rule._functions)
+    kept = [pg.rules.custom(module.slope) for _ in range(100)]
+    assert len(rule._functions) == known + 1
+    assert len(set(kept)) == 1
+    assert pg.rules.custom(Module().slope) != kept[0]
+    (grad,) = torch.autograd.grad(module(x).sum(), x)
+    assert grad.tolist() == [2, 2]
+
+
+def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
+    """Without a cycle: tensors on a device should not wait for the garbage collector."""
+    x = torch.ones(5, requires_grad=True)
+    known, requests = len(rule._functions), len(rule._by_request)
+    gc.disable()
+    try:
+        for step in range(50):
+            held = torch.full((5,), float(step))
+            alive = weakref.ref(held)
+            y = pg.sign(x, rule=pg.rules.custom(lambda x, held=held: held))
+            del held
+            assert alive() is not None, "a backward still to come keeps its slope"
+            (grad,) = torch.autograd.grad(y.sum(), x)
+            assert grad.tolist() == [step] * 5
+            del y
+            assert alive() is None
+    finally:
+        gc.enable()
+    assert len(rule._functions) == known
+    assert len(rule._by_request) == requests
+
+
+def test_a_call_with_a_function_is_made_once() -> None:
+    chosen = pg.rules.custom(torch.cos)
+    assert rule.chosen(OPS["sign"], chosen) is rule.chosen(OPS["sign"], chosen)
+    assert rule.chosen(OPS["sign"], chosen) is not rule.chosen(OPS["heaviside"], chosen)
+
+
+def test_a_backward_after_everything_was_forgotten() -> None:
+    x = torch.tensor([2.0], requires_grad=True)
+    y = pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.25)) + pg.sign(x, rule=pg.rules.custom(lambda x: x * 3))
+    rule._by_request.clear()
+    rule._by_spec.clear()
+    gc.collect()
+    y.backward()
+    assert x.grad is not None
+    assert x.grad.item() == 6.25
+    assert pickle.loads(pickle.dumps(pg.rules.custom(torch.cos))) == pg.rules.custom(torch.cos)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_graph_keeps_the_function_that_it_names(backend: str) -> None:
+    torch._dynamo.reset()
+    module, x = Module(), torch.ones(2)
+    made_outside = pg.rules.custom(module.slope)
+    f = torch.compile(torch.func.grad(lambda x: pg.sign(x, rule=made_outside).sum()), backend=backend, fullgraph=True)
+    g = torch.compile(
+        torch.func.grad(lambda x: pg.sign(x, rule=pg.rules.custom(torch.cos)).sum()), backend=backend, fullgraph=True
+    )
+    for _ in range(2):
+        assert f(x).tolist() == [2, 2]
+        torch.testing.assert_close(g(x), torch.cos(x))
+        rule._by_request.clear()
+        gc.collect()
+    h = torch.compile(module, backend=backend, fullgraph=True)  # a bound method, met inside
+    leaf = x.clone().requires_grad_()
+    h(leaf).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2, 2]
+    torch._dynamo.reset()
+
+
+def test_the_memories_are_what_this_file_thinks_they_are() -> None:
+    """One entry for each op, rule, edge and direction: more would be a memory that nobody bounds."""
+    rule._by_request.clear()
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        pg.clamp(x, -1, 1)
+        pg.relu(x, rule="leaky")
+    assert len(rule._by_request) == 2
+    assert set(STAND_INS) & set(OPS) == set()

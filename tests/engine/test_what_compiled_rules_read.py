@@ -1,0 +1,127 @@
+"""A compiled graph notices what a user's formula reads, and rule parameters may change from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+import pseudograd as pg
+from pseudograd.testing.transforms import by_backward
+
+pytestmark = pytest.mark.usefixtures("table_as_it_was")
+K = 2.0
+Function = Callable[..., Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    global K
+    torch._dynamo.reset()
+    K = 2.0
+    yield
+    torch._dynamo.reset()
+
+
+def slope(x: Tensor) -> Tensor:
+    return torch.full_like(x, 1.0) * K
+
+
+def times_k(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
+    return grad * K
+
+
+def times_k_everywhere(grad: Tensor, x: Tensor) -> Tensor:
+    return grad * K
+
+
+WAYS: dict[str, Callable[[Function], Function]] = {
+    "backward": lambda f: f,
+    "grad": lambda f: grad(lambda x: f(x).sum()),
+    "vmap(grad)": lambda f: vmap(grad(lambda x: f(x).sum())),
+    "jvp": lambda f: lambda x: jvp(f, (x,), (torch.ones_like(x),))[1],
+}
+
+
+def _ask(way: str, f: Function, *more: Any) -> Function:
+    """f compiled; its derivative at each x, by that way."""
+    compiled = torch.compile(WAYS[way](f), backend="aot_eager", fullgraph=True)
+    return (lambda x: by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["custom", "clamp", "fake_quantize", "round"])
+def test_a_global_that_the_formula_reads(kind: str, way: str) -> None:
+    global K
+    register: dict[str, Any] = {"formula": "f", "source": "s", "is_linear": True}
+    if kind in ("clamp", "fake_quantize"):
+        pg.register_rule(kind, **register)(times_k)
+    elif kind == "round":
+        pg.register_rule(kind, **register)(times_k_everywhere)
+    custom = pg.rules.custom(slope)
+    f: Function = {
+        "custom": lambda x: pg.sign(x, rule=custom),
+        "clamp": lambda x: pg.clamp(x, -1, 1, rule="times_k"),
+        "fake_quantize": lambda x: pg.fake_quantize(x, 0.25, quant_min=-4, quant_max=4, rule="times_k"),
+        "round": lambda x: pg.round(x, rule="times_k_everywhere"),
+    }[kind]
+    found, x = _ask(way, f), torch.full((2, 2), 3.0)
+    assert found(x).unique().tolist() == [2]
+    K = 5.0
+    assert found(x).unique().tolist() == [5]
+    assert by_backward(f, x, torch.ones_like(x)).unique().tolist() == [5]
+
+
+def test_a_closure_that_the_slope_reads() -> None:
+    factor = 2.0
+
+    def scaled(x: Tensor) -> Tensor:
+        return torch.full_like(x, factor)
+
+    rule = pg.rules.custom(scaled)
+    found, x = _ask("grad", lambda x: pg.sign(x, rule=rule)), torch.ones(2)
+    assert found(x).tolist() == [2, 2]
+    factor = 5.0
+    assert found(x).tolist() == [5, 5]
+
+
+RULES: dict[str, Function] = {
+    "leaky": lambda x, s: pg.clamp(x, -1, 1, rule=pg.rules.leaky(s)),
+    "elastic": lambda x, s: pg.clamp(x, -1, 1, rule=pg.rules.elastic(width=s)),
+    "fake_quantize": lambda x, s: pg.fake_quantize(x, 0.5, quant_min=-2, quant_max=2, rule=pg.rules.leaky(s)),
+    "window": lambda x, s: pg.sign(x, rule=pg.rules.window(scale=s)),
+    "triangle": lambda x, s: pg.sign(x, rule=pg.rules.triangle(scale=4 * s, height=s)),
+    "arctan": lambda x, s: pg.heaviside(x, rule=pg.rules.arctan(scale=s)),
+    "sigmoid": lambda x, s: pg.heaviside(x, rule=pg.rules.sigmoid(scale=s)),
+    "fast_sigmoid": lambda x, s: pg.heaviside(x, rule=pg.rules.fast_sigmoid(scale=s)),
+    "gaussian": lambda x, s: pg.heaviside(x, rule=pg.rules.gaussian(scale=s)),
+}
+STEPS = (0.3, 0.2, 0.1, 0.45)
+
+
+@pytest.mark.parametrize("way", ["backward", "vmap(grad)"])
+@pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | None, way: str) -> None:
+    f = RULES[name]
+    derivative: Callable[..., Tensor] = f if way == "backward" else lambda x, s: WAYS[way](lambda x: f(x, s))(x)
+    compiled = torch.compile(derivative, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    x = torch.tensor([[-3.0, -1.0, -0.4], [0.15, 0.9, 2.0]])
+    for step in STEPS:
+        expected = by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
+        found = (
+            by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
+            if way == "backward"
+            else compiled(x, step)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_a_wrong_parameter_is_refused_in_compiled_code_too() -> None:
+    compiled = torch.compile(RULES["leaky"], backend="aot_eager")
+    with pytest.raises(ValueError, match="leaky: slope must be finite and above 0"):
+        compiled(torch.ones(2, requires_grad=True), -0.5)
