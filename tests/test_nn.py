@@ -203,7 +203,11 @@ def test_to_another_dtype_takes_the_bounds_along() -> None:
         ),
         (lambda: nn.LowerBound(None), ValueError, "lower_bound: bound must"),
         (lambda: nn.UpperBound("1"), TypeError, "upper_bound: bound must be a number, a tensor or None, got '1'."),
-        (lambda: nn.ReLU(rule="inverting"), ValueError, "relu: rule must be one that works with a single bound"),
+        (
+            lambda: nn.ReLU(rule="inverting"),
+            ValueError,
+            "relu: rule must be one of identity, inward, leaky, sign, zero, got 'inverting'",
+        ),
         (lambda: nn.Hardtanh(BOUND), TypeError, "hardtanh: min_val must be a number"),
         (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),
         (lambda: nn.Sign(rule="windw"), ValueError, "Did you mean 'window'?"),

@@ -25,7 +25,7 @@ LEVELS = [
     {"analysis", "testing"},
     {"ops", "rules"},
     {"engine"},
-    {"kernels"},
+    {"kernels", "layouts"},
     {"rule", "checks", "torch_facts"},
     {"reference", "errors"},
 ]
