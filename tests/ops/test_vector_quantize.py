@@ -143,6 +143,31 @@ def test_chunks_do_not_show(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None
         assert torch.equal(pg.vector_quantize(x + shift, codebook + shift)[1], expected)
 
 
+def test_chunks_have_a_row_at_least_and_are_as_large_as_they_may_be() -> None:
+    def sizes(rows: int, numbers_per_row: int) -> list[int]:
+        return [part.stop - part.start for part in nearest._chunks(rows, numbers_per_row)]
+
+    assert sizes(3, 2 * nearest.CHUNK) == [1, 1, 1]
+    assert sizes(3, nearest.CHUNK // 2) == [2, 1]
+    assert sizes(nearest.CHUNK, 1) == [nearest.CHUNK]
+    assert sizes(0, 5) == []
+    assert sizes(nearest.CHUNK + 1, 0) == [nearest.CHUNK, 1]
+
+
+@pytest.mark.parametrize(("size", "shift", "scale"), [(8, 1e3, 1e-2), (64, 1e4, 1e-2), (64, 1e5, 0.5), (64, -1e6, 4.0)])
+def test_codes_close_together_and_far_from_0_cost_little_more(
+    size: int, shift: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured from 0 no distance would be certain in single precision, and every vector would be compared once more in double."""
+    x, codebook = (torch.randn(n, size).mul(scale).add(shift) for n in (400, 300))
+    expected = least_by_definition(x, codebook)
+    settled: list[int] = []
+    settle = nearest._settled
+    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
+    assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+    assert sum(settled) < 40  # of 400
+
+
 class Largest(TorchDispatchMode):
     numel = 0
 
