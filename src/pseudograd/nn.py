@@ -506,8 +506,9 @@ class FakeQuantize(_OfAnOp):
         tensors = [value for value in (self.scale, self.zero_point) if isinstance(value, Tensor)]
         shape = torch.broadcast_shapes(*[value.shape for value in tensors])
         if self.axis is not None and len(shape) == 1:
-            before, after = (self.axis, 0) if self.axis >= 0 else (0, -self.axis - 1)
-            shape = torch.Size([1] * before + [*shape] + [1] * after)
+            sizes = [1] * (self.axis + 1 if self.axis >= 0 else -self.axis)
+            sizes[self.axis] = shape[0]
+            shape = torch.Size(sizes)
         return torch.zeros(shape, device=tensors[0].device if tensors else None)
 
 

@@ -406,6 +406,21 @@ def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
     assert second[1] is None or second[1].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("short", ["x", "code"])
+@pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4.5, True), (32, True)])
+def test_where_a_turn_ends(eps: float, turns: bool, short: str, dtype: torch.dtype) -> None:
+    """Where one is shorter than eps times the other, whose length here is 4: there the gradient passes as it is."""
+    long, little = torch.ones(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype)
+    little[0, 0] = eps * torch.finfo(dtype).eps
+    x, code = (little, long) if short == "x" else (long, little)
+    grad = torch.linspace(-1, 2, 16, dtype=dtype).unsqueeze(0)
+    x = x.requires_grad_()
+    (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
+    expected = grad[0].double() @ turn_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
 def test_the_turn_has_no_scale(scale: float) -> None:
     """Squares of these leave float32; the matrix does not change with the scale."""
