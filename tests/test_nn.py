@@ -203,7 +203,11 @@ def test_to_another_dtype_takes_the_bounds_along() -> None:
         ),
         (lambda: nn.LowerBound(None), ValueError, "lower_bound: bound must"),
         (lambda: nn.UpperBound("1"), TypeError, "upper_bound: bound must be a number, a tensor or None, got '1'."),
-        (lambda: nn.ReLU(rule="inverting"), ValueError, "'inverting' needs both bounds: use clamp, relu6, hardtanh"),
+        (
+            lambda: nn.ReLU(rule="inverting"),
+            ValueError,
+            "relu: rule must be one of identity, inward, leaky, sign, zero, got 'inverting'",
+        ),
         (lambda: nn.Hardtanh(BOUND), TypeError, "hardtanh: min_val must be a number"),
         (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),
         (lambda: nn.Sign(rule="windw"), ValueError, "Did you mean 'window'?"),
@@ -392,12 +396,13 @@ def test_a_codebook_of_one_code() -> None:
     assert codes.shape == X.shape
 
 
-@pytest.mark.parametrize("axis", [1, -2])
-def test_channels_need_not_come_first_or_last(axis: int) -> None:
-    x = torch.linspace(-2, 2, 30).reshape(2, 3, 5)
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_channels_may_be_anywhere(axis: int) -> None:
+    x = torch.linspace(-2, 2, 30).reshape(2, 3, 5).movedim(1, axis)
     layer = nn.FakeQuantize(BOUND.exp(), quant_min=-2, quant_max=1, axis=axis)
     for channel in range(3):
-        assert torch.equal(layer(x)[:, channel], pg.fake_quantize(x[:, channel], BOUND.exp()[channel], 0, -2, 1))
+        alone = pg.fake_quantize(x.select(axis, channel), BOUND.exp()[channel], 0, -2, 1)
+        assert torch.equal(layer(x).select(axis, channel), alone)
 
 
 def test_use_grad_scaling_reaches_a_learned_zero_point_as_in_torch() -> None:
@@ -427,6 +432,13 @@ def test_lsq_learns_its_step_on_digits() -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.25 * losses[0]
     assert layer.scale.item() > 2 * started
+
+
+def test_a_codebook_may_have_one_code_only() -> None:
+    layer = nn.VectorQuantize(1, 3)
+    codes, indices = layer(torch.randn(5, 3))
+    assert torch.equal(codes, layer.codebook.detach().expand(5, 3))
+    assert indices.tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("rule", ["identity", "rotation"])

@@ -8,7 +8,9 @@ y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same o
 
 from typing import TYPE_CHECKING, Any
 
-from . import optim, rules
+import torch.fx
+
+from . import ops, optim, rules
 from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
@@ -95,6 +97,11 @@ __all__ = [
     "upper_bound",
     "vector_quantize",
 ]
+# As in `ops`, for calls that are written pseudograd.clamp.
+for _name in ops.__all__:
+    if _name.islower() and _name != "register_rule":
+        torch.fx.wrap(_name)
+del _name
 
 __version__: str
 

@@ -9,15 +9,22 @@ from collections.abc import Iterable
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
     """The text of an error; strings are quoted, everything else is shown as it prints."""
     text = f"{where}: {argument} must {requirement}, got {shown(got)}."
+    if _is_traced(got):
+        remedy = f"To trace it call pseudograd.{where}, or write torch.fx.wrap({where!r}) below your import of it"
     return f"{text} {remedy}." if remedy else text
 
 
 def shown(value: object) -> str:
     """A value as an error should show it: short, and without the contents of tensors."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if not _is_traced(value) and hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _is_traced(value: object) -> bool:
+    """A proxy of torch.fx, which has every attribute and a value of none."""
+    return type(value).__module__ == "torch.fx.proxy"
 
 
 class UnknownNameError(ValueError, KeyError):

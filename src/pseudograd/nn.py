@@ -73,7 +73,8 @@ class _OfAnOp(Module):
         return torch.zeros((), device=tensors[0].device if tensors else None)
 
     def forward(self, x: Tensor) -> Any:
-        return type(self)._op(x, **self._given())
+        op = getattr(ops, type(self)._op.__name__)  # looked up, because torch.fx exchanges it there while it traces
+        return op(x, **self._given())
 
     def extra_repr(self) -> str:
         """The options as they would be written; of a tensor its kind and shape, because values would wait for the device."""
@@ -500,7 +501,7 @@ class FakeQuantize(_OfAnOp):
         if self.use_grad_scaling:
             factor = (x.numel() * self.quant_max) ** -0.5
             for name in ("scale", "zero_point"):
-                if isinstance(given[name], Tensor):
+                if not isinstance(given[name], (int, float)):  # a tensor, or what torch.fx has for one
                     given[name] = ops.scale_grad(given[name], factor)
         return ops.fake_quantize(x, **given)
 

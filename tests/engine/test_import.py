@@ -24,7 +24,7 @@ LEVELS = [
     {"analysis", "testing"},
     {"ops", "rules", "rule_text"},
     {"engine"},
-    {"kernels"},
+    {"kernels", "layouts"},
     {"rule", "checks", "torch_facts"},
     {"reference", "errors", "stopping", "streams"},
 ]

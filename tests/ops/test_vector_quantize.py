@@ -143,6 +143,31 @@ def test_chunks_do_not_show(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None
         assert torch.equal(pg.vector_quantize(x + shift, codebook + shift)[1], expected)
 
 
+def test_chunks_have_a_row_at_least_and_are_as_large_as_they_may_be() -> None:
+    def sizes(rows: int, numbers_per_row: int) -> list[int]:
+        return [part.stop - part.start for part in nearest._chunks(rows, numbers_per_row)]
+
+    assert sizes(3, 2 * nearest.CHUNK) == [1, 1, 1]
+    assert sizes(3, nearest.CHUNK // 2) == [2, 1]
+    assert sizes(nearest.CHUNK, 1) == [nearest.CHUNK]
+    assert sizes(0, 5) == []
+    assert sizes(nearest.CHUNK + 1, 0) == [nearest.CHUNK, 1]
+
+
+@pytest.mark.parametrize(("size", "shift", "scale"), [(8, 1e3, 1e-2), (64, 1e4, 1e-2), (64, 1e5, 0.5), (64, -1e6, 4.0)])
+def test_codes_close_together_and_far_from_0_cost_little_more(
+    size: int, shift: float, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured from 0 no distance would be certain in single precision, and every vector would be compared once more in double."""
+    x, codebook = (torch.randn(n, size).mul(scale).add(shift) for n in (400, 300))
+    expected = least_by_definition(x, codebook)
+    settled: list[int] = []
+    settle = nearest._settled
+    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
+    assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+    assert sum(settled) < 40  # of 400
+
+
 class Largest(TorchDispatchMode):
     numel = 0
 
@@ -379,6 +404,21 @@ def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
     second = torch.autograd.grad(first.square().sum(), (grad, x), allow_unused=True)
     assert second[0].tolist() == [[6, -10, 14]]
     assert second[1] is None or second[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("short", ["x", "code"])
+@pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4.5, True), (32, True)])
+def test_where_a_turn_ends(eps: float, turns: bool, short: str, dtype: torch.dtype) -> None:
+    """Where one is shorter than eps times the other, whose length here is 4: there the gradient passes as it is."""
+    long, little = torch.ones(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype)
+    little[0, 0] = eps * torch.finfo(dtype).eps
+    x, code = (little, long) if short == "x" else (long, little)
+    grad = torch.linspace(-1, 2, 16, dtype=dtype).unsqueeze(0)
+    x = x.requires_grad_()
+    (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
+    expected = grad[0].double() @ turn_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])

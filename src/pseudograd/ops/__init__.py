@@ -1,5 +1,7 @@
 """The public ops, one file per family."""
 
+import torch.fx
+
 from .absolute import abs
 from .bounds import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
 from .familiar import (
@@ -55,3 +57,10 @@ __all__ = [
     "upper_bound",
     "vector_quantize",
 ]
+
+# torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
+# torch's own functions in them, whose gradient is another.
+for _name in __all__:
+    if _name.islower() and _name != "register_rule":
+        torch.fx.wrap(_name)
+del _name

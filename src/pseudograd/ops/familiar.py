@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch.fx
 from torch import Tensor
 
 from .bound_rules import Bound
@@ -74,6 +75,8 @@ class ReplaceGrad:
 
     apply = staticmethod(replace_grad)
 
+
+torch.fx.wrap("clamp")  # torch.fx cannot exchange the `apply` of a class, but what it calls
 
 clamp_with_grad2 = clamp_with_grad_proposed
 ClampWithGrad2 = ClampWithGradProposed

@@ -86,11 +86,11 @@ def _of_finite(x: Tensor, codebook: Tensor) -> Tensor:
     """Nearest codes by matrix product, and by `_settled` wherever rounding may have decided."""
     double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
     dtype = torch.float64 if double else torch.float32
-    products = _Products(codebook.to(dtype))
+    products = _Products(codebook, dtype)
     found = torch.empty(len(x), dtype=torch.int64, device=x.device)
     close = torch.empty(len(x), dtype=torch.bool, device=x.device)
     for part in _chunks(len(x), len(codebook)):
-        scores, slack = products(x[part].to(dtype))
+        scores, slack = products(x[part])
         least, found[part] = scores.min(-1)
         runner_up = scores.scatter_(1, found[part].unsqueeze(1), torch.inf).amin(-1)
         close[part] = ~(runner_up > least + slack)  # also where either is NaN by overflow
@@ -104,7 +104,7 @@ def _settled(x: Tensor, codebook: Tensor) -> Tensor:
     """The same decision in double precision; by squared differences between the codes that it leaves open."""
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
-    products = _Products(codes)
+    products = _Products(codes, torch.float64)
     found = torch.empty(len(x), dtype=torch.int64, device=x.device)
     for part in _chunks(len(x), len(codes)):
         rows = x[part].double()
@@ -132,30 +132,43 @@ def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tens
 
 
 class _Products:
-    """|c|^2 - 2 x.c for rows x and all codes c: the squared distance less |x|^2, which all codes of a row share."""
+    """|c|^2 - 2 x.c for rows x and all codes c: the squared distance less |x|^2, which all codes of a row share.
 
-    def __init__(self, codes: Tensor) -> None:
-        squares = torch.cat([codes[part].double().square().sum(-1) for part in _chunks(len(codes), codes.shape[-1])])
-        self.codes = codes
-        self.squares = squares.to(codes.dtype)
+    Both are measured from the middle of codes that lie far from 0: the error grows with the squares of their lengths.
+    """
+
+    def __init__(self, codebook: Tensor, dtype: torch.dtype) -> None:
+        parts = [codebook[part] for part in _chunks(*codebook.shape)]
+        middle = codebook.mean(0, dtype=torch.float64)
+        spread = torch.cat([squared_differences(part, middle) for part in parts]).amax()
+        self.dtype = dtype
+        self.middle = middle if middle.square().sum() > spread else None
+        self.codes = torch.cat([self._moved(part) for part in parts])
+        squares = torch.cat([self.codes[part].double().square().sum(-1) for part in _chunks(*codebook.shape)])
+        self.squares = squares.to(dtype)
         self.length = squares.amax().sqrt()
+
+    def _moved(self, values: Tensor) -> Tensor:
+        return (values if self.middle is None else values.double() - self.middle).to(self.dtype)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The scores, and per row how far apart the scores of two codes must be for their order to be certain."""
+        x = self._moved(x)
         scores = torch.addmm(self.squares, x, self.codes.mT, alpha=-2)
         return scores, self.slack(x)
 
     def slack(self, x: Tensor) -> Tensor:
         """Twice the error of a score (Higham, Accuracy and Stability of Numerical Algorithms, 3.1), for a sum in any order.
 
-        |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u), m = d plus the few roundings around the sum. The
-        second line is the error of the squared differences that decide in the end, the third what underflow can take away.
+        |computed - exact| <= gamma (|c|^2 + 2 |x| |c|), gamma = m u / (1 - m u), m = d plus the few roundings around the sum; those of
+        x and c when they are moved count as two more. The second line is the error of the squared differences that decide in the end,
+        the third what underflow can take away.
         """
         size, limits = x.shape[-1] + SPARE, torch.finfo(x.dtype)
         own, longest = x.double().square().sum(-1).sqrt_(), self.length
         error = _gamma(size, limits.eps) * longest * (longest + 2 * own)
         error += _gamma(size, torch.finfo(torch.float64).eps) * (longest + own).square()
-        error += 2 * size * limits.tiny * (1 + longest + own)
+        error += 4 * size * limits.tiny
         return torch.where((longest + own).square() < limits.max / 16, 2 * error, torch.inf).to(x.dtype)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec
 
 import torch
+import torch.fx
 from torch import Tensor
 from torch.compiler import is_compiling
 
@@ -57,6 +58,9 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
         # torch attaches no graph to an inference tensor, and would lose the gradient without an error.
         value = value.clone()
     return engine.run(chosen(REPLACE_GRAD, "replace"), value, x_backward)
+
+
+torch.fx.wrap("replace_grad")  # so that torch.fx can trace what `straight_through` makes
 
 
 def _check_carries_gradient(name: str, value: object) -> None:

@@ -1,0 +1,234 @@
+"""torch.fx.symbolic_trace keeps every op as a call with its rule; where it cannot see one, our error says what to write."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import symbolic_trace
+from torch.nn import Parameter
+
+import pseudograd as pg
+from pseudograd import clamp as imported_clamp
+
+X = torch.tensor([-2.0, -1.0, 0.0, 0.3, 1.0, 2.5])
+GRAD = torch.tensor([1.0, -2.0, 3.0, -4.0, 0.5, -0.25])
+BOUND = torch.tensor([-1.0, -0.5, 0.0, 0.0, 0.5, 1.0])
+CODES = torch.tensor([[1.0, 0.0, -1.0], [0.0, 0.5, 2.0]])
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "abs": lambda x: pg.abs(x, edge=1),
+    "ceil": lambda x: pg.ceil(x, rule="zero"),
+    "clamp": lambda x: pg.clamp(x, -1, 1),
+    "clamp by a tensor": lambda x: pg.clamp(x, max=BOUND.to(x.device), rule="identity"),
+    "clamp by what is traced": lambda x: pg.clamp(BOUND, x, None, rule="zero", edge="half"),
+    "clamp of an expression": lambda x: pg.clamp(x * 2 + 1, -1, 1, rule="sign", maximize=True) * x,
+    "clamp_": lambda x: pg.clamp_(x * 1, -1, 1),
+    "clamp_with_grad": lambda x: pg.clamp_with_grad(x, -1, 1),
+    "clamp_with_grad2": lambda x: pg.clamp_with_grad2(x, -1, 1),
+    "clamp_with_grad_proposed": lambda x: pg.clamp_with_grad_proposed(x, -1, 1),
+    "clip_grad": lambda x: pg.clip_grad(x, 0.5),
+    "codebook_loss": lambda x: pg.codebook_loss(CODES, x.reshape(2, 3), torch.tensor([0, 1])),
+    "commitment_loss": lambda x: pg.commitment_loss(x.reshape(2, 3), CODES),
+    "fake_quantize": lambda x: pg.fake_quantize(x, 0.25, 0, -4, 3, rule="inward"),
+    "floor": lambda x: pg.floor(x),
+    "hardtanh": lambda x: pg.hardtanh(x, rule="elastic"),
+    "heaviside": lambda x: pg.heaviside(x, at_zero=0.5),
+    "leaky": lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.5), edge="open"),
+    "lower_bound": lambda x: pg.lower_bound(x, 0),
+    "relu": lambda x: pg.relu(x, rule="inward", edge="closed"),
+    "relu6": lambda x: pg.relu6(x, edge="half"),
+    "replace_grad": lambda x: pg.replace_grad(x.sign(), x * 2),
+    "reverse_grad": lambda x: pg.reverse_grad(x),
+    "round": lambda x: pg.round(x, decimals=1),
+    "scale_grad": lambda x: pg.scale_grad(x, 0.1),
+    "sign": lambda x: pg.sign(x, rule=pg.rules.triangle(2.0)),
+    "straight_through": lambda x: pg.straight_through(torch.round)(x),
+    "surrogate": pg.surrogate(backward=torch.tanh)(lambda x: torch.sign(x)),
+    "trunc": lambda x: pg.trunc(x),
+    "upper_bound": lambda x: pg.upper_bound(x, 0, edge="projected"),
+    "vector_quantize": lambda x: pg.vector_quantize(x.reshape(2, 3), CODES, rule="rotation"),
+    "ClampWithGrad.apply": lambda x: pg.ClampWithGrad.apply(x, -1, 1),
+    "ClampWithGradProposed.apply": lambda x: pg.ClampWithGradProposed.apply(x, -1, 1),
+    "ClampWithGradThatWorks.apply": lambda x: pg.ClampWithGradThatWorks.apply(x, -1, 1),
+    "pseudograd.ops": lambda x: pg.ops.clamp(x, -1, 1),
+}
+
+
+def _learned(*values: float) -> Parameter:
+    return Parameter(torch.tensor(values if len(values) > 1 else values[0]))
+
+
+MODULES: dict[str, Callable[[], torch.nn.Module]] = {
+    "Abs": lambda: pg.nn.Abs(edge=1),
+    "Ceil": pg.nn.Ceil,
+    "Clamp": lambda: pg.nn.Clamp(-1, 1, rule="leaky"),
+    "Clamp, a buffer and a parameter": lambda: pg.nn.Clamp(BOUND, _learned(1.0), rule="zero"),
+    "ClipGrad": lambda: pg.nn.ClipGrad(0.5),
+    "FakeQuantize": lambda: pg.nn.FakeQuantize(0.25, 0, -4, 3),
+    "FakeQuantize that learns": lambda: pg.nn.FakeQuantize(_learned(0.25), _learned(1.0), -4, 3),
+    "FakeQuantize with scaled gradients": lambda: pg.nn.FakeQuantize(_learned(0.25), 0, -4, 3, use_grad_scaling=True),
+    "Floor": pg.nn.Floor,
+    "Hardtanh": lambda: pg.nn.Hardtanh(rule="identity"),
+    "Heaviside": lambda: pg.nn.Heaviside(rule="arctan"),
+    "LowerBound": lambda: pg.nn.LowerBound(_learned(0.25)),
+    "ReLU": lambda: pg.nn.ReLU(rule="inward"),
+    "ReLU6": lambda: pg.nn.ReLU6(rule="inward"),
+    "ReverseGrad": lambda: pg.nn.ReverseGrad(2.0),
+    "Round": pg.nn.Round,
+    "ScaleGrad": lambda: pg.nn.ScaleGrad(0.5),
+    "Sign": lambda: pg.nn.Sign(rule="gaussian"),
+    "Trunc": pg.nn.Trunc,
+    "UpperBound": lambda: pg.nn.UpperBound(0.5),
+    "VectorQuantize": lambda: pg.nn.VectorQuantize(3, 6),
+}
+
+
+def _gradients(f: Callable[..., Any], *learned: Tensor) -> list[Tensor]:
+    """Values and gradients; of x and of what learns."""
+    x = X.clone().requires_grad_()
+    y = f(x)
+    y = y[0] if isinstance(y, tuple) else y
+    found = torch.autograd.grad((y * GRAD.reshape(y.shape)).sum() if y.dim() else y, (x, *learned), allow_unused=True)
+    return [y.detach(), *[torch.zeros(()) if grad is None else grad for grad in found]]
+
+
+def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+def test_every_public_function_is_here() -> None:
+    names = {name for name in pg.ops.__all__ if name.islower()}
+    assert names - set(FUNCTIONS) == {"register_rule"}
+    classes = {f"{name}.apply" for name in pg.ops.__all__ if not name.islower()}
+    # The one is another name, the other is replace_grad itself, called through a class.
+    assert classes - set(FUNCTIONS) == {"ClampWithGrad2.apply", "ReplaceGrad.apply"}
+    assert set(pg.nn.__all__) <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    """Traced, traced again, copied, and from its printed code."""
+    f = FUNCTIONS[name]
+    expected = _gradients(f)
+    traced = symbolic_trace(f)
+    again = symbolic_trace(traced)
+    for g in (traced, again, copy.deepcopy(traced), symbolic_trace(copy.deepcopy(again))):
+        g.graph.lint()
+        assert _same(_gradients(g), expected)
+        assert "pseudograd" in g.code
+    traced.recompile()
+    assert _same(_gradients(traced), expected)
+    assert _same(_gradients(f), expected)  # and the function itself is as it was
+
+
+@pytest.mark.parametrize("name", ["clamp", "leaky", "sign", "vector_quantize", "pseudograd.ops"])
+def test_files(name: str) -> None:
+    traced = symbolic_trace(FUNCTIONS[name])
+    assert _same(_gradients(pickle.loads(pickle.dumps(traced))), _gradients(FUNCTIONS[name]))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.body = torch.nn.Sequential(torch.nn.Identity(), layer)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.body(x * 1)
+        return y[0] if isinstance(y, tuple) else pg.round(y + self.layer(x))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    """Alone, and inside a model whose function also calls them; the layers' own parameters learn as before."""
+    torch.manual_seed(0)
+    layer = MODULES[name]()
+    for model in (layer,) if name == "VectorQuantize" else (layer, Model(layer)):
+        learned = tuple(model.parameters())
+        expected = _gradients(model, *learned)
+        traced = symbolic_trace(model)
+        for g in (traced, symbolic_trace(traced), copy.deepcopy(traced)):
+            assert _same(_gradients(g, *g.parameters()), expected)
+            assert "pseudograd" in g.code
+
+
+def _direct(name: str) -> Callable[..., Any]:
+    return getattr(pg, name)  # type: ignore[no-any-return]
+
+
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "clamp": (-1, 1), "clamp_": (-1, 1), "lower_bound": (0,), "upper_bound": (0,), "clamp_with_grad": (-1, 1),
+    "clamp_with_grad2": (-1, 1), "clamp_with_grad_proposed": (-1, 1), "clip_grad": (1.0,), "scale_grad": (1.0,),
+    "fake_quantize": (0.5,), "replace_grad": (X,), "vector_quantize": (CODES,), "commitment_loss": (CODES,),
+    "codebook_loss": (CODES, torch.tensor([0])),
+}  # fmt: skip
+
+
+FAMILIAR = [name for name in pg.ops.__all__ if name.startswith("clamp_with_grad")]
+DIRECT = [
+    name for name in pg.ops.__all__ if name.islower() and name not in (*FAMILIAR, "straight_through", "surrogate")
+]
+
+
+@pytest.mark.parametrize("name", [name for name in DIRECT if name != "register_rule"])
+def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> None:
+    """`from pseudograd import clamp` makes one; torch.fx exchanges only what it was told of."""
+    function = _direct(name)
+    text = r"To trace it call pseudograd\.\w+, or write torch\.fx\.wrap\('\w+'\) below your import of it"
+    with pytest.raises(TypeError, match=text):
+        symbolic_trace(lambda x: function(x, *GIVEN.get(name, ())))
+
+
+@pytest.mark.parametrize("name", FAMILIAR)
+def test_what_only_calls_clamp_needs_nothing(name: str) -> None:
+    function = _direct(name)
+    assert _same(_gradients(symbolic_trace(lambda x: function(x, -1, 1))), _gradients(FUNCTIONS[name]))
+
+
+def test_the_error_names_the_argument() -> None:
+    text = (
+        r"clamp: min must be a number, a tensor or None, got Proxy\(x\)\. To trace it call pseudograd\.clamp, or write"
+    )
+    with pytest.raises(TypeError, match=text):
+        symbolic_trace(lambda x: imported_clamp(X, x))
+    with pytest.raises(TypeError, match=r"To trace it call pseudograd\.replace_grad, or write"):
+        symbolic_trace(lambda x: pg.ReplaceGrad.apply(x, x))
+    with pytest.raises(TypeError, match=r"clamp: x must be a tensor, got Proxy\(x\)"):
+        symbolic_trace(lambda x: imported_clamp(x, 0))
+
+
+torch.fx.wrap("wrapped_clamp")
+wrapped_clamp = imported_clamp
+
+
+def test_what_the_error_says_works() -> None:
+    def f(x: Tensor) -> Tensor:
+        return wrapped_clamp(x, -1, 1)
+
+    assert _same(_gradients(symbolic_trace(f)), _gradients(f))
+
+
+def test_a_rule_with_a_function_is_an_error() -> None:
+    """A graph can hold no function of ours: torch.fx says so, and keeps nothing silently."""
+    rule = pg.rules.custom(torch.cos)
+    with pytest.raises(NotImplementedError, match="Function"):
+        symbolic_trace(lambda x: pg.sign(x, rule=rule))
+
+
+def test_other_calls_while_tracing_are_unharmed() -> None:
+    seen = []
+
+    def f(x: Tensor) -> Tensor:
+        leaf = X.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(pg.clamp(leaf, -1, 1), leaf, GRAD)
+        seen.append(grad)
+        return x + 1
+
+    symbolic_trace(f)
+    assert torch.equal(seen[0], _gradients(FUNCTIONS["clamp"])[1])
+    assert pg.clamp is imported_clamp
