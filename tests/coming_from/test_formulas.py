@@ -106,8 +106,9 @@ def test_the_points_tell_this_formula_from_its_neighbours(line: Line) -> None:
 
 def _on_a_grid(line: Line, truth: Truth) -> tuple[Tensor, dict[str, Tensor]]:
     """On a grid that meets every bound. Several projects have one formula, written in several ways."""
-    x = torch.linspace(-8, 8, 4097, dtype=torch.float64).repeat_interleave(2)
-    g = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(4097)
+    count = 257 if line.channels else 4097  # some formulas of vectors make a matrix of this size
+    x = torch.linspace(-8, 8, count, dtype=torch.float64).repeat_interleave(2)
+    g = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(count)
     x, g = (x.repeat(line.channels, 1), g.repeat(line.channels, 1)) if line.channels else (x, g)
     names, _ = _names(line, x)
     plain = {key: v.detach() if isinstance(v, Tensor) else v for key, v in names.items()}
