@@ -126,32 +126,11 @@ def _remember(ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[A
     ctx.state = call, kernel, [None if isinstance(value, Tensor) else value for value in kept]
 
 
-class _Watched:
-    """A tensor that is kept without being registered, and its version; autograd guards only what is registered."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.version = None if tensor.is_inference() else tensor._version
-
-    def unchanged(self) -> Tensor:
-        if self.version is not None and self.tensor._version != self.version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"a tensor of shape {tuple(self.tensor.shape)} is at version {self.tensor._version}; expected version "
-                f"{self.version} instead."
-            )
-        return self.tensor
-
-
-def _watched(value: Any) -> Any:
-    return _Watched(value) if isinstance(value, Tensor) else value
-
-
 def _recall(ctx: Any) -> list[Any]:
     *_, others = ctx.state
     saved = ctx.saved_tensors
     if not saved:
-        return [value.unchanged() if isinstance(value, _Watched) else value for value in others]
+        return others
     return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
 
 
@@ -179,7 +158,7 @@ own = _Own()
 
 def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
     """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
-    if _is_compiling():
+    if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
         return _formula(call, grad, inputs, wants)
     with own:
         if layouts.are_sparse(grad, inputs):
@@ -223,10 +202,7 @@ class Pseudograd(Function):
             kept = _kept(call, inputs, wants)
         else:
             y, kept = kernel.forward(call, inputs)
-        if call.registers:
-            _remember(ctx, call, kernel, kept)
-        else:
-            ctx.state = call, kernel, [_watched(value) for value in kept]
+        _remember(ctx, call, kernel, kept)
         return call.op.forward(*inputs) if y is None else y
 
     @staticmethod
@@ -361,7 +337,8 @@ def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
 def _in_graph(*leaves: Any) -> Tensor:
     """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
     call, inputs = split(leaves)
-    return PseudogradFunctional.apply(call, *inputs)
+    with own:
+        return PseudogradFunctional.apply(call, *inputs)
 
 
 _awaiting: list[Callable[[Any], None]] = []

@@ -113,10 +113,8 @@ class Rule:
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
     and the inputs as they were. Where a rule `is_users`, a user's function stands behind it: the names of its parameters are free, so
     they come to pull, reference, is_linear and keeps as one mapping, `given`; `author` is that function, if it was registered. `ulps`:
-    how many units in the last place its arithmetic may differ, 0 for what every device rounds alike, more for exp or tanh. `registers`:
-    False where the eager call keeps its tensors out of sight of saved-tensor hooks, because torch's own op, which it stands in for,
-    saves none and a checkpoint counts them. `copies`: the rule stands in for an op of torch that keeps nothing of its input, which may
-    therefore change afterwards.
+    how many units in the last place its arithmetic may differ, 0 for what every device rounds alike, more for exp or tanh. `copies`: the
+    rule stands in for an op of torch that keeps nothing of its input, which may therefore change afterwards.
     """
 
     name: str
@@ -132,7 +130,6 @@ class Rule:
     requires: tuple[str, ...] = ()
     compares: bool = True
     ulps: int = 0
-    registers: bool = True
     copies: bool = False
     is_users: bool = False
     author: str = ""
@@ -204,7 +201,6 @@ class Call:
         "maximize",
         "op",
         "parameters",
-        "registers",
         "rule",
     )
 
@@ -214,7 +210,6 @@ class Call:
         self.edge = edge
         self.parameters = rule.keywords(edge, {k: v.call if isinstance(v, Function) else v for k, v in given.items()})
         self.is_linear = rule.is_linear(**self.parameters)
-        self.registers = rule.registers
         self.maximize = maximize and not self.is_linear
         self.kernels: list[Any] | None = None  # those that serve this call, found when first run
         self.admitted: set[tuple[Any, ...]] = set()  # arguments that passed the op's checks before

@@ -68,7 +68,7 @@ class Rewrite(Entered):
             _is_compiling() or type(func) is MethodWrapperType
         ):  # attributes are most of what torch asks
             return func(*args, **kwargs)
-        if not _is_compiling() and engine.own.depth:
+        if not torch.compiler.is_dynamo_compiling() and engine.own.depth:
             return self._left_alone(func, args, kwargs)
         if form is None or form.family not in self.choices:
             if _is_compiling() or self.log is None:
