@@ -31,6 +31,7 @@ FORWARD_MODE = {*matrix.FORWARD, *matrix.FORWARD_SECOND}
 SECOND_ORDER = {*matrix.SECOND, *matrix.FORWARD_SECOND}
 # Compiled without --slow: one rule by every way; a linear one in forward mode, and where the compiler sees another structure.
 USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}
+TRACING = {"make_fx", "compiled autograd"}
 BY_EVERY_WAY = "clamp-inward-closed"
 SOME_WAYS = {
     "plain",
@@ -62,18 +63,24 @@ def _check(row: Row, name: str, way: Way, record: Callable[[str, Any], None], pl
     record("cell", (place, name, f"{row.op.name}/{row.rule.name}", outcome))
 
 
-def _eager_rows(rows: list[Row]) -> list[Any]:
-    """Ops that are clamp by another name, or with one bound, show two rules, one of each kind; the others with --slow."""
-    slow = pytest.mark.slow
-    names = (*ONE_SIDED, *BY_ANOTHER_NAME)
-    repeats = [row.op.name in names and row.rule.name not in ("zero", "inward") for row in rows]
+def _eager_cells(rows: list[Row], names: Iterable[str]) -> list[Any]:
+    """(row, way); in the default run all but those that repeat another, and take long."""
     return [
-        pytest.param(row, id=str(row), marks=slow if again else ()) for row, again in zip(rows, repeats, strict=True)
+        pytest.param(row, name, id=f"{row}-{name}", marks=pytest.mark.slow if _is_a_repeat(row, name) else ())
+        for row in rows
+        for name in names
     ]
 
 
-@pytest.mark.parametrize("name", EAGER)
-@pytest.mark.parametrize("row", _eager_rows(MATRIX_ROWS))
+def _is_a_repeat(row: Row, name: str) -> bool:
+    """Ops that are clamp by another name or with one bound, and the two ways that trace: two rules show both kinds."""
+    is_one_of_two = row.rule.name in ("zero", "inward")
+    if row.op.name in (*ONE_SIDED, *BY_ANOTHER_NAME):
+        return not is_one_of_two or name in TRACING
+    return name in TRACING and row.op.family == "clamp" and not is_one_of_two
+
+
+@pytest.mark.parametrize(("row", "name"), _eager_cells(MATRIX_ROWS, EAGER))
 def test_eager(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
     _check(row, name, EAGER[name], record_property, "eager")
 
@@ -114,8 +121,7 @@ def _compiled(name: str, dynamic: bool, f: Callable[..., torch.Tensor], inputs: 
     return compiled(lambda inputs, weight: way(lambda *values: f(*values), inputs, weight))(inputs, weight)
 
 
-@pytest.mark.parametrize("name", matrix.ALL_INPUTS)
-@pytest.mark.parametrize("row", _eager_rows(matrix.ROWS_OF_MANY))
+@pytest.mark.parametrize(("row", "name"), _eager_cells(matrix.ROWS_OF_MANY, matrix.ALL_INPUTS))
 def test_all_inputs(row: Row, name: str, record_property: Callable[[str, Any], None]) -> None:
     for problem in all_inputs.problems(row):
         _check_all_inputs(problem, matrix.ALL_INPUTS[name])

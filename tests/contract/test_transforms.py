@@ -1,12 +1,16 @@
 """The same values by every transform, in every layout; forward mode where the rule is linear, and our error where it is not."""
 
+import itertools
+from typing import Any
+
+import pytest
 import torch
 
 import pseudograd as pg
 from pseudograd.testing import checks, checks_of_transforms
-from pseudograd.testing.rows import Row
+from pseudograd.testing.rows import DTYPES, Row
 
-from .rows import ROWS, every_dtype, every_linear_row, every_other_row, every_row
+from .rows import ROWS, as_parameters, every_linear_row, every_other_row, every_row
 
 
 @every_row
@@ -29,8 +33,25 @@ def test_other_rules_refuse_forward_mode(row: Row) -> None:
     checks_of_transforms.check_forward_mode_raises(row, row.samples()[0])
 
 
-@every_dtype
-@every_row
+def _layout_cells() -> list[Any]:
+    """Every dtype at the default edge, going down; elsewhere float32 shows the layouts, and the other dtypes are for --slow."""
+    cells = itertools.product(as_parameters(ROWS), DTYPES)
+    return [
+        pytest.param(
+            *row.values,
+            dtype,
+            id=f"{row.id}-{str(dtype).removeprefix('torch.')}",
+            marks=row.marks if _is_usual(*row.values) or dtype is torch.float32 else pytest.mark.slow,
+        )
+        for row, dtype in cells
+    ]
+
+
+def _is_usual(row: Row) -> bool:
+    return row.edge == row.op.default_edge and not row.maximize and not row.parameters
+
+
+@pytest.mark.parametrize(("row", "dtype"), _layout_cells())
 def test_every_layout_keeps_form_and_values(row: Row, dtype: torch.dtype) -> None:
     checks_of_transforms.check_form(row, dtype)
 

@@ -85,12 +85,12 @@ def check_gradient(row: Row, dtype: torch.dtype) -> None:
 
 
 def check_random(row: Row, dtype: torch.dtype) -> None:
-    """The same for random values and random grads of any magnitude."""
+    """The same for random values and random grads of any magnitude; by functorch, which runs the formula again, in float32 only."""
     for sample in row.samples():
-        _check_pairs(row, *random_pairs(sample.build(dtype), dtype), sample.name)
+        _check_pairs(row, *random_pairs(sample.build(dtype), dtype), sample.name, functorch=dtype is torch.float32)
 
 
-def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> None:
+def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str, functorch: bool = True) -> None:
     if (
         row.ulps >= OF_A_USER
     ):  # such a reference rounds once, at the end: what over- or underflows between the steps may differ
@@ -103,7 +103,9 @@ def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str) -> 
     assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", ulps=row.ulps)
     formula = by_backward(row, inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=row.ulps)
-    assert_equals_reference(by_vjp(row, inputs, grad), expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)
+    if functorch:
+        found = by_vjp(row, inputs, grad)
+        assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)
 
 
 OF_A_USER = 64
