@@ -93,11 +93,16 @@ def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
     return single
 
 
-def check_finite_number(op: str, argument: str, value: object) -> None:
+def check_finite_number(op: str, argument: str, value: Any) -> Any:
+    """The number that `value` is."""
     if isinstance(value, bool) or not is_number(value):
-        raise TypeError(must(op, argument, "be a number", value))
+        number = as_number(value)
+        if number is value:
+            raise TypeError(must(op, argument, "be a number", value))
+        value = number
     if not is_finite(value):
         raise ValueError(must(op, argument, "be finite", value))
+    return value
 
 
 def check_tensor(op: str, argument: str, value: object) -> None:

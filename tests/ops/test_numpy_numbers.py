@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "one bound": lambda x, s: pg.clamp(x, -1.0, s, rule="leaky", edge="half"),
     "lower_bound": lambda x, s: pg.lower_bound(x, s, rule="sign"),
     "elastic": lambda x, s: pg.clamp(x, -s, s, rule="elastic"),
+    "hardtanh": lambda x, s: pg.hardtanh(x, -s, s, rule="leaky"),
     "in place": lambda x, s: pg.clamp_(x * 1, -s, s),
     "scale_grad": lambda x, s: pg.scale_grad(x, s),
     "reverse_grad": lambda x, s: pg.reverse_grad(x, s),

@@ -329,7 +329,7 @@ def hardtanh(
     Source: torch.nn.functional.hardtanh.
     """
     for name, bound in (("min_val", min_val), ("max_val", max_val)):
-        if not is_number(bound):
+        if not is_number(bound) and (isinstance(bound, Tensor) or _as_python(bound) is bound):
             raise TypeError(must("hardtanh", name, "be a number", bound, "Use clamp for tensor bounds"))
     return _bounded(HARDTANH, x, (min_val, max_val), ("min_val", "max_val"), rule, edge, maximize)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import as_number, check_finite_number, check_tensor, rounded, surely
+from ..checks import check_finite_number, check_tensor, rounded, surely
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
@@ -79,8 +79,7 @@ def clip_grad(x: Tensor, limit: float) -> Tensor:
         tensor([ 0.2500, -0.5000])
     Source: gradient clipping inside the graph (Graves, 2013).
     """
-    limit = as_number(limit)
-    check_finite_number("clip_grad", "limit", limit)
+    limit = check_finite_number("clip_grad", "limit", limit)
     if surely(limit <= 0):
         raise ValueError(must("clip_grad", "limit", "be above 0", limit))
     return _transformed(CLIP_GRAD, x, "limit", limit)
@@ -88,8 +87,7 @@ def clip_grad(x: Tensor, limit: float) -> Tensor:
 
 def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
     check_tensor(op.name, "x", x)
-    value = as_number(value)
-    check_finite_number(op.name, argument, value)
+    value = check_finite_number(op.name, argument, value)
     return engine.run(chosen(op, op.default_rule), x, value)
 
 

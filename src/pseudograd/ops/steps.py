@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import as_number, check_finite_number, check_tensor, rounded
+from ..checks import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
 from .formulas import adapted, blocked, passed, widened
@@ -244,8 +244,7 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
     check_tensor(op.name, "x", x)
-    at_zero = as_number(at_zero)
-    check_finite_number(op.name, "at_zero", at_zero)
+    at_zero = check_finite_number(op.name, "at_zero", at_zero)
     return engine.run(chosen(op, rule), x, at_zero)
 
 
