@@ -154,6 +154,8 @@ COMPILED: dict[str, tuple[Function, Function]] = {
 )
 @pytest.mark.parametrize("pair", COMPILED)
 def test_compiled(pair: str, way: str) -> None:
+    if pair == "pin" and ("jacfwd" in way or way == "hessian"):
+        pytest.skip("torch 2.13 compiles no jacfwd under any TorchFunctionMode: Tensor.unflatten")
     ours, expected = COMPILED[pair]
     torch._dynamo.reset()
     with pg.pin_edge("half") if pair == "pin" else contextlib.nullcontext():
