@@ -150,6 +150,42 @@ def fsdp(rank: int) -> None:
             assert _compare(whole, rule, clamps_weight) < 1e-6, rule
 
 
+def projected_shards(rank: int) -> None:
+    """Bounds on a sharded parameter: numbers, whole tensors that broadcast, and sharded ones; two steps, one bound moved between."""
+    mesh = init_device_mesh("cpu", (2,))
+    weight = _problem()[0]
+    row, column = torch.linspace(-0.5, 0.0, 6), torch.linspace(0.2, 1.0, 4).unsqueeze(1)
+    for low, high in (
+        (-0.5, 1.0),
+        (torch.tensor(-0.5), None),
+        (row, column),
+        (-0.5, column),
+        (row, 1.0),
+        (weight - 1, None),
+    ):
+        for placement in (None, Shard(0), Replicate()):
+            if placement is not None and getattr(low, "shape", ()) != weight.shape:
+                continue
+            expected = nn.Parameter(weight.clone())
+            net = nn.Linear(6, 4, bias=False)
+            net.weight = nn.Parameter(weight.clone())
+            fully_shard(net, mesh=mesh)
+            sharded_low = low if placement is None else distribute_tensor(low, mesh, [placement])
+            moved: Any = low if isinstance(low, Tensor) else torch.zeros(())
+            for parameter, bound in ((expected, low), (net.weight, sharded_low)):
+                optimizer = torch.optim.SGD([parameter], 1.0)
+                with pg.optim.project(optimizer, {parameter: (bound, high)}):
+                    for step in (0.5, -0.75):
+                        parameter.grad = torch.full_like(parameter, step)
+                        optimizer.step()
+                        if placement is None:
+                            moved.sub_(0.25)
+                if placement is None:
+                    moved.add_(0.5)
+            assert torch.equal(net.weight.full_tensor(), expected.detach()), (low, high, placement)
+            assert isinstance(net.weight, DTensor)
+
+
 def other_rules_on_shared_parameters(rank: int) -> None:
     """The documented example: a directional rule sees each rank's gradient, not their mean. It differs, and warns."""
     parameter = nn.Parameter(torch.tensor([2.0]))

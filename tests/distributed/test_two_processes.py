@@ -31,6 +31,7 @@ def _before_2_10(job: Callable[[int], None], issue: str) -> Any:
         jobs.no_gather,
         jobs.ddp,
         _before_2_10(jobs.fsdp, "pytorch#162338: over gloo, FSDP2 sums gradients that it should average"),
+        _before_2_10(jobs.projected_shards, "pytorch#158619: DTensor has no clamp with tensor bounds"),
         jobs.other_rules_on_shared_parameters,
     ],
     ids=lambda job: job.__name__,
