@@ -299,6 +299,31 @@ def test_tensor_bounds_broadcast_and_are_read_at_every_step() -> None:
     assert high.grad is None
 
 
+@pytest.mark.parametrize("kind", [torch.clone, torch.nn.Parameter])
+@pytest.mark.parametrize("change", ["in place", "data", "set_", "the parameter's data", "a step"])
+def test_a_bound_may_be_changed_in_any_way(change: str, kind: Callable[[Tensor], Tensor]) -> None:
+    p = torch.nn.Parameter(torch.tensor([3.0, -3.0]))
+    low = kind(torch.tensor([-1.0, -1.0])).requires_grad_(change == "a step")
+    optimizer = torch.optim.SGD([p, low] if low.is_leaf else [p], lr=1.0)
+    project(optimizer, {p: (low, 2.0)})
+    assert p.tolist() == [2.0, -1.0]
+    with torch.no_grad():
+        if change == "in place":
+            low.fill_(-0.5)
+        elif change == "data":
+            low.data = torch.tensor([-0.5, -0.5])
+        elif change == "set_":
+            low.set_(torch.tensor([-0.5, -0.5]))
+        elif change == "the parameter's data":
+            low.data, p.data = torch.tensor([-0.5, -0.5]), p.detach().clone()
+        else:
+            low.grad = torch.tensor([-0.5, -0.5])
+    p.grad = torch.tensor([9.0, 9.0])
+    optimizer.step()
+    assert p.tolist() == [-0.5, -0.5]
+    assert not p.grad_fn
+
+
 def test_integer_bounds_and_numpy_numbers() -> None:
     p = parameter(-9.0, 9.0)
     project(torch.optim.SGD([p]), {p: (torch.tensor(-1), np.float32(0.5))})

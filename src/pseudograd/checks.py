@@ -54,7 +54,8 @@ def rounded(value: Any, like: Tensor) -> Any:
     if torch.compiler.is_compiling():
         if like.dtype is torch.float32:
             return value
-        return torch.full((), value, dtype=like.dtype, device=like.device)
+        # Through integers and back, or Inductor keeps the number that it was before it had this dtype.
+        return torch.full((), value, dtype=like.dtype, device=like.device).view(torch.int16).view(like.dtype)
     return rounded_to(value, like.dtype)
 
 

@@ -33,6 +33,7 @@ def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHan
         optimizer: any torch.optim.Optimizer; foreach, fused and closures included.
         bounds: {parameter: (min, max)} for parameters in its groups; numbers, tensors that broadcast to the parameter, or None on one
             side. Tensors are read at every step, so that a bound may move. Where a tensor min exceeds max, p = max. NaN stays NaN.
+            Of a sharded parameter (FSDP2) the bound has the whole shape: the same tensor on every rank, or a DTensor.
     Returns: a handle: `handle.remove()` ends the projection, and so does leaving `with project(...)`. Copies of the optimiser
         (deepcopy, pickle) do not project, as with every hook of torch: call `project` on the copy.
     Raises: TypeError if optimizer is no torch optimiser, a key no real parameter of it, or a bound no number or tensor; ValueError if
@@ -71,7 +72,18 @@ def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None], name: str
     for p, pair in kept:
         bound = pair[side]
         if isinstance(bound, Tensor):
-            p.clamp_(**{name: bound.to(p.device)})
+            p.clamp_(**{name: _beside(p, bound)})
+
+
+def _beside(p: Tensor, bound: Tensor) -> Tensor:
+    """The bound on the device of p; where p is sharded (a DTensor), one that every rank holds whole."""
+    bound = bound.to(p.device)
+    if hasattr(p, "device_mesh") and not hasattr(bound, "device_mesh"):
+        from torch.distributed.tensor import DTensor, Replicate  # here, where it was imported already
+
+        whole = [Replicate()] * p.device_mesh.ndim
+        return DTensor.from_local(bound, p.device_mesh, whole, run_check=False)
+    return bound
 
 
 def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Kept:
@@ -104,7 +116,7 @@ def _checked_bound(p: Tensor, name: str, bound: Any) -> Bound:
     if isinstance(bound, Tensor):
         check_tensor("project", name, bound)
         check_broadcast("project", name, bound, p.shape, "the parameter", grows=False)
-        return bound.detach()
+        return bound  # itself, not detached: a new `.data` of it must be seen
     if bound is None:
         return None
     if not isinstance(bound, Real):

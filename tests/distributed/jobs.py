@@ -150,6 +150,44 @@ def fsdp(rank: int) -> None:
             assert _compare(whole, rule, clamps_weight) < 1e-6, rule
 
 
+def projected_shards(rank: int) -> None:
+    """Bounds on a sharded parameter: numbers, whole tensors that broadcast, and sharded ones; two steps, one bound moved between."""
+    mesh = init_device_mesh("cpu", (2,))
+    weight = _problem()[0]
+    row, column = torch.linspace(-0.5, 0.0, 6), torch.linspace(0.2, 1.0, 4).unsqueeze(1)
+    whole: list[tuple[Any, Any]] = [
+        (-0.5, 1.0),
+        (torch.tensor(-0.5), None),
+        (row, column),
+        (-0.5, column),
+        (weight - 1, 0.5),
+    ]
+    for low, high in whole:
+        expected = nn.Parameter(weight.clone())
+        _projected_steps(expected, low, high)
+        for placement in (None, Shard(0), Replicate()):
+            if placement is not None and getattr(low, "shape", ()) != weight.shape:
+                continue
+            net = nn.Linear(6, 4, bias=False)
+            net.weight = nn.Parameter(weight.clone())
+            fully_shard(net, mesh=mesh)
+            _projected_steps(net.weight, low if placement is None else distribute_tensor(low, mesh, [placement]), high)
+            assert isinstance(net.weight, DTensor)
+            assert torch.equal(net.weight.full_tensor(), expected.detach()), (low, high, placement)
+
+
+def _projected_steps(parameter: nn.Parameter, low: Any, high: Any) -> None:
+    """Two steps; a tensor bound moves between them."""
+    low = low.clone() if isinstance(low, Tensor) else low
+    optimizer = torch.optim.SGD([parameter], 1.0)
+    pg.optim.project(optimizer, {parameter: (low, high)})
+    for step in (0.5, 0.75):
+        parameter.grad = torch.full_like(parameter, step)
+        optimizer.step()
+        if isinstance(low, Tensor):
+            low.sub_(0.25)
+
+
 def other_rules_on_shared_parameters(rank: int) -> None:
     """The documented example: a directional rule sees each rank's gradient, not their mean. It differs, and warns."""
     parameter = nn.Parameter(torch.tensor([2.0]))

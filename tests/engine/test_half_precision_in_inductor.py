@@ -1,0 +1,104 @@
+"""Bounds that half precision cannot hold, under Inductor, which computes it in float32: "at the bound" is the rounded bound there too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.rewrite import override
+
+LOW, HIGH = -0.3, 0.7
+Function = Callable[[Tensor], Tensor]
+
+
+def _clamp(**how: Any) -> Function:
+    return lambda x: pg.clamp(x, LOW, HIGH, **how)
+
+
+EXACT: dict[str, Function] = {
+    **{f"zero/{edge}": _clamp(rule="zero", edge=edge) for edge in ("closed", "open", "half", "projected")},
+    **{f"inward/{edge}": _clamp(rule="inward", edge=edge) for edge in ("closed", "open")},
+    "sign/half": _clamp(rule="sign", edge="half"),
+    "leaky/open": _clamp(rule=pg.rules.leaky(0.7), edge="open"),
+    "fused on both sides": lambda x: pg.clamp(x * 1, LOW, HIGH, rule="zero", edge="open") * 2,
+    "lower_bound": lambda x: pg.lower_bound(x, LOW, rule="zero", edge="open"),
+    "upper_bound": lambda x: pg.upper_bound(x, HIGH, rule="zero"),
+    "hardtanh": lambda x: pg.hardtanh(x, LOW, HIGH),
+    "clip_grad": lambda x: pg.clip_grad(x, HIGH),
+    "window": lambda x: pg.sign(x, rule=pg.rules.window(HIGH, 0.7)),
+    "fake_quantize": lambda x: pg.fake_quantize(x, HIGH / 3, 0, -2, 3),
+    "a tensor and a number": lambda x: pg.clamp(x, torch.full_like(x, LOW), HIGH, rule="zero"),
+}
+# Several roundings one after the other, which Inductor leaves out: two units in the last place.
+NEAR: dict[str, Function] = {
+    "elastic": _clamp(rule="elastic", edge="open"),
+    "inverting": _clamp(rule="inverting"),
+}
+
+
+def _points(dtype: torch.dtype) -> Tensor:
+    """Both rounded bounds, the numbers beside them, and others."""
+    bounds = torch.tensor([LOW, HIGH, -HIGH], dtype=torch.float64).to(dtype)
+    beside = [torch.nextafter(bounds, torch.full_like(bounds, side * torch.inf)) for side in (-1, 1)]
+    return torch.cat([bounds, *beside, torch.tensor([-2.0, 0.0, 0.05, 2.0], dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
+def test_gradients_at_rounded_bounds_are_those_of_the_eager_call(dtype: torch.dtype) -> None:
+    functions = {**EXACT, **NEAR}
+
+    def all_of_them(x: Tensor) -> Tensor:
+        return torch.stack([f(row) for f, row in zip(functions.values(), x)])  # noqa: B905  Dynamo on torch 2.8
+
+    compiled = torch.compile(all_of_them, backend="inductor", fullgraph=True)
+    points = _points(dtype)
+    x = points.repeat(len(functions), 1)
+    for size in (0.3, -0.3, 0.9, -0.9):
+        found = []
+        for f in (all_of_them, compiled):
+            leaf = x.clone().requires_grad_()
+            y = f(leaf)
+            found.append((y.detach(), *torch.autograd.grad(y, leaf, torch.full_like(y, size))))
+        for row, name in enumerate(functions):
+            for eager, ours in zip(found[0], found[1], strict=True):
+                tolerance = 2 * torch.finfo(dtype).eps if name in NEAR else 0.0
+                message = f"{name}, {size}: {points.tolist()}"
+                torch.testing.assert_close(
+                    ours[row], eager[row], rtol=tolerance, atol=0.0, msg=lambda t, m=message: f"{m} {t}"
+                )
+
+
+@pytest.mark.slow
+def test_rewritten_calls_too() -> None:
+    points = _points(torch.bfloat16)
+    x = points.repeat(4, 1)
+
+    def torchs_own(x: Tensor) -> Tensor:
+        functional = torch.nn.functional
+        return torch.stack(
+            [
+                torch.clamp(x[0], LOW, HIGH),
+                torch.clamp_min(x[1], LOW),
+                functional.hardtanh(x[2], LOW, HIGH),
+                x[3].clip(max=HIGH),
+            ]
+        )
+
+    with override(clamp="zero", relu="zero"):
+        compiled = torch.compile(torchs_own, backend="inductor", fullgraph=True)
+        found = []
+        for f in (torchs_own, compiled):
+            leaf = x.clone().requires_grad_()
+            y = f(leaf)
+            found.append(torch.autograd.grad(y, leaf, torch.full_like(y, 0.3))[0])
+    assert torch.equal(*found)
+    rounded = torch.tensor([LOW, HIGH], dtype=torch.bfloat16)
+    at = (points == rounded[0]) | (points == rounded[1])
+    inside = (points > rounded[0]) & (points < rounded[1])
+    assert torch.equal(found[1][0] != 0, inside | at)
+    assert torch.equal(found[1][2] != 0, inside)
