@@ -1,15 +1,19 @@
 """Are the tests good? Change the package in hundreds of small ways; the tests must fail for each.
 
-    python tests/mutation/run.py [--jobs 2] [--files ops/bounds.py …] [--limit 60] [--list] [--explained]
+    python tests/mutation/run.py                                             all: hours
+    python tests/mutation/run.py --files optim.py ops/vector.py --sample 30  thirty of these, the same thirty for one --seed
+    python tests/mutation/run.py --sample 200 --minutes 60                   what can be tried in an hour
 
 Every mutant is a copy of the package in a temporary directory, tested in a forked child of this process, which has imported torch and
-pytest but not pseudograd. Exit status 1 if fewer than 95 % are killed. A survivor that no test can kill belongs into explained.py.
+pytest but not pseudograd. Each file has tests of its own, below; they run until one fails. Exit status 1 if fewer than 95 % are killed.
+A survivor that no test can kill belongs into explained.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import signal
 import sys
@@ -31,8 +35,8 @@ sys.path.insert(0, str(HERE))
 from explained import EXPLAINED  # noqa: E402
 from mutants import Mutant, mutants_of  # noqa: E402
 
-# The fast tests first: most mutants die in the first second.
-TESTS = [
+# The fast tests first: most mutants die in the first second. These are for what decides the gradient of a clamp.
+GRADIENTS = [
     [*(f"tests/engine/test_{part}.py" for part in ("lowering", "rounding", "kinds_of_tensors")), "tests/export"],
     [
         *("tests/ops", "tests/contract/test_bounds.py", "tests/contract/test_second_slopes.py"),
@@ -55,9 +59,34 @@ TESTS = [
         "(ascent or lower_bound- or relu6-) and (float16 or float32) and not bfloat16",
     ],
 ]
-ONLY_FOR_OPS = 1  # so many of the last: engine and kernels take no part in them that the others do not show
+# What other files have of their own; GRADIENTS is for files without. Prefixes, the first that fits.
+TESTS: dict[str, list[list[str]]] = {
+    "ops/quantize.py": [
+        ["tests/ops/test_fake_quantize.py", "tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
+        ["tests/contract/test_values.py", "-k", "fake_quantize- and not ascent and float32"],
+        ["tests/ops", "tests/contract/test_derivatives.py", "-k", "fake_quantize"],
+        ["tests/contract/test_transforms.py", "-k", "fake_quantize- and not ascent"],
+    ],
+    "ops/nearest.py": [["tests/ops/test_vector_quantize.py"]],
+    "ops/vector.py": [["tests/ops/test_vector_quantize.py"]],
+    "optim.py": [["tests/test_optim.py"]],
+    "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
+    "rewrite/": [
+        [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],
+        [f"tests/rewrite/test_{part}.py" for part in ("convert", "run", "transforms")],
+        ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"],
+        ["tests/rewrite/test_compile.py"],
+    ],
+    "ops/": GRADIENTS,
+    "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
+}
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 THRESHOLD = 0.95
+
+
+def prefix_of(mutant: Mutant) -> str:
+    """Which tests are for it: a key of TESTS."""
+    return next(prefix for prefix in TESTS if mutant.file.startswith(prefix))
 
 
 class Workplace:
@@ -74,14 +103,18 @@ class Workplace:
         shutil.copy(ROOT / "pyproject.toml", directory)
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
-        """Of the files that decide gradients: ops, engine, kernels, checks."""
+        """Of the files that decide gradients or where a parameter goes: ops, engine, kernels, checks, rewrite, nn, optim."""
         ops = [
             path for path in sorted((self.package / "ops").glob("*.py")) if path.name != "bound_samples.py"
         ]  # data of tests
-        files = [*ops, *sorted((self.package / "kernels").glob("*.py"))]
-        files += [self.package / "engine.py", self.package / "checks.py"]
+        files = [
+            *ops,
+            *sorted((self.package / "kernels").glob("*.py")),
+            *sorted((self.package / "rewrite").glob("*.py")),
+        ]
+        files += [self.package / name for name in ("engine.py", "checks.py", "nn.py", "optim.py")]
         names = {path: path.relative_to(self.package).as_posix() for path in files}
-        chosen = [path for path in files if not only or names[path] in only]
+        chosen = [path for path in files if not only or names[path].startswith(tuple(only))]
         found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]
         return [mutant for mutant in found if any(text in str(mutant) for text in texts)]
 
@@ -102,7 +135,7 @@ class Known:
                 print(report.nodeid, file=file)
 
 
-def passes(place: Workplace, source: Path, limit: float, groups: list[list[str]] = TESTS, note: bool = False) -> bool:
+def passes(place: Workplace, source: Path, limit: float, groups: list[list[str]], note: bool = False) -> bool:
     """Do all tests pass on the package under `source`? Runs them in a forked child; too slow counts as failing."""
     pid = os.fork()
     if pid == 0:
@@ -158,16 +191,18 @@ def is_killed(place: Workplace, mutant: Mutant, limit: float) -> bool:
         copy = Path(directory) / "pseudograd"
         shutil.copytree(place.package, copy)
         (copy / mutant.file).write_text(mutant.source)
-        groups = TESTS if mutant.file.startswith("ops/") else TESTS[:-ONLY_FOR_OPS]
-        return not passes(place, Path(directory), limit, groups)
+        return not passes(place, Path(directory), limit, TESTS[prefix_of(mutant)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one mutant")
-    parser.add_argument("--files", nargs="*", default=[], help="as in ops/bounds.py; default: all")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one mutant, beside what the tests take")
+    parser.add_argument("--files", nargs="*", default=[], help="as in ops/bounds.py, or rewrite/; default: all")
     parser.add_argument("--only", nargs="*", default=[""], help="only mutants whose text holds one of these")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample; default: 0")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument(
         "--explained", action="store_true", help="also run those in explained.py, else survivors untried"
@@ -176,26 +211,35 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         place = Workplace(Path(directory))
         mutants = place.mutants(arguments.files, arguments.only)
+        if arguments.sample is not None and arguments.sample < len(mutants):
+            mutants = random.Random(arguments.seed).sample(mutants, arguments.sample)
         if arguments.list:
             print(*mutants, sep="\n")
             return 0
-        if not passes(place, place.source, 10 * arguments.limit, note=True):
+        groups = [group for prefix in dict.fromkeys(map(prefix_of, mutants)) for group in TESTS[prefix]]
+        start = time.monotonic()
+        if not passes(place, place.source, 10 * arguments.limit, groups, note=True):
             failing = place.failing.read_text().splitlines() if place.failing.exists() else ["none was reached"]
             print(f"{len(failing)} tests fail on the package as it is and are left out, first {failing[0]}")
+        limit = arguments.limit + arguments.jobs * (time.monotonic() - start)
+        end = time.monotonic() + 60 * arguments.minutes
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            judged = pool.map(lambda mutant: _judged(place, mutant, arguments.limit, arguments.explained), mutants)
-            killed = list(judged)
-    return report(mutants, killed)
+            judged = pool.map(lambda mutant: _judged(place, mutant, limit, end, arguments.explained), mutants)
+            verdicts = dict(zip(mutants, judged, strict=True))
+    return report({mutant: killed for mutant, killed in verdicts.items() if killed is not None}, len(mutants))
 
 
-def _judged(place: Workplace, mutant: Mutant, limit: float, tries_explained: bool) -> bool:
+def _judged(place: Workplace, mutant: Mutant, limit: float, end: float, tries_explained: bool) -> bool | None:
+    """Is it killed? None if the time is over."""
+    if time.monotonic() > end:
+        return None
     killed = (tries_explained or mutant.key not in EXPLAINED) and is_killed(place, mutant, limit)
     print("." if killed else f"\nsurvived: {mutant}\n", end="", flush=True)
     return killed
 
 
-def report(mutants: list[Mutant], killed: list[bool]) -> int:
-    survivors = [mutant for mutant, dead in zip(mutants, killed, strict=True) if not dead]
+def report(killed: dict[Mutant, bool], asked: int) -> int:
+    survivors = [mutant for mutant, dead in killed.items() if not dead]
     explained = [mutant for mutant in survivors if mutant.key in EXPLAINED]
     print(f"\n\n{len(explained)} survivors are explained:")
     for mutant in explained:
@@ -204,10 +248,11 @@ def report(mutants: list[Mutant], killed: list[bool]) -> int:
     print(f"{len(unexplained)} survivors are not:")
     for mutant in unexplained:
         print(f"  {mutant}")
-    rate = sum(killed) / max(1, len(killed))
-    print(
-        f"{sum(killed)} of {len(killed)} mutants killed: {rate:.1%} (at least {THRESHOLD:.0%} must be, the explained not counted as killed)"
-    )
+    if len(killed) < asked:
+        print(f"{asked - len(killed)} of {asked} were not tried: the time was over")
+    rate = sum(killed.values()) / max(1, len(killed))
+    print(f"{sum(killed.values())} of {len(killed)} mutants killed: {rate:.1%}")
+    print(f"at least {THRESHOLD:.0%} must be, the explained not counted as killed")
     return 0 if rate >= THRESHOLD else 1
 
 
