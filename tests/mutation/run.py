@@ -216,7 +216,8 @@ def main() -> int:
         if arguments.list:
             print(*mutants, sep="\n")
             return 0
-        groups = [group for prefix in dict.fromkeys(map(prefix_of, mutants)) for group in TESTS[prefix]]
+        all_groups = [tuple(group) for mutant in mutants for group in TESTS[prefix_of(mutant)]]
+        groups = [list(group) for group in dict.fromkeys(all_groups)]
         start = time.monotonic()
         if not passes(place, place.source, 10 * arguments.limit, groups, note=True):
             failing = place.failing.read_text().splitlines() if place.failing.exists() else ["none was reached"]
