@@ -171,10 +171,12 @@ def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...
     if not (call.rule.compares and call.keeps(wants)):
         return call.pull(grad, tuple(inputs), None, wants)
     y = call.op.forward(*inputs)
-    operands = tuple(
+    operands: tuple[Any, ...] = tuple(
         value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
         for value in inputs
     )
+    if _is_compiling() and y.dtype.itemsize == 2 and call.op.inputs == ("x", "min", "max"):
+        y = torch.clamp(*operands)  # to the rounded bounds: Inductor fuses what it rounds into what it does not
     return call.pull(grad, operands, y, wants)
 
 

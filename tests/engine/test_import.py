@@ -25,7 +25,8 @@ LEVELS = [
     {"ops", "rules", "rule_text"},
     {"engine"},
     {"kernels", "layouts"},
-    {"rule", "checks", "torch_facts"},
+    {"rule", "torch_facts"},
+    {"checks"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("kernels", "checks"), ("rules", "rule")}

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from ..checks import rounded
 from ..reference import bounds as reference
@@ -16,7 +15,6 @@ from ..rule import Gradients, Rule
 from .formulas import widened
 
 Bound = float | Tensor | None
-_HALF = (torch.float16, torch.bfloat16)
 EDGES = ("closed", "open", "half", "projected")
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
@@ -124,8 +122,6 @@ def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[
         edge = edge if has_edge else "closed"
         if y is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
             return grad, None, None
-        if is_compiling() and isinstance(y, Tensor) and y.dtype in _HALF:
-            y = torch.clamp(x, min, max)  # of rounded bounds: Inductor fuses what it rounds into what it does not
         below, above = x < y, x > y
         at = x == y
         at_min = at & (x == min) if min is not None else torch.zeros_like(at)
