@@ -137,7 +137,7 @@ def _cube(x: Tensor) -> Tensor:
     return x * x * x
 
 
-# On torch 2.15 too, no number may stand beside a tensor here: compiled jacfwd(jacfwd) of x / 2 fails with none of our ops.
+# On torch 2.13 no number may stand beside a tensor here: compiled jacfwd(jacfwd) of x / 2 fails with none of our ops.
 COMPILED: dict[str, tuple[Function, Function]] = {
     "leaky": (
         lambda x: pg.clamp(_cube(x), -1, 1, rule="leaky"),
@@ -154,8 +154,9 @@ COMPILED: dict[str, tuple[Function, Function]] = {
 )
 @pytest.mark.parametrize("pair", COMPILED)
 def test_compiled(pair: str, way: str) -> None:
-    if pair == "pin" and ("jacfwd" in way or way == "hessian"):
-        pytest.skip("torch 2.13 compiles no jacfwd under any TorchFunctionMode: Tensor.unflatten")
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if pair == "pin" and ("jacfwd" in way or way == "hessian") and version < (2, 15):
+        pytest.skip("torch before 2.15 compiles no jacfwd under any TorchFunctionMode: Tensor.unflatten")
     ours, expected = COMPILED[pair]
     torch._dynamo.reset()
     with pg.pin_edge("half") if pair == "pin" else contextlib.nullcontext():
