@@ -65,7 +65,8 @@ def function_of(call: Callable[..., Tensor]) -> Function:
     """The parameter that holds this function; one for each function."""
     found = _known.get(_identity(call))
     if found is None:
-        key = f"function:{call.__module__}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        module = getattr(call, "__module__", None) or type(call).__module__  # torch's own methods have none
+        key = f"function:{module}.{getattr(call, '__qualname__', type(call).__qualname__)}"
         if key in _functions:  # another one of that name: a second lambda
             key = f"{key}#{next(_numbers)}"
         found = _known[_identity(call)] = _functions[key] = Function(call, key)

@@ -170,3 +170,10 @@ def test_grad_is_blocked_where_the_slope_is_0_even_if_it_is_infinite() -> None:
     pg.heaviside(x, rule=rule).backward(torch.tensor([torch.inf, -torch.inf, torch.inf]))
     assert x.grad is not None
     assert x.grad.tolist() == [0, 0, torch.inf]
+
+
+@pytest.mark.parametrize("slope", [torch.Tensor.exp, torch.exp, torch.nn.Tanh()], ids=["method", "function", "module"])
+def test_torchs_own_functions_methods_and_modules_are_slopes(slope: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor([-1.0, 0.5], requires_grad=True)
+    pg.sign(x, rule=pg.rules.custom(slope)).sum().backward()
+    assert torch.equal(x.grad, slope(x.detach()))
