@@ -128,10 +128,7 @@ def _remember(ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[A
 
 def _recall(ctx: Any) -> list[Any]:
     *_, others = ctx.state
-    saved = ctx.saved_tensors
-    if not saved:
-        return others
-    return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
+    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
 def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:

@@ -335,6 +335,20 @@ def test_minimum_in_compiled_forward_mode_is_torchs_and_reported() -> None:
     assert site.why == "compiled forward mode does not tell which of the two is the constant"
 
 
+@pytest.mark.parametrize("f", [torch.fmin, torch.fmax])
+def test_a_pinned_fmin_has_compiled_forward_mode(f: Callable[..., Tensor]) -> None:
+    """It knows what both get, and asks for no constant."""
+
+    def tangent(x: Tensor) -> Tensor:
+        return torch.func.jvp(lambda x: f(x, torch.zeros(5)), (x,), (torch.tensor(W),))[1]
+
+    with pin_edge("half") as context:
+        wanted = tangent(torch.tensor(X))
+        assert compiled(tangent)(torch.tensor(X)).tolist() == wanted.tolist()
+    assert wanted[2] == 1.5
+    assert context.report().missed == ()
+
+
 def test_a_slope_of_the_users_own() -> None:
     rule = rules.custom(_bell)
 

@@ -113,7 +113,7 @@ def is_constant(value: Any) -> bool:
     return torch.autograd.forward_ad._current_level < 0 or torch.autograd.forward_ad.unpack_dual(value).tangent is None
 
 
-def _only_backward_tells() -> bool:
+def only_backward_tells() -> bool:
     """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
     if not torch._C._are_functorch_transforms_active():
         return False
@@ -131,12 +131,12 @@ def _maximum(x: Any, other: Any) -> tuple[str, tuple[Any, ...]] | None:
 def _extreme(name: str, x: Any, other: Any, bounds: tuple[Any, Any]) -> tuple[str, tuple[Any, ...]] | None:
     if not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
-    if _only_backward_tells():
+    if only_backward_tells():
         return f"{name}, of two", (x, other)
     if not is_constant(x) and is_constant(other):
         return name, (x, *bounds)
     if is_constant(x) and not is_constant(other):
-        return f"{name}, constant first", (x, other)
+        return f"{name}, of two", (x, other)
     return None
 
 

@@ -12,7 +12,7 @@ from .. import engine
 from ..rule import OPS, STAND_INS, Call, Function, RuleChoice, chosen
 from . import sites, stand_ins  # noqa: F401  (stand_ins registers its rows)
 from .entered import Entered
-from .forms import FORMS
+from .forms import FORMS, only_backward_tells
 from .report import Log, shown_rule
 
 _is_compiling = torch.compiler.is_compiling
@@ -149,7 +149,7 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
             return f"rule {call.rule.name} needs both bounds"
     if call.rule.requires and len(inputs) < 3:
         return f"rule {call.rule.name} needs both bounds"
-    if call.op.inputs == ("x", "other") and _is_compiling() and forward_ad._current_level >= 0:
+    if call.op.name.endswith(", of two") and only_backward_tells() and forward_ad._current_level >= 0:
         return "compiled forward mode does not tell which of the two is the constant"
     if not call.is_linear and forward_ad._current_level >= 0:
         return f"rule {call.rule.name} reads the incoming gradient, and forward mode has none"

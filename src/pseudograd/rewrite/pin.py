@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import unknown_name
 from ..torch_facts import ERAS, installed_era
-from . import edges, stand_ins  # noqa: F401  (stand_ins registers its rows)
+from . import edges
 from .context import Rewriting
 from .mode import Choice
 

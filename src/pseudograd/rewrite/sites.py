@@ -51,15 +51,13 @@ class Chooser:
 def _bounds(stand_in: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
     if len(inputs) != 2 or not stand_in.startswith(("torch.minimum", "torch.maximum")):
         return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
-    bound = _bound_of_two(*inputs, is_known=stand_in.endswith("constant first"))
+    bound = _bound_of_two(*inputs)
     return (None, bound) if stand_in.startswith("torch.minimum") else (bound, None)
 
 
-def _bound_of_two(x: Any, other: Any, is_known: bool) -> Any:
+def _bound_of_two(x: Any, other: Any) -> Any:
     """What a transform has wrapped is not the bound; compiled code does not tell."""
-    if is_known:
-        return x
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and forms.only_backward_tells():
         return None
     return x if forms.is_constant(x) else other
 

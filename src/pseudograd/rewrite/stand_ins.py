@@ -29,19 +29,11 @@ def _hardsigmoid_pull(pull: Callable[..., Gradients]) -> Callable[..., Gradients
     return pulled
 
 
-def _constant_first(pull: Callable[..., Gradients], is_min: bool) -> Callable[..., Gradients]:
-    """minimum(bound, x): torch saves the second argument first, so the inputs keep their places."""
-
-    def pulled(grad: Tensor, bound: Tensor, x: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
-        bounds = (bound, None) if is_min else (None, bound)
-        grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(wants[1], False, False), **how)
-        return None, grad_x
-
-    return pulled
-
-
 def _of_two(pull: Callable[..., Gradients], is_min: bool) -> Callable[..., Gradients]:
-    """minimum(x, other), where only backward tells which of them is the constant. If neither is, torch's own gradient."""
+    """minimum(x, other), where the constant comes first, or only backward tells which it is. If neither is, torch's own gradient.
+
+    torch saves the second argument first, so the inputs keep their places.
+    """
 
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
         if wants[0] and wants[1]:
@@ -157,12 +149,6 @@ _TABLE: dict[str, _StandIn] = {
     "torch.clamp_max": _StandIn(lambda x, min, max: torch.clamp_max(x, max), "clamp", _BOUNDED, family="clamp"),
     "torch.minimum": _StandIn(lambda x, min, max: torch.minimum(x, max), "clamp", _BOUNDED, family="clamp"),
     "torch.maximum": _StandIn(lambda x, min, max: torch.maximum(x, min), "clamp", _BOUNDED, family="clamp"),
-    "torch.minimum, constant first": _StandIn(
-        torch.minimum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=False)
-    ),
-    "torch.maximum, constant first": _StandIn(
-        torch.maximum, "clamp", ("bound", "x"), lambda pull: _constant_first(pull, is_min=True)
-    ),
     "torch.minimum, of two": _StandIn(torch.minimum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=True)),
     "torch.maximum, of two": _StandIn(torch.maximum, "clamp", ("x", "other"), lambda pull: _of_two(pull, is_min=False)),
     "torch.relu": _StandIn(lambda x, min, max: torch.relu(x), "relu6", _BOUNDED, family="clamp", copies=True),
