@@ -83,15 +83,15 @@ def _uninstall() -> None:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _watch_checkpoints() -> None:
     """Once, and for good: a checkpoint made inside a context may run its backward when all of them have ended."""
     frame = getattr(checkpoint, "_CheckpointFrame", None)
-    if frame is not None and not isinstance(vars(frame).get("recompute_fn"), _UnderItsContexts):
+    if frame is not None:
         frame.recompute_fn = _UnderItsContexts()
     function: Any = checkpoint.CheckpointFunction
-    if not isinstance(vars(function)["forward"], _Noting):
-        function.forward = _Noting(function.forward)
-        function.backward = staticmethod(_as_noted(function.backward))
+    function.forward = staticmethod(_noting(function.forward))
+    function.backward = staticmethod(_as_noted(function.backward))
 
 
 class _UnderItsContexts:
@@ -104,30 +104,30 @@ class _UnderItsContexts:
     def __get__(self, frame: Any, owner: Any = None) -> Any:
         if frame is None:
             return self
-        return functools.partial(_recompute, vars(frame).get("pseudograd_modes", ()), vars(frame)["recompute_fn"])
+        return functools.partial(_under, vars(frame).get("pseudograd_modes", ()), vars(frame)["recompute_fn"])
 
 
-def _recompute(modes: tuple[Any, ...], recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with entered.exactly(modes):
-        return recompute(*args, **kwargs)
-
-
-class _Noting(staticmethod):  # type: ignore[type-arg]
+def _noting(forward: Callable[..., Any]) -> Callable[..., Any]:
     """The forward of a checkpoint with reentry, which notes the contexts that it runs in."""
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        @functools.wraps(forward)
-        def noting(ctx: Any, *args: Any) -> Any:
-            ctx.pseudograd_modes = entered.modes()
-            return forward(ctx, *args)
+    @functools.wraps(forward)
+    def noting(ctx: Any, *args: Any) -> Any:
+        ctx.pseudograd_modes = entered.modes()
+        return forward(ctx, *args)
 
-        super().__init__(noting)
+    return noting
 
 
 def _as_noted(backward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(backward)
-    def under(ctx: Any, *grads: Any) -> Any:
-        with entered.exactly(getattr(ctx, "pseudograd_modes", ())):
-            return backward(ctx, *grads)
+    """Its backward, under those contexts."""
 
-    return under
+    @functools.wraps(backward)
+    def as_noted(ctx: Any, *grads: Any) -> Any:
+        return _under(getattr(ctx, "pseudograd_modes", ()), backward, ctx, *grads)
+
+    return as_noted
+
+
+def _under(modes: tuple[Any, ...], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with entered.exactly(modes):
+        return function(*args, **kwargs)
