@@ -23,7 +23,7 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 import pseudograd as pg
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
-from pseudograd.torch_facts import CLOSED_ERA, era_of
+from pseudograd.torch_eras import CLOSED_ERA, era_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -77,15 +77,15 @@ def _filled(text: str) -> str:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _ops_by_family() -> str:
-    """One line for the ops of a family that have the same choice of rules, each a link to its page; then all that have one rule only."""
-    families: dict[tuple[str, ...], list[Op]] = {}
+def _ops_by_rules() -> str:
+    """One line for the ops that have the same choice of rules, each a link to its page; then all that have one rule only."""
+    by_rules: dict[tuple[str, ...], list[Op]] = {}
     for op in [CLAMP, *OPS.values()]:
-        members = families.setdefault((op.family, *op.rules), [])
+        members = by_rules.setdefault((op.rule_set, *op.rules), [])
         if op not in members:
             members.append(op)
     rows = ["| ops | rules |", "|---|---|"]
-    for (_, *rules), ops in families.items():
+    for (_, *rules), ops in by_rules.items():
         names = "those of `clamp`" if ops[0] is not CLAMP and rules == list(CLAMP.rules) else _quoted(rules)
         if len(rules) > 1:
             rows.append(f"| {_linked(ops)} | {names} |")
@@ -104,11 +104,10 @@ def _quoted(names: list[str]) -> str:
 def _rule_table() -> str:
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
     for rule in CLAMP.rules.values():
-        how = rule.keywords("closed")
         name = f"{rule.name}({', '.join(f'{key}={value}' for key, value in rule.parameters.items())})"
         name = f"`{name if rule.parameters else rule.name}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
-        kept = rule.keeps((True, False, False), **how)
-        linear = "yes" if rule.is_linear(**how) else "no"
+        kept = rule.kept((True, False, False))
+        linear = "yes" if rule.is_linear_at(CLAMP.default_edge) else "no"
         formula = rule.formula.replace("|", "\\|")
         rows.append(f"| {name} | {formula} | {kept[0] if kept else 'nothing'} | {linear} | {rule.also_called} |")
     return "\n".join(rows)
@@ -159,10 +158,9 @@ def _support_matrix() -> str:
 def _of_all_other_linear_ops(x: Tensor) -> Tensor:
     parts = []
     for op in OPS.values():
-        how = op.rules[op.default_rule].keywords(op.default_edge)
-        if op.family != "clamp" and op.rules[op.default_rule].is_linear(**how):
+        if op.rule_set != "clamp" and op.rules[op.default_rule].is_linear_at(op.default_edge):
             parts.append(op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others))))
-    assert len(parts) == len([op for op in OPS.values() if op.family != "clamp"]) - 1  # all but clip_grad
+    assert len(parts) == len([op for op in OPS.values() if op.rule_set != "clamp"]) - 1  # all but clip_grad
     return torch.stack(parts).sum(0)
 
 
@@ -224,7 +222,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "compare": _compare_table,
     "support": _support_matrix,
     "pinned": _pinned,
-    "ops": _ops_by_family,
+    "ops": _ops_by_rules,
 }
 
 

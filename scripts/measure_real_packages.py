@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pseudograd import pin_edge
-from pseudograd.torch_facts import ERAS
+from pseudograd.torch_eras import ERAS
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "real_packages.json"

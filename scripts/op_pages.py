@@ -11,7 +11,7 @@ import torch
 import vector_page
 
 import pseudograd as pg
-from pseudograd.rule import OPS, Op, Rule, RuleChoice
+from pseudograd.rule import OPS, Op, Rule, RuleObject
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "ops"
@@ -102,11 +102,11 @@ def _source(op: Op) -> str:
 
 def _how_to_read(op: Op) -> str:
     lines = ["`grad` is dL/dy."]
-    if op.family in ("clamp", "fake_quantize"):
+    if op.has_outside:
         lines.append(
             "The formula is what x gets outside the bounds; inside it gets grad, and at a bound the edge decides."
         )
-    if op.family == "step":
+    if op.rule_set == "step":
         lines.append("u = x / scale. `scale` is a width in the unit of x, `height` a factor.")
     if len(op.rules) > 1:
         lines.append(f"The default is `{op.default_rule}`.")
@@ -116,13 +116,12 @@ def _how_to_read(op: Op) -> str:
 def _rule_table(op: Op) -> str:
     rows = ["| rule | formula | saves | linear in grad | also called | source |", "|---|---|---|---|---|---|"]
     for rule in op.rules.values():
-        how = rule.keywords(op.default_edge)
-        kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
+        kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
         cells = (
             f"`{_called(rule)}`",
             rule.formula,
             "x" if "x" in kept else "nothing",
-            "yes" if rule.is_linear(**how) else "no: no forward mode",
+            "yes" if rule.is_linear_at(op.default_edge) else "no: no forward mode",
             rule.also_called or "–",
             rule.source,
         )
@@ -162,8 +161,8 @@ def _edges(op: Op) -> list[str]:
             "## Edges",
             "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
         ]
-    where = "where the code is `quant_min` or `quant_max`" if op.family == "fake_quantize" else "exactly at a bound"
-    ignoring = _listed([name for name in ("identity", "inverting") if name in op.rules])
+    where = "where the code is `quant_min` or `quant_max`" if op.name == "fake_quantize" else "exactly at a bound"
+    ignoring = _listed([rule.name for rule in op.rules.values() if rule.ignores_edge])
     rows = ["| edge | grad_x | as in |", "|---|---|---|"]
     for edge in op.edges:
         formula, same = _EDGE_TEXT[str(edge)]
@@ -214,7 +213,7 @@ def _draw_panel(op: Op, rule: Rule, panel: Any) -> None:
     if None in rule.parameters.values():
         shown, title = pg.rules.custom(slope_of_tanh), "custom(slope of tanh)"
     elif rule.parameters:
-        shown = RuleChoice(rule.name, tuple(rule.parameters.items()))
+        shown = RuleObject(rule.name, tuple(rule.parameters.items()))
     pg.plot(shown, op=op.name, ax=panel)
     panel.get_legend().remove()
     panel.set_title(title, fontsize=10)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rule import OPS, STAND_INS, _by_request, _by_spec
+from pseudograd.rule import OPS, forget_calls
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -59,11 +59,9 @@ def _same_start_for_every_test():
 @pytest.fixture
 def table_as_it_was() -> Iterator[None]:
     """For tests that register rules: takes them out of the table again."""
-    before = {name: dict(op.rules) for name, op in (OPS | STAND_INS).items()}
+    before = {name: dict(op.rules) for name, op in OPS.items()}
     yield
-    for name, op in (OPS | STAND_INS).items():
-        kept = before.get(name) or (OPS[op.stands_for].rules if op.stands_for else op.rules)
-        for added in set(op.rules) - set(kept):
-            del op.rules[added]
-    _by_request.clear()
-    _by_spec.clear()
+    for name, op in OPS.items():
+        for added in set(op.rules) - set(before.get(name, op.rules)):
+            del op.rules[added]  # type: ignore[attr-defined]
+    forget_calls()

@@ -18,7 +18,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import ops, rules
-from pseudograd.rule import OPS, RuleChoice
+from pseudograd.rule import OPS, RuleObject
 
 FUNCTIONS = {name: getattr(pg, name) for name in pg.__all__ if inspect.isfunction(getattr(pg, name))}
 FUNCTIONS["optim.project"] = pg.optim.project
@@ -62,7 +62,7 @@ def test_every_op_of_the_table_is_public_under_its_name() -> None:
         assert (
             ("maximize" in defaults)
             == op.takes_maximize
-            == any(len(op.rules) > 1 and not rule.is_linear(edge="closed") for rule in op.rules.values())
+            == any(len(op.rules) > 1 and not rule.is_linear for rule in op.rules.values())
         )
 
 
@@ -111,7 +111,7 @@ def test_every_rule_has_an_object() -> None:
 def test_a_rule_object_prints_as_it_is_written_and_compares_by_value() -> None:
     assert repr(rules.leaky(0.5)) == "leaky(slope=0.5)"
     assert repr(rules.inward()) == "inward()"
-    assert rules.elastic(width=2) == rules.elastic(2.0) == RuleChoice("elastic", (("width", 2.0),))
+    assert rules.elastic(width=2) == rules.elastic(2.0) == RuleObject("elastic", (("width", 2.0),))
     assert rules.leaky() == rules.leaky(OPS["clamp"].rules["leaky"].parameters["slope"])
     assert rules.elastic() == rules.elastic(OPS["clamp"].rules["elastic"].parameters["width"])
 

@@ -8,9 +8,8 @@ import torch
 
 from . import engine, kernels
 from .errors import unknown_name
-from .torch_facts import ERAS, FORMS, Slopes, era_of, installed_era, measure, outside_every_mode
-
-EDGES = ("closed", "open")  # of number bounds, in the order of ERAS
+from .torch_eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
+from .torch_forms import AtTheBound, at_the_bound
 
 
 def examine() -> dict[str, Any]:
@@ -18,53 +17,54 @@ def examine() -> dict[str, Any]:
     from . import __version__
 
     era = installed_era()
-    other = next(name for name in ERAS if name != era)
+    others = [name for name in ERAS if name != era]
     return {
         "pseudograd": __version__,
         "torch": torch.__version__,
         "era": era,
         "expected_era": era_of(torch.__version__),
-        "forms": [_row(name, other) for name in FORMS],
+        "forms": [_row(way, others) for way in at_the_bound()],
         "kernels": kernels.status(),
         "compile_over_functorch": engine.registration(),
     }
 
 
-def _row(name: str, other: str) -> dict[str, Any]:
-    form = FORMS[name]
-    found = outside_every_mode(lambda: measure(form))
+def _row(way: AtTheBound, others: list[str]) -> dict[str, Any]:
+    found = outside_every_mode(lambda: measure(way.f))
+    elsewhere = {name: way.slopes_in(name) for name in others}
     return {
-        "form": name,
+        "form": way.text,
         "installed": found._asdict(),
-        "other_era": form.slopes[other]._asdict(),
-        "changes": found != form.slopes[other],
-        "as_known": found == form.slopes[era_of(torch.__version__)],
+        "other_eras": {name: slopes._asdict() for name, slopes in elsewhere.items()},
+        "changes": any(slopes != found for slopes in elsewhere.values()),
+        "as_known": found == way.slopes_in(era_of(torch.__version__)),
     }
 
 
 def edge_text(expected: str) -> tuple[bool, str]:
     """Is the edge of number bounds the expected one, "closed" or "open"? And one line that says so."""
-    if expected not in EDGES:
-        raise unknown_name("doctor", "--expect", EDGES, expected)
-    found = EDGES[ERAS.index(installed_era())]
+    edges = [era.edge for era in ERAS.values()]
+    if expected not in edges:
+        raise unknown_name("doctor", "--expect", edges, expected)
+    found = ERAS[installed_era()].edge
     verdict = "as expected" if found == expected else f"expected {expected}"
     return found == expected, f"torch {torch.__version__}: the edge of number bounds is {found}, {verdict}"
 
 
 def text(findings: dict[str, Any]) -> str:
     """The findings as a person reads them."""
-    other = next(name for name in ERAS if name != findings["era"])
+    others = [name for name in ERAS if name != findings["era"]]
     width = max(len(row["form"]) for row in findings["forms"])
     lines = [
         f"torch {findings['torch']} behaves as {findings['era']}; pseudograd {findings['pseudograd']}",
         "",
-        f"{'dy/dx where x is exactly at the bound':{width}}  {'here':12}  {other}",
+        f"{'dy/dx where x is exactly at the bound':{width}}  {'here':12}  {'  '.join(f'{name:12}' for name in others)}".rstrip(),
     ]
     for row in findings["forms"]:
         note = "  changed" if row["changes"] else ""
         odd = "" if row["as_known"] else "  NOT what was measured for this version: please report it"
-        here, there = (_shown(row[key]) for key in ("installed", "other_era"))
-        lines.append(f"{row['form']:{width}}  {here:12}  {there}{note}{odd}")
+        cells = [_shown(row["installed"]), *(_shown(row["other_eras"][name]) for name in others)]
+        lines.append(f"{row['form']:{width}}  {'  '.join(f'{cell:12}' for cell in cells)}".rstrip() + note + odd)
     lines += ["", "second number: what a tensor bound gets", "", "kernels"]
     lines += [f"  {row['kernel']:10}  {row['state']:12}  {row['why']}" for row in findings["kernels"]]
     lines.append(f"  torch.compile over torch.func: {findings['compile_over_functorch']}")

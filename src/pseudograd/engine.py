@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -31,9 +30,10 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.autograd import Function, forward_ad
 
-from . import kernels, layouts
-from .checks import rounded
-from .rule import Call, Gradients, split
+from . import formula, kernels, layouts
+from .formula import own
+from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
+from .rule import Call, split
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -54,7 +54,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
     if _functorch_is_active() or forward_ad._current_level >= 0:
         return _over_functorch(call, inputs) if _is_compiling() else PseudogradFunctional.apply(call, *inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
-        return call.op.forward(*inputs)
+        return call.primitive.forward(*inputs)
     if not _is_compiling():
         return _apply_eager(call, *inputs)
     return _export(call, inputs) if torch.compiler._is_exporting_flag else PseudogradCompiled.apply(call, *inputs)
@@ -63,7 +63,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
     """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
     _warn_of_export(call.label)
-    return call.op.forward(*inputs)
+    return call.primitive.forward(*inputs)
 
 
 _warned: dict[str, Any] = {}  # by label, a weak reference to the trace that it was last said in
@@ -116,14 +116,14 @@ def no_script(name: str) -> NotImplementedError:
 # --- what every lowering shares ---------------------------------------------------------------------------------------
 
 
-def _remember(ctx: Any, call: Call, kernel: kernels.Kernel | None, kept: tuple[Any, ...]) -> None:
+def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
     """Keep what backward needs: tensors where autograd can guard them.
 
     The last goes first, as in torch's own ops: a checkpoint compares the two where one stands in for the other.
     """
     ctx.save_for_backward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
     # One attribute, because each costs 0.1 us.
-    ctx.state = call, kernel, [None if isinstance(value, Tensor) else value for value in kept]
+    ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in kept]
 
 
 def _recall(ctx: Any) -> list[Any]:
@@ -131,56 +131,10 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
-def _kept(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Any, ...]:
-    names = call.keeps(wants)
-    if names == call.op.inputs:
-        return inputs
-    return tuple(value if name in names else None for name, value in zip(call.op.inputs, inputs, strict=True))
-
-
-class _Own(threading.local):
-    """How deep this thread is in computations of ours, which `rewrite` must leave alone: a second derivative records them."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *exception: Any) -> None:
-        self.depth -= 1
-
-
-own = _Own()
-
-
-def _pull(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
-    """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
-    if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
-        return _formula(call, grad, inputs, wants)
-    with own:
-        if layouts.are_sparse(grad, inputs):
-            return layouts.by_values(lambda grad, inputs: _formula(call, grad, inputs, wants), grad, inputs)
-        return _formula(call, grad, inputs, wants)
-
-
-def _formula(call: Call, grad: Tensor, inputs: list[Any], wants: tuple[bool, ...]) -> Gradients:
-    """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y."""
-    if not (call.rule.compares and call.keeps(wants)):
-        return call.pull(grad, tuple(inputs), None, wants)
-    y = call.op.forward(*inputs)
-    operands: tuple[Any, ...] = tuple(
-        value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
-        for value in inputs
-    )
-    if _is_compiling() and y.dtype.itemsize == 2 and call.op.inputs == ("x", "min", "max"):
-        y = torch.clamp(*operands)  # to the rounded bounds: Inductor fuses what it rounds into what it does not
-    return call.pull(grad, operands, y, wants)
-
-
 def _no_forward_mode(call: Call) -> NotImplementedError:
-    linear = [name for name, rule in call.op.rules.items() if rule.is_linear(**rule.keywords("closed"))]
+    linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
-    edge = " (with an edge other than 'projected')" if "projected" in call.op.edges else ""
+    edge = " (with an edge other than 'projected')" if "projected" in call.primitive.edges else ""
     return NotImplementedError(
         f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. Use reverse mode{other}{edge}."
     )
@@ -195,48 +149,32 @@ class Pseudograd(Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
-        kernel = None if _dispatch_modes() or not _are_ordinary(inputs) else kernels.find(call, inputs, wants)
-        y: Tensor | None = None
-        if kernel is None or kernel.forward is None:
-            kept = _kept(call, inputs, wants)
-        else:
-            y, kept = kernel.forward(call, inputs)
-        _remember(ctx, call, kernel, kept)
-        return call.op.forward(*inputs) if y is None else y
+        residual = kernels.residual_of(call, inputs, wants)
+        made = None if residual is INPUTS or _is_watched() else kernels.forward(residual, call, inputs, wants)
+        y, kept = residual.encode(call, inputs, wants) if made is None else made
+        _remember(ctx, call, residual, kept)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        call, kernel, _ = ctx.state
-        residual = _recall(ctx)
-        if kernel is not None and not torch.is_grad_enabled() and _are_plain((grad,)) and not _is_batched(grad):
-            return None, *kernel.fast(grad, residual, call)
-        if kernel is not None and kernel.pull is not None:
-            return None, *kernel.pull(grad, residual, call)
-        return None, *_pull(call, grad, residual, ctx.needs_input_grad[1:])
+        call, residual, _ = ctx.state
+        wants, kept = ctx.needs_input_grad[1:], _recall(ctx)
+        if not (torch.is_grad_enabled() or _is_watched() or _is_batched(grad)):
+            found = kernels.backward(residual, grad, kept, wants, call)
+            if found is not None:
+                return None, *found
+        if residual is not INPUTS and layouts.are_sparse(grad, []):
+            grad = grad.to_dense()
+        return None, *residual.pull(grad, kept, wants, call)
 
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
 _apply_eager = super(Function, Pseudograd).apply
 
 
-def _are_plain(values: tuple[Any, ...]) -> bool:
-    """Numbers and ordinary tensors, with no dispatch mode watching and no transform underneath: out= kernels are safe.
-
-    Compiled autograd traces an eager backward, and must not see what Dynamo cannot trace.
-    """
-    return not (_is_compiling() or _dispatch_modes() or _functorch_is_active()) and _are_ordinary(values)
-
-
-def _are_ordinary(values: tuple[Any, ...]) -> bool:
-    """The part that is about the tensors: `run` has asked for the rest before a forward."""
-    for value in values:
-        kind = type(value)
-        if kind is Tensor or kind is torch.nn.Parameter:
-            if value.is_meta:
-                return False
-        elif isinstance(value, Tensor):
-            return False
-    return True
+def _is_watched() -> bool:
+    """By a dispatch mode, a transform, or compiled autograd, which traces an eager backward: a kernel would be beyond their sight."""
+    return bool(_is_compiling() or _dispatch_modes() or _functorch_is_active())
 
 
 class PseudogradFunctional(Function):
@@ -246,19 +184,19 @@ class PseudogradFunctional(Function):
 
     @staticmethod
     def forward(call: Call, *inputs: Any) -> Tensor:
-        return call.op.forward(*inputs)
+        return call.primitive.forward(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         call, values = inputs[0], inputs[1:]
-        kept = _kept(call, values, tuple(isinstance(value, Tensor) for value in values))
-        _remember(ctx, call, None, kept)
+        kept = kept_inputs(call, values, tuple(isinstance(value, Tensor) for value in values))
+        _remember(ctx, call, INPUTS, kept)
         ctx.save_for_forward(*[value if isinstance(value, Tensor) else None for value in kept[::-1]])
         ctx.shape = output.shape
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, *_pull(ctx.state[0], grad, _recall(ctx), ctx.needs_input_grad[1:])
+        return None, *formula.pull(grad, _recall(ctx), ctx.needs_input_grad[1:], ctx.state[0])
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Tensor:
@@ -274,7 +212,7 @@ class PseudogradFunctional(Function):
             for position, tangent in enumerate(tangents):
                 if tangent is not None:
                     wants = tuple(position == other for other in range(len(tangents)))
-                    part = _pull(call, _primal(tangent, level).expand(ctx.shape), inputs, wants)[position]
+                    part = formula.pull(_primal(tangent, level).expand(ctx.shape), inputs, wants, call)[position]
                     total = part if total is None else total + part
         return total
 
@@ -307,12 +245,12 @@ class PseudogradCompiled(Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
-        _remember(ctx, call, None, _kept(call, inputs, ctx.needs_input_grad[1:]))
-        return call.op.forward(*inputs)
+        _remember(ctx, call, INPUTS, kept_inputs(call, inputs, ctx.needs_input_grad[1:]))
+        return call.primitive.forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, *_pull(ctx.state[0], grad, _recall(ctx), ctx.needs_input_grad[1:])
+        return None, *formula.pull(grad, _recall(ctx), ctx.needs_input_grad[1:], ctx.state[0])
 
 
 def _over_functorch(call: Call, inputs: tuple[Any, ...]) -> Tensor:
@@ -330,7 +268,7 @@ def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
     with torch.no_grad():
         values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
         wants = tuple(isinstance(value, Tensor) for value in values)
-        _formula(call, call.op.forward(*values), values, wants)
+        formula.plain(call.primitive.forward(*values), values, wants, call)
 
 
 def _in_graph(*leaves: Any) -> Tensor:

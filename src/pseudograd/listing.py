@@ -6,10 +6,10 @@ from .rule import Op, Rule
 
 
 def rules_text(ops: list[Op]) -> str:
-    """The table as text; ops of a family that have the same rules share a block."""
+    """The table as text; ops that have the same rules share a block."""
     blocks = []
-    for family in dict.fromkeys((op.family, *op.rules) for op in ops):
-        members = [op for op in ops if (op.family, *op.rules) == family]
+    for rules in dict.fromkeys((op.rule_set, *op.rules) for op in ops):
+        members = [op for op in ops if (op.rule_set, *op.rules) == rules]
         names = "\n".join(_default_line(op) for op in members)
         rows = [_rule_lines(members[0], rule) for rule in members[0].rules.values()]
         blocks.append("\n".join([names, "", *rows]))
@@ -26,15 +26,14 @@ def _default_line(op: Op) -> str:
 
 
 def _rule_lines(op: Op, rule: Rule) -> str:
-    how = rule.keywords(op.default_edge)
-    kept = rule.keeps((True,) + (False,) * (len(op.inputs) - 1), **how)
+    kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
     given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
-    where = "grad_x outside" if "closed" in op.edges else "grad_x        "
+    where = "grad_x outside" if op.has_outside else "grad_x        "
     lines = [
         f"  {rule.name}({given})" if given else f"  {rule.name}",
         f"    {where}   {rule.formula}",
         f"    saves            {'x' if 'x' in kept else 'nothing'}",
-        f"    linear in grad   {'yes' if rule.is_linear(**how) else 'no: no forward mode'}",
+        f"    linear in grad   {'yes' if rule.is_linear_at(op.default_edge) else 'no: no forward mode'}",
         f"    source           {rule.source}",
     ]
     if rule.also_called:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .errors import must, unknown_name
-from .rule import Edge, Op, Rule, RuleChoice, RuleLike, choose
+from .rule import Edge, Op, Rule, RuleLike, RuleObject, make_call
 
 _FORM = re.compile(r"(?P<name>[^()/]+?)\s*(\((?P<given>[^()]*)\))?\s*(/\s*(?P<edge>[^()/]+))?")
 
@@ -23,8 +23,8 @@ def parsed(op: Op, text: str, argument: str) -> tuple[RuleLike, Edge | None]:
     name, given, edge = found["name"], found["given"], found["edge"]
     rule: RuleLike = name
     if given and given.strip() and name in op.rules:
-        rule = RuleChoice(name, _parameters(op.rules[name], items(given)))
-    choose(op, rule, op.default_edge if edge is None else edge)
+        rule = RuleObject(name, _parameters(op.rules[name], items(given)))
+    make_call(op, rule, op.default_edge if edge is None else edge)
     return rule, edge
 
 

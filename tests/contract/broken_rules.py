@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pseudograd import engine, kernels
-from pseudograd.rule import OPS, Op, Rule, chosen
-from pseudograd.testing.checks import of_one_kind
+from pseudograd.kernels.residuals import INPUTS
+from pseudograd.ops.bounds import of_one_kind
+from pseudograd.rule import OPS, Op, Rule, call_for
 
 CLAMP = OPS["clamp"]
 
@@ -90,10 +91,10 @@ BROKEN: dict[str, Rule] = {
     "edge of max counted twice": with_bounds(
         "zero", lambda lo, hi, x, y: (lo, None if hi is None else torch.where(x == y, 2 * hi, hi))
     ),
-    "saves nothing": replaced("inward", keeps=lambda wants, **_: ()),
-    "saves too much": replaced("identity", keeps=lambda wants, **_: ("x", "min", "max")),
-    "claims to be linear": replaced("inward", is_linear=lambda **_: True),
-    "claims not to be linear": replaced("leaky", is_linear=lambda **_: False),
+    "saves nothing": replaced("inward", keeps=()),
+    "saves too much": replaced("identity", keeps=("x", "min", "max")),
+    "claims to be linear": replaced("inward", is_linear=True),
+    "claims not to be linear": replaced("leaky", is_linear=False),
     "cut from the graph": with_x("elastic", lambda g, *_: g.detach()),
     "not differentiable again": with_x("leaky", lambda g, grad, x, lo, hi, y: torch.where(x != y, g.detach(), g)),
 }
@@ -103,12 +104,12 @@ def broken_op(name: str, rule: Rule, **changes: Any) -> Op:
     """clamp with one rule exchanged, under a name and a family of its own, so that no kernel and no remembered call is shared."""
 
     def public(x: Tensor, min: Any, max: Any, *, rule: str, edge: str = "closed", maximize: bool = False) -> Tensor:
-        return engine.run(chosen(op, rule, edge, maximize), x, *of_one_kind(x, min, max))
+        return engine.run(call_for(op, rule, edge, maximize), x, *of_one_kind(x, min, max))
 
     op = dataclasses.replace(
         CLAMP,
         name=f"broken: {name}",
-        family=f"broken: {name}",
+        rule_set=f"broken: {name}",
         rules={**CLAMP.rules, rule.name: rule},
         public=public,
         **changes,
@@ -121,24 +122,22 @@ def inexact_forward(x: Tensor, min: Any, max: Any) -> Tensor:
     return x + (torch.clamp(x, min, max) - x)
 
 
-def kernel_of(fast: Callable[..., Any], name: str) -> kernels.Kernel:
-    """A fused kernel for the broken family that serves every call of plain numbers."""
-    return kernels.Kernel(
-        name=name,
-        keys=((f"broken: {name}", "inward"),),
-        serves=lambda call: call.parameters["edge"] == "closed" and not call.maximize,
-        accepts=lambda inputs, wants: not any(isinstance(bound, Tensor) for bound in inputs[1:]),
-        fast=fast,
-    )
+def kernel_of(backward: Callable[..., Any], name: str) -> kernels.Kernel:
+    """A fused kernel for the rules of a broken op."""
+    return kernels.Kernel(name, INPUTS, lambda call: call.edge == "closed" and not call.maximize, backward)
 
 
-def product_kernel(grad: Tensor, residual: Any, call: Any) -> Any:
-    x, low, high = residual
+def product_kernel(grad: Tensor, kept: Any, wants: Any, call: Any) -> Any:
+    x, low, high = kept
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return None
     return grad * (grad * (x - torch.clamp(x, low, high)) >= 0), None, None
 
 
-def shifted_kernel(grad: Tensor, residual: Any, call: Any) -> Any:
+def shifted_kernel(grad: Tensor, kept: Any, wants: Any, call: Any) -> Any:
     """One position late."""
-    x, low, high = residual
+    x, low, high = kept
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return None
     outward = (x - torch.clamp(x, low, high)).sign() * grad < 0
     return torch.where(outward.roll(1), 0.0, grad), None, None

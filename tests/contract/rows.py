@@ -38,4 +38,18 @@ def as_parameters(rows: list[Row]) -> list[Any]:
 every_row = pytest.mark.parametrize("row", as_parameters(ROWS))
 every_linear_row = pytest.mark.parametrize("row", as_parameters(LINEAR_ROWS))
 every_other_row = pytest.mark.parametrize("row", as_parameters(OTHER_ROWS))
+# Every row in two of the dtypes, every dtype with half of the rows; --slow adds the others.
+every_row_and_dtype = pytest.mark.parametrize(
+    ("row", "dtype"),
+    [
+        pytest.param(
+            row,
+            dtype,
+            id=f"{row}-{str(dtype).removeprefix('torch.')}",
+            marks=pytest.mark.slow if repeats_a_clamp(row) or (at + DTYPES.index(dtype)) % 2 else (),
+        )
+        for at, row in enumerate(ROWS)
+        for dtype in DTYPES
+    ],
+)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

@@ -77,7 +77,7 @@ def _is_a_repeat(row: Row, name: str) -> bool:
     is_one_of_two = row.rule.name in ("zero", "inward")
     if row.op.name in (*ONE_SIDED, *BY_ANOTHER_NAME):
         return not is_one_of_two or name in TRACING
-    return name in TRACING and row.op.family == "clamp" and not is_one_of_two
+    return name in TRACING and row.op.rule_set == "clamp" and not is_one_of_two
 
 
 @pytest.mark.parametrize(("row", "name"), _eager_cells(MATRIX_ROWS, EAGER))

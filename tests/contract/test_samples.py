@@ -7,7 +7,7 @@ from torch import Tensor
 from pseudograd.rule import OPS, Op, Sample
 from pseudograd.testing.rows import DTYPES, tensors_of
 
-CLAMPS = [op for op in OPS.values() if op.family == "clamp"]
+CLAMPS = [op for op in OPS.values() if op.rule_set == "clamp"]
 NUMBERS = {
     "clamp": [(-1, 1), (-0.3, 0.7), (0, 1), (-2, 0), (0.5, 0.5), (-torch.inf, torch.inf)],
     "lower_bound": [(-1, None), (0, None), (-0.3, None)],

@@ -17,6 +17,8 @@ from pseudograd.rule import OPS
 from pseudograd.testing.compare import assert_same_values
 from pseudograd.testing.rows import Row, rows_of
 
+from ..choices import one_in
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -149,10 +151,10 @@ COMPILED: dict[str, tuple[Function, Function]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "way", ["jvp(vmap)", "jacfwd(vmap)", "vmap(jvp)", "jvp(jvp)", "jacfwd(jacfwd)", "jvp(vmap(jvp))", "hessian"]
-)
-@pytest.mark.parametrize("pair", COMPILED)
+COMPILED_WAYS = ["jvp(vmap)", "jacfwd(vmap)", "vmap(jvp)", "jvp(jvp)", "jacfwd(jacfwd)", "jvp(vmap(jvp))", "hessian"]
+
+
+@pytest.mark.parametrize(("pair", "way"), one_in(4, COMPILED, COMPILED_WAYS))
 def test_compiled(pair: str, way: str) -> None:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if pair == "pin" and ("jacfwd" in way or way == "hessian") and version < (2, 15):

@@ -24,12 +24,15 @@ LEVELS = [
     {"analysis", "testing"},
     {"ops", "rules", "rule_text"},
     {"engine"},
-    {"kernels", "layouts"},
-    {"rule", "torch_facts"},
+    {"kernels", "torch_forms"},
+    {"formula", "torch_eras"},
+    {"layouts"},
+    {"rule"},
+    {"user_function"},
     {"checks"},
     {"reference", "errors", "stopping", "streams"},
 ]
-ALLOWED_TOO = {("kernels", "checks"), ("rules", "rule")}
+ALLOWED_TOO = {("user_function", "rule")}  # for its types
 
 
 def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> None:
@@ -113,7 +116,12 @@ threads = [threading.Thread(target=importlib.import_module, args=('torch._dynamo
 }
 
 
-@pytest.mark.parametrize("before", _BEFORE)
+_QUICK = ("asked twice", "an import that fails", "two threads")
+
+
+@pytest.mark.parametrize(
+    "before", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in _BEFORE]
+)
 def test_the_hook_stays_until_dynamo_has_been_imported(before: str) -> None:
     program = f"import sys, importlib.util, torch, pseudograd as pg\nfrom pseudograd import engine\n{_BEFORE[before]}\n{_COMPILES}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -12,8 +12,9 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd import engine, kernels
-from pseudograd.rule import OPS, Call, choose
+from pseudograd import engine, formula, kernels
+from pseudograd.kernels.residuals import INPUTS, Residual
+from pseudograd.rule import OPS, Call, make_call
 
 
 @pytest.fixture
@@ -33,16 +34,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     watch(engine.Pseudograd, "forward", "eager")
     watch(engine.PseudogradFunctional, "forward", "functional")
     watch(engine.PseudogradFunctional, "jvp", "jvp")
-    watch(engine, "_pull", "formula")
-    find = kernels.find
+    watch(formula, "plain", "formula")
+    backward = kernels.backward
 
     def found(*args: Any) -> Any:
-        kernel = find(*args)
-        if kernel is not None:
+        gradients = backward(*args)
+        if gradients is not None:
             seen.append("kernel")
-        return kernel
+        return gradients
 
-    monkeypatch.setattr(kernels, "find", found)
+    monkeypatch.setattr(kernels, "backward", found)
     return seen
 
 
@@ -91,13 +92,13 @@ def test_eager_without_a_kernel_is_the_formula(calls: list[str], how: dict[str, 
 def test_grad_mode_on_in_backward_is_the_formula(calls: list[str]) -> None:
     x = _x()
     torch.autograd.grad(_clamp(x).sum(), x, create_graph=True)
-    assert calls == ["eager", "kernel", "formula"]
+    assert calls == ["eager", "formula"]
 
 
 def test_a_batched_grad_is_the_formula(calls: list[str]) -> None:
     x = _x()
     (found,) = torch.autograd.grad(_clamp(x), x, torch.eye(3) - 0.5, is_grads_batched=True)
-    assert calls == ["eager", "kernel", "formula"]
+    assert calls == ["eager", "formula"]
     assert found.shape == (3, 3)
 
 
@@ -210,7 +211,7 @@ _SERVED = {
 @pytest.mark.parametrize(("rule", "edge"), [(rule, edge) for rule in OPS["clamp"].rules for edge in OPS["clamp"].edges])
 def test_which_kernel_serves_which_bounds(rule: str, edge: str) -> None:
     """Where no kernel serves, the formula gives the same values, several times slower; so only this can tell."""
-    call = choose(OPS["clamp"], rule, edge)
+    call = make_call(OPS["clamp"], rule, edge)
     name, bounds = _SERVED.get((rule, edge), ("", []))
     for pair in [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS, *_PROMOTING]:
         served = any(pair is other for other in bounds)
@@ -220,7 +221,7 @@ def test_which_kernel_serves_which_bounds(rule: str, edge: str) -> None:
             if isinstance(pair[place - 1], Tensor):
                 assert _serving(call, pair, wants=(True, place == 1, place == 2)) is None
     if not call.is_linear:
-        assert _serving(choose(OPS["clamp"], rule, edge, maximize=True), (0.0, 1.0)) is None
+        assert _serving(make_call(OPS["clamp"], rule, edge, maximize=True), (0.0, 1.0)) is None
 
 
 @pytest.mark.parametrize("bound", [-1.0, 0.0, 0.5, 1.0, 2.0])
@@ -242,8 +243,12 @@ def _serving(
     dtype: torch.dtype = torch.float32,
     wants: tuple[bool, ...] = (True, False, False),
 ) -> str | None:
-    kernel = kernels.find(call, (torch.zeros(3, dtype=dtype), *bounds), wants)
-    return None if kernel is None else kernel.fast.__name__
+    """The kernel that does not decline: what it is given is computed, and thrown away."""
+    kept = [torch.zeros(3, dtype=dtype), *bounds]
+    for kernel in kernels._served(call).kernels.get(INPUTS.name, ()):
+        if kernel.backward(torch.zeros(3, dtype=dtype), kept, wants, call) is not None:
+            return kernel.backward.__name__
+    return None
 
 
 class _Watches(TorchDispatchMode):
@@ -268,33 +273,46 @@ def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(calls: list[str]
     y = _clamp(x)
     with _Watches():
         y.sum().backward()
-    assert calls == ["eager", "kernel", "formula"]
+    assert calls == ["eager", "formula"]
     assert x.grad.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["bare", "dispatch mode"])
 @pytest.mark.parametrize("kind", [Tensor, _Subclass])
 def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
-    kind: type[Tensor], watched: bool, monkeypatch: pytest.MonkeyPatch
+    kind: type[Tensor], watched: bool
 ) -> None:
-    """A mode or a subclass sees torch's own op; the gradient is the same either way."""
+    """A mode or a subclass sees torch's own ops; what is kept is the same either way."""
     ran: list[str] = []
 
-    def forward(call: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        ran.append("forward")
+    def encode(call: Any, inputs: Any, wants: Any) -> tuple[Tensor, list[Any]]:
         x, low, high = inputs
-        return call.op.forward(*inputs), ((x >= low) & (x <= high),)
+        return call.primitive.forward(*inputs), [(x >= low) & (x <= high)]
 
-    def fast(grad: Tensor, residual: tuple[Any, ...], call: Any) -> tuple[Any, ...]:
-        ran.append("fast")
-        return torch.where(residual[0], grad, 0.0), None, None
+    def pull(grad: Tensor, kept: list[Any], wants: Any, call: Any) -> tuple[Any, ...]:
+        return torch.where(kept[0], grad, 0.0), None, None
 
-    own = kernels.Kernel("own", (("clamp", "zero"),), lambda call: True, lambda inputs, wants: True, fast, forward)
-    monkeypatch.setitem(kernels._kernels, ("clamp", "zero"), [own])
-    x = _x()
-    with _Watches() if watched else contextlib.nullcontext():
-        y = engine.run(choose(OPS["clamp"], "zero", "closed"), x.as_subclass(kind), -1.0, 1.0)
-    assert y.tolist() == [-1, 0, 1]
-    y.sum().backward()
+    def forward(call: Any, inputs: Any, wants: Any) -> tuple[Tensor, list[Any]]:
+        ran.append("forward")
+        return encode(call, inputs, wants)
+
+    def backward(*args: Any) -> tuple[Any, ...]:
+        ran.append("backward")
+        return pull(*args)
+
+    inside = Residual("inside", lambda *_: True, encode, pull, lambda call, inputs, wants: inputs[0].numel())
+    own = kernels.Kernel("own", inside, lambda call: True, backward, forward)
+    for entry in (inside, own):
+        kernels.register(entry, [("clamp", "zero")])
+    try:
+        x = _x()
+        with _Watches() if watched else contextlib.nullcontext():
+            y = engine.run(make_call(OPS["clamp"], "zero", "closed"), x.as_subclass(kind), -1.0, 1.0)
+        assert y.tolist() == [-1, 0, 1]
+        y.sum().backward()
+    finally:
+        for entry in (own, inside):
+            kernels.remove(entry)
     assert x.grad.tolist() == [0, 1, 0]
-    assert ran == (["forward", "fast"] if kind is Tensor and not watched else [])
+    if kind is Tensor:
+        assert ran == (["backward"] if watched else ["forward", "backward"])

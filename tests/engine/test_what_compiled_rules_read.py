@@ -13,6 +13,8 @@ from torch.func import grad, jvp, vmap
 import pseudograd as pg
 from pseudograd.testing.transforms import by_backward
 
+from ..choices import one_in
+
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
 K = 2.0
 Function = Callable[..., Tensor]
@@ -103,9 +105,7 @@ RULES: dict[str, Function] = {
 STEPS = (0.3, 0.2, 0.1, 0.45)
 
 
-@pytest.mark.parametrize("way", ["backward", "vmap(grad)"])
-@pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("name", "dynamic", "way"), one_in(4, RULES, [None, True, False], ["backward", "vmap(grad)"]))
 def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | None, way: str) -> None:
     f = RULES[name]
     derivative: Callable[..., Tensor] = f if way == "backward" else lambda x, s: WAYS[way](lambda x: f(x, s))(x)

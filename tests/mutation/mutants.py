@@ -108,7 +108,7 @@ def _is_no_arithmetic(node: ast.BinOp | ast.AugAssign) -> bool:
     parts = list(ast.walk(node))
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     constants = [part.value for part in parts if isinstance(part, ast.Constant)]
-    types = {"int", "float", "str", "Tensor", "RuleChoice", "Callable"}
+    types = {"int", "float", "str", "Tensor", "RuleObject", "Callable"}
     return None in constants or bool(names & types) or any(isinstance(value, str) for value in constants)
 
 

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.ops import nearest, vector
 
+from ..choices import one_in
+
 RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -335,9 +337,13 @@ def test_double_backward_takes_the_turn_for_a_constant(rule: str, compiled: bool
     assert torch.allclose(got, torch.einsum("nij,ni->nj", jacobian, inner), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("in_dims", [(0, None), (1, None), (0, 0), (None, 0), (0, 2)])
+IN_DIMS = [(0, None), (1, None), (0, 0), (None, 0), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "in_dims", "compiled"),
+    [(rule, dims, False) for rule in RULES for dims in IN_DIMS] + one_in(3, RULES, IN_DIMS, [True]),
+)
 def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], compiled: bool) -> None:
     xs, codebooks = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, 5, 4, dtype=torch.float64)
     stacked = [

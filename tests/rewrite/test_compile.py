@@ -20,6 +20,7 @@ from pseudograd import rules
 from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.context import Rewriting
 
+from ..choices import one_in
 from .calls import SPELLINGS, inputs_for
 
 X = [-2.0, -1.0, 0.0, 1.0, 2.0]
@@ -199,8 +200,7 @@ def _in_bfloat16(x: Tensor) -> Tensor:
         return block(x)
 
 
-@pytest.mark.parametrize("contexts", ["override", "pin in override", "device"])
-@pytest.mark.parametrize("name", HOLDERS)
+@pytest.mark.parametrize(("name", "contexts"), one_in(3, HOLDERS, ["override", "pin in override", "device"]))
 def test_what_runs_other_functions_in_compiled_code(name: str, contexts: str) -> None:
     """Dynamo hands a checkpoint to a mode as one call; in eager code no mode sees it."""
     f = HOLDERS[name]
@@ -297,9 +297,7 @@ OVER_FUNCTORCH: dict[str, Callable[..., Callable[[Tensor], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("rule", ["identity", "zero", "inward"])
-@pytest.mark.parametrize("way", OVER_FUNCTORCH)
-@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.parametrize(("name", "way", "rule"), one_in(6, OF_TWO, OVER_FUNCTORCH, ["identity", "zero", "inward"]))
 def test_minimum_and_maximum_with_a_constant_over_functorch(name: str, way: str, rule: str) -> None:
     """Which of the two is the constant shows in backward alone."""
     f, public = OF_TWO[name]

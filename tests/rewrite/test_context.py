@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd.rewrite import override, pin_edge
-from pseudograd.torch_facts import ERAS, era_of, installed_era
+from pseudograd.torch_eras import ERAS, era_of, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
 

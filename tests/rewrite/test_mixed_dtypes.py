@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pseudograd.rewrite import override, pin_edge
-from pseudograd.torch_facts import installed_era
+from pseudograd.torch_eras import installed_era
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES = ((), (3,), (2, 3))

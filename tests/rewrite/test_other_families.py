@@ -152,8 +152,6 @@ def test_a_users_own_rule_can_be_chosen() -> None:
     finally:
         for op in pg.rule.OPS.values():
             op.rules.pop("quarter_of_rewrite", None)  # type: ignore[attr-defined]
-        for op in pg.rule.STAND_INS.values():
-            op.rules.pop("quarter_of_rewrite", None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("family", ["round", "sign", "fake_quantize"])

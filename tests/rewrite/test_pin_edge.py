@@ -13,21 +13,22 @@ from torch.nn import functional
 
 from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.context import Rewriting
-from pseudograd.rewrite.edges import way
-from pseudograd.rewrite.mode import Choice
-from pseudograd.torch_facts import ERAS, FORMS, Slopes, installed_era, measure
+from pseudograd.rewrite.edges import rule_named
+from pseudograd.rewrite.mode import Replacement
+from pseudograd.torch_eras import ERAS, Slopes, installed_era, measure
+from pseudograd.torch_forms import EDGE, at_the_bound
 
 from .eras import GRAD, VALUES, cases, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
 CASES = {name: (function, bounds) for name, function, bounds in cases()}
+WAYS = {way.text: way for way in at_the_bound()}
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
 
 
 def forced(edge: str, elsewhere: str) -> Rewriting:
     """A pinned edge that also rewrites where the installed torch does the same by itself."""
-    choice = Choice("zero", way(edge, elsewhere))
-    return Rewriting("forced", {"clamp": choice, "nan extreme": choice})
+    return Rewriting("forced", {EDGE: Replacement(rule_named(edge, elsewhere), is_pin=True)})
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -64,20 +65,20 @@ def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) ->
     assert found == wanted
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_torch_facts_has_its_era(name: str) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_to_write_a_clamp_has_its_era(name: str) -> None:
     for era in ERAS:
         with pin_edge(era):
-            assert measure(FORMS[name]) == FORMS[name].slopes[era]
+            assert measure(WAYS[name].f) == WAYS[name].slopes_in(era)
 
 
 def test_pins_do_not_touch_relu_minimum_or_maximum() -> None:
     for edge in ("closed", "open"):
         with pin_edge(edge):
             for name in ("relu(x)", "relu6(x)", "hardtanh(x, 0, 1)"):
-                assert measure(FORMS[name]) == Slopes(0.0)
+                assert measure(WAYS[name].f) == Slopes(0.0)
             for name in ("maximum(x, tensor)", "minimum(x, tensor)"):
-                assert measure(FORMS[name]) == Slopes(0.5, 0.5)
+                assert measure(WAYS[name].f) == Slopes(0.5, 0.5)
 
 
 CALLS: dict[str, Any] = {

@@ -13,7 +13,7 @@ from torch.nn import functional
 from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.report import Missed, Rewritten
 from pseudograd.rewrite.sites import Site
-from pseudograd.torch_facts import ERAS, installed_era
+from pseudograd.torch_eras import ERAS, installed_era
 
 
 def _line(text: str) -> str:
@@ -126,10 +126,6 @@ def _fused() -> nn.Module:
 
 UNREACHED = {
     "fused fake quantisation": (lambda x: _fused()(x), {"fake_quantize": "identity"}),
-    "_foreach_clamp_min": (lambda x: torch._foreach_clamp_min([x], 0.0)[0], {"clamp": "identity"}),
-    "_foreach_clamp_max, tensors": (lambda x: torch._foreach_clamp_max([x], [x.detach()])[0], {"clamp": "identity"}),
-    "_foreach_round": (lambda x: torch._foreach_round([x])[0], {"round": "identity"}),
-    "_foreach_sign": (lambda x: torch._foreach_sign([x])[0], {"sign": "window"}),
     "special.round": (lambda x: torch.special.round(x), {"round": "identity"}),
     "learnable fake quantisation": (
         lambda x: torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 15, 1.0),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pseudograd.cli import main
-from pseudograd.torch_facts import CLOSED_ERA, OPEN_ERA, installed_era
+from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 PROGRAM = """\
 import sys

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import pseudograd as pg
 from pseudograd.rewrite import override, pin_edge
-from pseudograd.torch_facts import ERAS
+from pseudograd.torch_eras import ERAS
 
 Clamp = Callable[[Tensor, float, float], Tensor]
 Round = Callable[[Tensor], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.cli import main
-from pseudograd.rule import OPS, RuleChoice
+from pseudograd.rule import OPS, RuleObject
 from pseudograd.testing import check_rule
 from pseudograd.testing.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
 
@@ -106,9 +106,9 @@ OWN_RULES = pytest.mark.parametrize(
     ("op", "function", "is_linear", "parameter"),
     [
         ("clamp", fading, True, "width"),
-        ("relu", clipped_outside, False, None),
+        pytest.param("relu", clipped_outside, False, None, marks=pytest.mark.slow),
         ("upper_bound", constant_outside, False, "size"),
-        ("fake_quantize", fading, True, "width"),
+        pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
         ("sign", swish_slope, True, None),
         ("round", toggled, False, None),
     ],
@@ -122,7 +122,7 @@ def test_it_passes_the_contract(
 ) -> None:
     """With a chosen parameter at every edge, or whole where that is quick."""
     _register(op, function, is_linear)
-    check_rule(RuleChoice(function.__name__, ((parameter, 0.75),)) if parameter else function.__name__, op=op)
+    check_rule(RuleObject(function.__name__, ((parameter, 0.75),)) if parameter else function.__name__, op=op)
 
 
 @pytest.mark.slow

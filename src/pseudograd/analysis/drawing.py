@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..errors import must, unknown_name
 from ..ops.bounds import picture_of
-from ..rule import OPS, Op, Picture, RuleChoice, choose
+from ..rule import OPS, Op, Picture, RuleObject, make_call
 from .palette import FORWARD, LOSS, colour, darker
 from .slopes import gradient, slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Drawable = str | RuleChoice | Callable[..., Tensor]
+Drawable = str | RuleObject | Callable[..., Tensor]
 _STYLES = ("-", "--", ":", "-.")
 _OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, and what is a jump
 
@@ -63,13 +63,13 @@ def plot(
         >>> ax = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    if isinstance(f_or_rules, (str, RuleChoice)) or not isinstance(f_or_rules, Sequence):
+    if isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence):
         wanted: list[Any] = [f_or_rules]
     else:
         wanted = list(f_or_rules)
     if not wanted:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", f_or_rules))
-    has_rules = any(isinstance(one, (str, RuleChoice)) for one in wanted)
+    has_rules = any(isinstance(one, (str, RuleObject)) for one in wanted)
     picture = _picture(op, min, max, has_rules)
     curves = [_curve(one, OPS[op], picture, position) for position, one in enumerate(wanted)]
     axes = _axes() if ax is None else ax
@@ -134,7 +134,7 @@ def _picture(op: str, min: float | None, max: float | None, has_rules: bool) -> 
 
 
 def _curve(one: Drawable, op: Op, picture: Picture, position: int) -> Curve:
-    if isinstance(one, (str, RuleChoice)):
+    if isinstance(one, (str, RuleObject)):
         return _curve_of_rule(one, op, picture, position)
     if not callable(one):
         raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
@@ -143,10 +143,10 @@ def _curve(one: Drawable, op: Op, picture: Picture, position: int) -> Curve:
     return Curve(label, f, colour(label, position), picture.edges)
 
 
-def _curve_of_rule(one: str | RuleChoice, op: Op, picture: Picture, position: int) -> Curve:
+def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, position: int) -> Curve:
     name, _, edge = one.partition("/") if isinstance(one, str) else (one, "", "")
     asked = next((e for e in op.edges if str(e) == edge), edge or op.default_edge)
-    call = choose(op, name, asked)  # the errors of an unknown rule or edge, before anything is drawn
+    call = make_call(op, name, asked)  # the errors of an unknown rule or edge, before anything is drawn
     how: dict[str, Any] = {"rule": name} if len(op.rules) > 1 else {}
     if op.edges:
         how["edge"] = asked

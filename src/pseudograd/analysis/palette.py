@@ -6,7 +6,7 @@ colour blindness. "inverting" and "zero" are close to each other for protanopes;
 
 from __future__ import annotations
 
-from ..rule import RuleChoice
+from ..rule import RuleObject
 
 FORWARD = "#8a8a8a"
 LOSS = "#444444"
@@ -45,9 +45,9 @@ _SHADES = {"zero/open": "#8C2D04"}
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def colour(label: str | RuleChoice, position: int = 0) -> str:
+def colour(label: str | RuleObject, position: int = 0) -> str:
     """The colour of a rule, with or without "/edge" behind its name; of anything else, one by its position."""
-    name = label.name if isinstance(label, RuleChoice) else _FAMILIAR.get(label, label)
+    name = label.name if isinstance(label, RuleObject) else _FAMILIAR.get(label, label)
     return _SHADES.get(name) or _COLOURS.get(name.split("/")[0].split("(")[0]) or _OTHERS[position % len(_OTHERS)]
 
 

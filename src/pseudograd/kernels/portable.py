@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..checks import flushes_subnormals, rounded_to
-from ..rule import Call, Gradients
-from . import Kernel, Residual, register
+from ..rule import Call, Gradients, Wants
+from . import Kernel, register
+from .residuals import INPUTS, Kept
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_out = torch.ops.aten.threshold_backward.grad_input
@@ -74,30 +75,40 @@ def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, floa
     return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
 
 
-def _zero(grad: Tensor, residual: Residual, call: Call) -> Gradients:
-    x, low, high = residual
+def _zero(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = kept
+    if not _are_finite_numbers(x, low, high):
+        return None
     low, high = _bounds(low, high, x.dtype)
-    if call.parameters["edge"] == "closed":
+    if call.edge == "closed":
         low, high = _just_outside(low, high, x.dtype)
     return _between(grad, x, low, high), None, None
 
 
-def _inward(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+def _inward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = kept
+    if wants[1] or wants[2] or not _are_of_one_dtype(x, low, high):
+        return None
+    return _inward_of(grad, x, low, high, call), None, None
+
+
+def _inward_of(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Tensor:
     """grad where grad * sign(x - y) does not point outward. sign first: the bare product underflows."""
-    x, low, high = residual
-    outward = call.op.forward(x, low, high)
+    outward = call.primitive.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
-    return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward), None, None
+    return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
 
 
-def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+def _inward_open(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """As `_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
-    x, low, high = residual
+    x, low, high = kept
+    if not _are_finite_numbers(x, low, high):
+        return None
     if low == 0 and high is None:  # relu: x - y is min(x, 0)
         outward = torch.clamp_max(x, 0.0).sign_().mul_(grad)
         grad_x = _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
     else:
-        grad_x, _, _ = _inward(grad, residual, call)
+        grad_x = _inward_of(grad, x, low, high, call)
     for bound in _bounds(low, high, x.dtype):
         if bound is not None:
             distance = torch.abs(x) if bound == 0 else torch.sub(x, bound).abs_()
@@ -105,28 +116,26 @@ def _inward_open(grad: Tensor, residual: Residual, call: Call) -> Gradients:
     return grad_x, None, None
 
 
-def _sign(grad: Tensor, residual: Residual, call: Call) -> Gradients:
+def _sign(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
-    x, low, high = residual
-    towards = call.op.forward(x, low, high)
+    x, low, high = kept
+    if not _are_finite_numbers(x, low, high):
+        return None
+    towards = call.primitive.forward(x, low, high)
     towards.sub_(x).sign_()
     inside = _between(grad, x, *_just_outside(*_bounds(low, high, x.dtype), x.dtype))
     return torch.sub(inside, towards, out=towards), None, None
 
 
-def _of_one_dtype(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
-    """Numbers, or tensors that ask for no gradient and do not change the dtype of the result."""
-    x, low, high = inputs
+def _are_of_one_dtype(x: Tensor, low: Any, high: Any) -> bool:
+    """Numbers, or tensors that do not change the dtype of the result."""
     dtype = x.dtype
-    if dtype not in _SMALLEST or x.layout is not torch.strided or wants[1] or wants[2]:
-        return False
-    return bool(getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype)
+    return dtype in _SMALLEST and getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype
 
 
-def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+def _are_finite_numbers(x: Tensor, low: Any, high: Any) -> bool:
     """And not crossed, which only a rewritten call can bring: the formulas know that x is then replaced by max."""
-    x, low, high = inputs
-    if x.dtype not in _SMALLEST or x.layout is not torch.strided:
+    if x.dtype not in _SMALLEST:
         return False
     for bound in (low, high):
         if not (bound is None or isinstance(bound, (float, int))):
@@ -137,10 +146,13 @@ def _finite_numbers(inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
 
 
 def _descends_with(*edges: str) -> Callable[[Call], bool]:
-    return lambda call: call.parameters["edge"] in edges and not call.maximize
+    return lambda call: call.edge in edges and not call.maximize
 
 
-register(Kernel("portable", (("clamp", "zero"),), _descends_with("closed", "open"), _finite_numbers, _zero))
-register(Kernel("portable", (("clamp", "inward"),), _descends_with("closed"), _of_one_dtype, _inward))
-register(Kernel("portable", (("clamp", "inward"),), _descends_with("open"), _finite_numbers, _inward_open))
-register(Kernel("portable", (("clamp", "sign"),), _descends_with("closed"), _finite_numbers, _sign))
+for _rule, _backward, *_edges in (
+    ("zero", _zero, "closed", "open"),
+    ("inward", _inward, "closed"),
+    ("inward", _inward_open, "open"),
+    ("sign", _sign, "closed"),
+):
+    register(Kernel("portable", INPUTS, _descends_with(*_edges), _backward), [("clamp", _rule)])

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import engine
 from ..checks import check_tensor
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
 from .samples import values
 
 EDGES = (0, 1, -1)
@@ -36,7 +36,7 @@ def abs(x: Tensor, *, edge: int = 0) -> Tensor:
     Source: torch.abs; edge=1 is brevitas `abs_binary_sign_grad`.
     """
     check_tensor("abs", "x", x)
-    return engine.run(chosen(ABS, "slope", edge), x)
+    return engine.run(call_for(ABS, "slope", edge), x)
 
 
 def _pull(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...], edge: int) -> Gradients:
@@ -52,7 +52,7 @@ def _samples() -> Iterator[Sample]:
 ABS = register(
     Op(
         name="abs",
-        family="abs",
+        rule_set="abs",
         forward=torch.abs,
         inputs=("x",),
         rules={
@@ -62,8 +62,8 @@ ABS = register(
                 source="torch.abs",
                 pull=_pull,
                 reference=reference.absolute,
-                is_linear=lambda **_: True,
-                keeps=lambda wants, **_: ("x",),
+                is_linear=True,
+                keeps=("x",),
                 compares=False,
             )
         },

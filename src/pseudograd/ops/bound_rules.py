@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..checks import rounded
 from ..reference import bounds as reference
-from ..rule import Gradients, Rule
+from ..rule import Gradients, Pull, Rule, Wants
 from .formulas import widened
 
 Bound = float | Tensor | None
 EDGES = ("closed", "open", "half", "projected")
+_INPUTS = ("x", "min", "max")
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tupl
     return torch.where(blocked, 0.0, grad), torch.where(blocked, grad, 0.0)
 
 
-def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[..., Gradients]:
+def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull:
     """A whole backward rule from what it does outside. The bounds get the true gradient of what they replaced."""
 
     def pull(
@@ -119,9 +120,7 @@ def _pull_of(outside: Callable[..., Tensor], has_edge: bool = True) -> Callable[
         **parameters: Any,
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
-        edge = edge if has_edge else "closed"
-        if y is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
-            return grad, None, None
+        edge = "closed" if ignores_edge else edge
         below, above = x < y, x > y
         at = x == y
         at_min = at & (x == min) if min is not None else torch.zeros_like(at)
@@ -161,126 +160,104 @@ def adapted(
     return Rule(
         pull=_pull_of(outside),
         reference=functools.partial(reference.gradient, reference_of_one),
-        is_linear=lambda edge, **_: is_linear and edge != "projected",
-        keeps=_keeps,
+        is_linear=is_linear,
+        keeps=_INPUTS,
         is_users=True,
         **row,
     )
+
+
+def _pull_of_identity(grad: Tensor, x: Any, min: Any, max: Any, *, wants: Wants, **how: Any) -> Gradients:
+    """x gets grad as it is; nothing was kept where nobody asks for more."""
+    if not (wants[1] or wants[2]):
+        return grad, None, None
+    return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
 def _as_mask(value: Any, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
 
 
-def _keeps(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("x", "min", "max")
+def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
+    return _INPUTS if wants[1] or wants[2] else ()
 
 
-def _keeps_for_the_bounds_only(wants: tuple[bool, ...], **parameters: Any) -> tuple[str, ...]:
-    return ("x", "min", "max") if wants[1] or wants[2] else ()
-
-
-def _linear_unless_projected(edge: str, **parameters: Any) -> bool:
-    return edge != "projected"
-
-
-def _always(**parameters: Any) -> bool:
-    return True
-
-
-def _never(**parameters: Any) -> bool:
-    return False
-
-
-def _reference(name: str) -> Callable[..., tuple[float, ...]]:
-    def of_one_number(*arguments: Any, **parameters: Any) -> tuple[float, ...]:
-        return reference.gradient(name, *arguments, **parameters)
-
-    return of_one_number
+def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> Rule:
+    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": _INPUTS, **row}
+    return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
 
 
 RULES: dict[str, Rule] = {
     row.name: row
     for row in (
-        Rule(
-            name="zero",
+        _rule(
+            "zero",
+            _zero,
             formula="0",
             source="the true gradient; torch.clamp",
+            is_linear=True,
             also_called="true gradient, tfc disconnected, clipped straight-through",
             translates=("true", "disconnected", "clipped_ste", "native", "clipped_straight_through"),
-            pull=_pull_of(_zero),
-            reference=_reference("zero"),
-            is_linear=_linear_unless_projected,
-            keeps=_keeps,
         ),
-        Rule(
-            name="identity",
+        _rule(
+            "identity",
+            _identity,
             formula="grad",
             source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
+            is_linear=True,
+            ignores_edge=True,
+            pull=_pull_of_identity,
+            keeps=_keeps_for_the_bounds_only,
             also_called="straight-through, clamp_ste, preserve-gradient",
             translates=("ste", "straight_through", "clamp_ste", "preserve_gradient"),
-            pull=_pull_of(_identity, has_edge=False),
-            reference=_reference("identity"),
-            is_linear=_always,
-            keeps=_keeps_for_the_bounds_only,
         ),
-        Rule(
-            name="inward",
+        _rule(
+            "inward",
+            _inward,
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
+            is_linear=False,
             also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
             translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
-            pull=_pull_of(_inward),
-            reference=_reference("inward"),
-            is_linear=_never,
-            keeps=_keeps,
         ),
-        Rule(
-            name="sign",
+        _rule(
+            "sign",
+            _sign,
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
+            is_linear=False,
             also_called="the article's proposed variant",
             translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
-            pull=_pull_of(_sign),
-            reference=_reference("sign"),
-            is_linear=_never,
-            keeps=_keeps,
         ),
-        Rule(
-            name="leaky",
+        _rule(
+            "leaky",
+            _leaky,
             formula="slope * grad",
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
+            is_linear=True,
+            parameters={"slope": 0.1},
             also_called="leaky clamp",
             translates=("leaky_clamp",),
-            parameters={"slope": 0.1},
-            pull=_pull_of(_leaky),
-            reference=_reference("leaky"),
-            is_linear=_linear_unless_projected,
-            keeps=_keeps,
         ),
-        Rule(
-            name="elastic",
+        _rule(
+            "elastic",
+            _elastic,
             formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where grad points strictly outward",
             source="new in pseudograd",
-            also_called="",
+            is_linear=False,
             parameters={"width": 1.0},
             requires=("min", "max"),
-            pull=_pull_of(_elastic),
-            reference=_reference("elastic"),
-            is_linear=_never,
-            keeps=_keeps,
         ),
-        Rule(
-            name="inverting",
+        _rule(
+            "inverting",
+            _inverting,
             formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
             source="inverting gradients (Hausknecht & Stone, 2016)",
+            is_linear=False,
+            ignores_edge=True,
+            requires=("min", "max"),
             also_called="inverting gradients",
             translates=("inverting_gradients",),
-            requires=("min", "max"),
-            pull=_pull_of(_inverting, has_edge=False),
-            reference=_reference("inverting"),
-            is_linear=_never,
-            keeps=_keeps,
         ),
     )
 }

@@ -26,7 +26,7 @@ from ..checks import (
     surely,
 )
 from ..errors import must
-from ..rule import Call, Op, Picture, RuleLike, chosen, register
+from ..rule import Call, Op, Picture, RuleLike, call_for, register
 from .bound_rules import EDGES, RULES, RULES_OF_ONE_BOUND, Bound, adapted
 from .bound_samples import numbers, samples_of
 
@@ -53,7 +53,7 @@ def _checked(
     min, max = _as_python(min), _as_python(max)
     _check_all(op, call, x, min, max, names)
     _warn_of_ranks(op, call, x)
-    return _of_one_kind(x, min, max)
+    return of_one_kind(x, min, max)
 
 
 def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tuple[str, str]) -> None:
@@ -138,7 +138,7 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    call = chosen(CLAMP, rule, edge, maximize)
+    call = call_for(CLAMP, rule, edge, maximize)
     min, max = _checked("clamp", call, x, min, max)
     return engine.run(call, x, min, max)
 
@@ -146,7 +146,7 @@ def clamp(
 def _bounded(
     op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
 ) -> Tensor:
-    call = chosen(op, rule, edge, maximize)
+    call = call_for(op, rule, edge, maximize)
     return engine.run(call, x, *_checked(op.name, call, x, *bounds, names))
 
 
@@ -157,7 +157,7 @@ def _as_python(bound: Any) -> Any:
     return as_number(bound)
 
 
-def _of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
+def of_one_kind(x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
     """torch.clamp takes two numbers or two tensors, but not one of each: there the number becomes a 0-d tensor."""
     if min is None or max is None or isinstance(min, Tensor) is isinstance(max, Tensor):
         return min, max
@@ -193,7 +193,7 @@ def clamp_(
         tensor([0., 1., 1.])
     Source: as `clamp`.
     """
-    call = chosen(CLAMP, rule, edge, maximize)
+    call = call_for(CLAMP, rule, edge, maximize)
     min, max = _checked("clamp_", call, x, min, max)
     for name, bound in (("min", min), ("max", max)):
         if isinstance(bound, Tensor):
@@ -347,13 +347,14 @@ def _op(
     return register(
         Op(
             name=name,
-            family="clamp",
+            rule_set="clamp",
             forward=forward,
             inputs=inputs,
             rules=RULES_OF_ONE_BOUND if low is None or high is None else RULES,
             edges=EDGES,
             takes_maximize=True,
             adapt=adapted,
+            has_outside=True,
             public=public,
             picture=picture_of(low, high),
             **rest,
@@ -371,7 +372,16 @@ def picture_of(low: float | None, high: float | None) -> Picture:
 _CLAMP_DEFAULTS = {"default_rule": "inward", "default_edge": "closed"}
 _RELU_DEFAULTS = {"default_rule": "zero", "default_edge": "open"}
 
-CLAMP = _op("clamp", torch.clamp, clamp, -1.0, 1.0, samples=samples_of(low=True, high=True), **_CLAMP_DEFAULTS)
+CLAMP = _op(
+    "clamp",
+    torch.clamp,
+    clamp,
+    -1.0,
+    1.0,
+    plain_torch=lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),  # type: ignore[arg-type]
+    samples=samples_of(low=True, high=True),
+    **_CLAMP_DEFAULTS,
+)
 LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,

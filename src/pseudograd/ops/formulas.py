@@ -63,8 +63,8 @@ def adapted(
     return Rule(
         pull=pull,
         reference=reference,
-        is_linear=lambda **_: is_linear,
-        keeps=lambda wants, **_: ("x",),
+        is_linear=is_linear,
+        keeps=("x",),
         compares=False,
         is_users=True,
         **row,

@@ -12,7 +12,7 @@ from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded, surely
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
 from .formulas import alias, nothing_of
 from .samples import values
 
@@ -88,7 +88,7 @@ def clip_grad(x: Tensor, limit: float) -> Tensor:
 def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
     check_tensor(op.name, "x", x)
     value = check_finite_number(op.name, argument, value)
-    return engine.run(chosen(op, op.default_rule), x, value)
+    return engine.run(call_for(op, op.default_rule), x, value)
 
 
 def _scale(grad: Tensor, x: None, scale: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
@@ -116,8 +116,9 @@ def _op(name: str, public: Callable[..., Tensor], argument: str, numbers: tuple[
     return register(
         Op(
             name=name,
-            family=name,
+            rule_set=name,
             forward=lambda x, _: alias(x),
+            plain_torch=lambda x, _: x,
             inputs=("x", argument),
             rules={rule.name: rule},
             default_rule=rule.name,
@@ -132,8 +133,8 @@ def _rule(name: str, pull: Callable[..., Gradients], argument: str, is_linear: b
     return Rule(
         name=name,
         pull=pull,
-        is_linear=lambda **_: is_linear,
-        keeps=lambda wants: (argument,),
+        is_linear=is_linear,
+        keeps=(argument,),
         compares=False,
         **rest,
     )

@@ -14,7 +14,7 @@ from .. import engine
 from ..checks import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from . import bound_rules
 from .formulas import widened
 from .samples import values
@@ -63,7 +63,7 @@ def fake_quantize(
         ([0.25, 0.5, 0.75], tensor([1., 1., 0.]), tensor(2.4000))
     Source: quantisation-aware training (Jacob et al., 2018); LSQ (Esser et al., 2020); LSQ+ (Bhalgat et al., 2020).
     """
-    call = chosen(FAKE_QUANTIZE, rule, edge, maximize)
+    call = call_for(FAKE_QUANTIZE, rule, edge, maximize)
     _check(x, quant_min, quant_max, axis)
     scale = _fitted("scale", scale, x, axis)
     zero_point = _fitted("zero_point", zero_point, x, axis)
@@ -158,7 +158,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         **how: Any,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
-        if x is None:  # nothing was kept, because x gets grad as it is and nobody asks for more
+        if not outside.kept(wants[:3]):  # x gets grad as it is, and nobody asks for more
             return grad, None, None, None, None
         low, high, grad = float(quant_min), float(quant_max), widened(grad)
         position, code, zero, step = _grid(x, scale, zero_point)
@@ -181,11 +181,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
 _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
-def _keeps(wants: tuple[bool, ...], **_: Any) -> tuple[str, ...]:
-    return _INPUTS
-
-
-def _keeps_for_the_grid_only(wants: tuple[bool, ...], **_: Any) -> tuple[str, ...]:
+def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
     return _INPUTS if wants[1] or wants[2] else ()
 
 
@@ -194,7 +190,7 @@ def _on_the_grid(rule: Rule) -> Rule:
         rule,
         pull=_pull_of(rule),
         reference=partial(reference.fake_quantize, rule.reference),
-        keeps=_keeps_for_the_grid_only if rule.name == "identity" else _keeps,
+        keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,
         requires=(),
         compares=False,
     )
@@ -219,7 +215,7 @@ def _samples() -> Iterator[Sample]:
 FAKE_QUANTIZE = register(
     Op(
         name="fake_quantize",
-        family="fake_quantize",
+        rule_set="fake_quantize",
         forward=_forward,
         inputs=_INPUTS,
         rules={rule.name: _on_the_grid(rule) for rule in bound_rules.RULES.values()},
@@ -227,6 +223,7 @@ FAKE_QUANTIZE = register(
         edges=bound_rules.EDGES,
         default_edge="closed",
         takes_maximize=True,
+        has_outside=True,
         adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
         public=fake_quantize,
         samples=_samples,

@@ -57,7 +57,7 @@ def register_rule(
             raise ValueError(must("register_rule", argument, "be a line of text", text))
 
     def register(function: Formula) -> Formula:
-        family = [row for row in OPS.values() if row.family == takers[op].family]
+        family = [row for row in OPS.values() if row.rule_set == takers[op].rule_set]
         author = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else ""
         name, parameters = _name_of(function, family, author), _parameters_of(function, takers[op])
         row = takers[op].adapt(  # type: ignore[misc]
@@ -97,9 +97,7 @@ def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
     for key, default in parameters.items():
         check_parameter(function.__name__, key, default, "a number above 0")
     x = torch.linspace(-2, 2, 5)
-    given: tuple[Any, ...] = (
-        (torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0) if "closed" in op.edges else (torch.ones(5), x)
-    )
+    given: tuple[Any, ...] = (torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0) if op.has_outside else (torch.ones(5), x)
     try:
         grad_x = function(*given)
     except TypeError as error:

@@ -16,7 +16,7 @@ from .. import engine
 from ..checks import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
 from .formulas import alias
 
 Arguments = ParamSpec("Arguments")
@@ -57,7 +57,7 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
     if not is_compiling() and value.is_inference() and engine.is_recording(x_backward):
         # torch attaches no graph to an inference tensor, and would lose the gradient without an error.
         value = value.clone()
-    return engine.run(chosen(REPLACE_GRAD, "replace"), value, x_backward)
+    return engine.run(call_for(REPLACE_GRAD, "replace"), value, x_backward)
 
 
 torch.fx.wrap("replace_grad")  # so that torch.fx can trace what `straight_through` makes
@@ -179,8 +179,9 @@ def _size(shape: tuple[int, ...]) -> int:
 REPLACE_GRAD = register(
     Op(
         name="replace_grad",
-        family="replace_grad",
+        rule_set="replace_grad",
         forward=lambda x_forward, x_backward: alias(x_forward),
+        plain_torch=lambda x_forward, x_backward: x_forward,
         inputs=("x_forward", "x_backward"),
         rules={
             "replace": Rule(
@@ -190,11 +191,12 @@ REPLACE_GRAD = register(
                 also_called="ReplaceGrad, forward hard and backward soft",
                 pull=_pull,
                 reference=_reference,
-                is_linear=lambda: True,
-                keeps=lambda wants: (),
+                is_linear=True,
+                keeps=(),
             )
         },
         default_rule="replace",
+        gradient_to="x_backward",
         public=replace_grad,
         samples=_samples,
         picture=Picture(of=lambda x: (torch.sign(x), torch.tanh(x)), jumps=(0.0,)),

@@ -13,7 +13,7 @@ from .. import engine
 from ..checks import check_tensor
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from .formulas import adapted, blocked, passed
 from .samples import values
 
@@ -23,8 +23,8 @@ def _row(name: str, pull: Callable[..., Gradients], **rest: Any) -> Rule:
         name=name,
         pull=pull,
         reference=partial(reference.rounding, name),
-        is_linear=lambda **_: True,
-        keeps=lambda wants: (),
+        is_linear=True,
+        keeps=(),
         compares=False,
         **rest,
     )
@@ -67,7 +67,7 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
     if isinstance(decimals, bool) or not isinstance(decimals, int):
         raise TypeError(must("round", "decimals", "be an integer", decimals))
     check_tensor("round", "x", x)
-    return engine.run(chosen(ROUND, rule), x, decimals)
+    return engine.run(call_for(ROUND, rule), x, decimals)
 
 
 @engine.unscriptable
@@ -135,7 +135,7 @@ def trunc(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
 
 def _whole(op: Op, x: Tensor, rule: RuleLike) -> Tensor:
     check_tensor(op.name, "x", x)
-    return engine.run(chosen(op, rule), x)
+    return engine.run(call_for(op, rule), x)
 
 
 def _samples(*others: int) -> Callable[[], Iterator[Sample]]:
@@ -158,7 +158,7 @@ def _op(
     return register(
         Op(
             name=name,
-            family="rounding",
+            rule_set="rounding",
             forward=forward,
             inputs=("x", "decimals")[: 1 + len(others)],
             rules=RULES,

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import engine
 from ..checks import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, chosen, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from .formulas import adapted, blocked, passed, widened
 from .samples import values
 
@@ -101,8 +101,8 @@ def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x
         name=name,
         pull=pull,
         reference=partial(reference.step, name),
-        is_linear=lambda **_: True,
-        keeps=lambda wants, **_: keeps,
+        is_linear=True,
+        keeps=keeps,
         compares=False,
         **rest,
     )
@@ -245,7 +245,7 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
     check_tensor(op.name, "x", x)
     at_zero = check_finite_number(op.name, "at_zero", at_zero)
-    return engine.run(chosen(op, rule), x, at_zero)
+    return engine.run(call_for(op, rule), x, at_zero)
 
 
 def _sign_forward(x: Tensor, at_zero: float) -> Tensor:
@@ -262,12 +262,19 @@ def _samples() -> Iterator[Sample]:
     yield Sample("0 at 0", lambda dtype: (torch.linspace(-2, 2, 15).reshape(3, 5).to(dtype), 0.0))
 
 
-def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], at_zero: float) -> Op:
+def _op(
+    name: str,
+    forward: Callable[..., Tensor],
+    plain_torch: Callable[..., Tensor],
+    public: Callable[..., Tensor],
+    at_zero: float,
+) -> Op:
     return register(
         Op(
             name=name,
-            family="step",
+            rule_set="step",
             forward=forward,
+            plain_torch=plain_torch,
             inputs=("x", "at_zero"),
             rules=RULES,
             default_rule="window",
@@ -279,5 +286,7 @@ def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor]
     )
 
 
-SIGN = _op("sign", _sign_forward, sign, 0.0)
-HEAVISIDE = _op("heaviside", _heaviside_forward, heaviside, 1.0)
+SIGN = _op("sign", _sign_forward, lambda x, at_zero: torch.sign(x) + at_zero * (x == 0).to(x.dtype), sign, 0.0)
+HEAVISIDE = _op(
+    "heaviside", _heaviside_forward, lambda x, at_zero: torch.heaviside(x, x.new_full((), at_zero)), heaviside, 1.0
+)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from .. import engine
 from ..checks import check_tensor
 from ..errors import must, unknown_name
-from ..rule import RuleChoice, RuleLike
+from ..rule import RuleLike, RuleObject
 from .nearest import nearest_code
 from .replace import replace_grad
 
@@ -132,8 +132,8 @@ def _turn(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _checked_rule(rule: RuleLike) -> str:
     names = ("identity", "rotation")
-    asked = rule.name if isinstance(rule, RuleChoice) else rule
-    if asked in names and not (isinstance(rule, RuleChoice) and rule.parameters):
+    asked = rule.name if isinstance(rule, RuleObject) else rule
+    if asked in names and not (isinstance(rule, RuleObject) and rule.parameters):
         return asked
     translation = TRANSLATES.get(asked) if isinstance(asked, str) else None
     hint = f"{asked!r} is {translation!r} here" if translation else None

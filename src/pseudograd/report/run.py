@@ -12,7 +12,8 @@ import torch
 
 from ..tasks import TASKS, Measured, variants
 from ..tasks.base import DEFAULT_RULES, Settings, unknown_task
-from ..torch_facts import FORMS, RULE_OF_ERA, installed_era, measure
+from ..torch_eras import ERAS, installed_era, measure
+from ..torch_forms import at_the_bound
 
 World = dict[str, Measured]  # by variant
 
@@ -63,7 +64,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def _edges() -> dict[str, float]:
-    return {name: measure(form).x for name, form in FORMS.items()}
+    return {way.text: measure(way.f).x for way in at_the_bound()}
 
 
 def compare(
@@ -79,7 +80,7 @@ def compare(
     if error := unknown_task(tasks, TASKS):
         raise error
     settings = settings or Settings()
-    results = Results(settings, tuple(rules), edges=_edges(), era=RULE_OF_ERA[installed_era()])
+    results = Results(settings, tuple(rules), edges=_edges(), era=ERAS[installed_era()].rule)
     plan = [
         (task, world, variant)
         for task in (TASKS[name] for name in dict.fromkeys(tasks))

@@ -6,9 +6,8 @@ from typing import Any
 
 from torch.utils._device import DeviceContext
 
-from .. import engine
+from .. import engine, torch_forms
 from .entered import Entered
-from .forms import FORMS
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.
 # Variable of Dynamo: its torch function. Left alone: nested_compile_region, which accepts no mode inside.
@@ -22,7 +21,7 @@ def _tell(dynamo: Any) -> None:
 
 def _let_it_dispatch(dynamo: Any) -> None:
     """Dynamo dispatches only what torch.overrides lists; F.hardsigmoid and torch.relu_ are missing there, eager dispatches them."""
-    dynamo.variables.torch.get_overridable_functions().update(FORMS)
+    dynamo.variables.torch.get_overridable_functions().update(torch_forms.SPELLINGS)
 
 
 def _let_modes_into_what_runs_others() -> None:

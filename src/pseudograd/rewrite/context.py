@@ -14,22 +14,23 @@ from typing import Any, TypeVar
 
 from torch.compiler import is_compiling
 
+from .. import torch_forms
 from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
-from .mode import Choice, Rewrite
+from .mode import Replacement, Rewrite
 from .report import Log, Report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Rewriting:
-    """While it is entered, in this thread, torch's functions get the chosen rules. `is_torchs_own`: the choices are what torch does.
+    """While it is entered, in this thread, torch's functions get the chosen rules. `is_torchs_own`: they are what torch does.
 
     Such a context acts only inside another one that would change what it names; alone it costs next to nothing.
     """
 
-    def __init__(self, label: str, choices: dict[str, Choice], is_torchs_own: bool = False) -> None:
+    def __init__(self, label: str, replacements: dict[str, Replacement], is_torchs_own: bool = False) -> None:
         self._label = label
-        self._choices = choices
+        self._replacements = replacements
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
         self._entries: list[tuple[int, Rewrite]] = []
@@ -39,7 +40,7 @@ class Rewriting:
 
     def __enter__(self) -> Rewriting:
         if is_compiling():
-            mode = Rewrite(self._choices, None)
+            mode = Rewrite(self._replacements, None)
             mode.__enter__()
             self._entries.append((0, mode))
             return self
@@ -47,14 +48,14 @@ class Rewriting:
         log = self._logs.setdefault(thread, Log())
         log.unseen = []
         log.forget_nodes()
-        mode = Rewrite({} if self._is_torchs_own and not self._decides_anything() else self._choices, log)
+        mode = Rewrite({} if self._is_torchs_own and not self._decides_anything() else self._replacements, log)
         self._entries.append((thread, mode))
         backward.enter(mode)
         mode.__enter__()
         return self
 
     def _decides_anything(self) -> bool:
-        return any(family in outer.choices for outer in entered.modes() for family in self._choices)
+        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered.modes())
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():

@@ -1,41 +1,57 @@
-"""Pinned edges: the gradients that torch's own clamps have in each era, element for element, and each edge within an era.
+"""Pinned edges: the gradients that torch's own clamps have in an era, element for element, or with another edge in an era.
 
-The formulas are those of torch's derivatives.yaml: 2.13 for "torch<=2.13", 2.15 for "torch>=2.14". They also fix what is not at the edge
-but differs between eras: NaN in x or in a tensor bound, and bounds that cross. (Forward mode has the slope of backward; torch 2.13's own
-fmax has another one at a tie.)
+A pinned edge is a rule, made when it is first asked for. (Forward mode has the slope of backward; torch 2.13's own fmax has another one
+at a tie.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..rule import Gradients, Rule
-from ..torch_facts import CLOSED_ERA, ERAS
+from ..rule import Gradients, Pull, Rule, Wants
+from ..torch_eras import ERAS, SHARES, Era
 
-SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
-# (what x gets at the edge, or None for what the era does; the era whose formula holds elsewhere)
-WAYS: dict[str, tuple[float | None, str]] = {era: (None, era) for era in ERAS} | {
-    f"{edge}, elsewhere {era}": (share, era) for edge, share in SHARES.items() for era in ERAS
-}
-
-
-def way(edge: str, installed: str) -> str:
-    """The name in WAYS for what the user asked, given the installed torch's era."""
-    return edge if edge in ERAS else f"{edge}, elsewhere {installed}"
+OF_NUMBERS: dict[str, Rule] = {}
+OF_TENSORS: dict[str, Rule] = {}
+OF_FMIN: dict[str, Rule] = {}
+OF_FMAX: dict[str, Rule] = {}
 
 
-def rule(pull: Callable[..., Gradients], keeps: Callable[..., tuple[str, ...]], compares: bool = True) -> Rule:
+class Pin(NamedTuple):
+    """What x gets at the edge as a share of grad, or None for what the era does; the era whose formula holds elsewhere."""
+
+    share: float | None
+    era: Era
+
+
+def rule_named(edge: str, elsewhere: str) -> str:
+    """The name of the rule for an era, or for an edge with what the era `elsewhere` does elsewhere."""
+    if edge in ERAS:
+        name, pin = f"zero/{edge}", Pin(None, ERAS[edge])
+    else:
+        name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
+    if name not in OF_NUMBERS:
+        bounded, two = ("x", "min", "max"), ("x", "other")
+        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), bounded)
+        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), bounded, compares=False)
+        OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), two)
+        OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), two)
+    return name
+
+
+def _rule(name: str, pull: Pull, keeps: tuple[str, ...], compares: bool = True) -> Rule:
     return Rule(
-        name="zero",
+        name=name,
         formula="0",
         source="torch's derivatives.yaml",
         pull=pull,
         reference=lambda *arguments, **parameters: (),
-        is_linear=lambda **parameters: True,
+        is_linear=True,
         keeps=keeps,
         compares=compares,
     )
@@ -45,32 +61,25 @@ def _share(grad: Tensor, share: float) -> Any:
     return grad if share == 1.0 else 0.0 if share == 0.0 else grad / 2
 
 
-def pull_of_numbers(
-    grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: tuple[bool, ...], edge: str
-) -> Gradients:
+def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
     """Away from the edge the eras agree: NaN gets 0."""
-    share, era = WAYS[edge]
-    at_edge = _share(grad, (1.0 if era == CLOSED_ERA else 0.0) if share is None else share)
+    at_edge = _share(grad, SHARES[pin.era.edge] if pin.share is None else pin.share)
     inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
     within = (x >= min) if max is None else (x <= max) if min is None else (x >= min) & (x <= max)
     return torch.where(inside, grad, torch.where(within, at_edge, 0.0)), None, None
 
 
-def pull_of_tensors(
-    grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: tuple[bool, ...], edge: str
-) -> Gradients:
+def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
     """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
-    share, era = WAYS[edge]
-    of_era = _tensors_closed_era if era == CLOSED_ERA else _tensors_open_era
-    grads = of_era(grad, x, min, max)
-    if share is None:
+    grads = pin.era.of_tensors(grad, x, min, max)
+    if pin.share is None:
         return grads
     nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
     at_min = nowhere if min is None else x == min
     at_max = nowhere if max is None else x == max
     if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
         at_min, at_max = at_min & (min <= max), at_max & (min <= max)
-    to_x, to_bound = _share(grad, share), _share(grad, 1.0 - share)
+    to_x, to_bound = _share(grad, pin.share), _share(grad, 1.0 - pin.share)
     grad_x, grad_min, grad_max = grads
     assert grad_x is not None
     grad_x = torch.where(at_min | at_max, to_x, grad_x)
@@ -79,53 +88,21 @@ def pull_of_tensors(
     return grad_x, grad_min, grad_max
 
 
-def _tensors_closed_era(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
-    if max is None:
-        return torch.where(x >= min, grad, 0.0), torch.where(x < min, grad, 0.0), None
-    if min is None:
-        return torch.where(x <= max, grad, 0.0), None, torch.where(x > max, grad, 0.0)
+def _pull_of_extreme(
+    pin: Pin,
+    beyond: Callable[[Tensor, Tensor], Tensor],
+    grad: Tensor,
+    x: Tensor,
+    other: Tensor,
+    *,
+    y: Tensor,
+    wants: Wants,
+) -> Gradients:
+    """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are NaN, x wins."""
+    share = pin.era.fmax if pin.share is None else pin.share
+    tied = x == other
+    wins = beyond(x, other) | (other != other)
     return (
-        torch.where((x >= min) & (x <= max), grad, 0.0),
-        torch.where((min < max) & (x < min), grad, 0.0),
-        torch.where((x > max) | (max < min), grad, 0.0),
+        torch.where(tied, _share(grad, share), torch.where(wins, grad, 0.0)),
+        torch.where(tied, _share(grad, 1.0 - share), torch.where(wins, 0.0, grad)),
     )
-
-
-def _tensors_open_era(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
-    half = grad / 2
-    if max is None or min is None:
-        bound = min if max is None else max
-        passes, replaced = (x < bound, x > bound) if max is None else (x > bound, x < bound)
-        tied = torch.where(x == bound, half, grad)
-        to_x, to_bound = torch.where(passes, 0.0, tied), torch.where(replaced, 0.0, tied)
-        return (to_x, to_bound, None) if max is None else (to_x, None, to_bound)
-    apart, ordered = min < max, min <= max
-    split = apart & ((x == min) | (x == max))
-    return (
-        torch.where((x < min) | (x > max), 0.0, torch.where(split, half, grad)),
-        torch.where(ordered & (x < min), grad, torch.where(apart & (x == min), half, 0.0)),
-        torch.where((max < min) | (ordered & (x > max)), grad, torch.where(apart & (x == max), half, 0.0)),
-    )
-
-
-def _pull_of_extreme(beyond: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Gradients]:
-    """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are, x wins in the closed era and the other gets it."""
-
-    def pull(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], edge: str) -> Gradients:
-        share, era = WAYS[edge]
-        if share is None:
-            share = 1.0 if era == CLOSED_ERA else 0.5
-        tied = x == other
-        wins = beyond(x, other) | (other != other)
-        return (
-            torch.where(tied, _share(grad, share), torch.where(wins, grad, 0.0)),
-            torch.where(tied, _share(grad, 1.0 - share), torch.where(wins, 0.0, grad)),
-        )
-
-    return pull
-
-
-PULLS = {
-    "fmin": _pull_of_extreme(lambda x, other: x < other),
-    "fmax": _pull_of_extreme(lambda x, other: x > other),
-}

@@ -9,75 +9,92 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import engine
-from ..rule import OPS, STAND_INS, Call, Function, RuleChoice, chosen
-from . import sites, stand_ins  # noqa: F401  (stand_ins registers its rows)
+from ..formula import own
+from ..rule import PRIMITIVES, Call, RuleObject, call_for
+from ..torch_forms import SPELLINGS, Spelling, only_backward_tells
+from ..user_function import UserFunction
+from . import sites
 from .entered import Entered
-from .forms import FORMS, only_backward_tells
+from .primitives import PINNED
 from .report import Log, shown_rule
 
 _is_compiling = torch.compiler.is_compiling
 
 
-class Choice:
-    """The rule of one family: by name or object, or a function of the site; and the edge, where it is not the op's own.
+class Replacement:
+    """What one switch asks for: a rule by name or object, or a function of the site. `is_pin`: a rule of `edges`, for pinned primitives.
 
     Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
     """
 
-    __slots__ = ("chooser", "edge", "name", "parameters", "rule")
+    __slots__ = ("by_site", "is_pin", "name", "parameters", "rule")
 
-    def __init__(self, rule: Any, edge: str | None = None) -> None:
-        self.chooser = rule if isinstance(rule, sites.Chooser) else None
+    def __init__(self, rule: Any, is_pin: bool = False) -> None:
+        self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.rule = rule
-        self.edge = edge
-        self.name: str = rule.name if isinstance(rule, RuleChoice) else rule
-        given = rule.parameters if isinstance(rule, RuleChoice) else ()
+        self.is_pin = is_pin
+        self.name: str = rule.name if isinstance(rule, RuleObject) else rule
+        given = rule.parameters if isinstance(rule, RuleObject) else ()
         self.parameters = tuple(
-            (key, value if isinstance(value, Function) else repr(float(value))) for key, value in given
+            (key, value if isinstance(value, UserFunction) else repr(float(value))) for key, value in given
         )
 
-    def call(self, stand_in: str, rule: Any) -> Call:
+    def call(self, primitive: str, rule: Any) -> Call:
         """The call of `rule`, the one of a site; None: that of all."""
-        if _is_compiling():
-            if rule is None:
-                rule = RuleChoice(
-                    self.name, tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters)
-                )
-            return _call(stand_in, rule, self.edge)
-        return _call(stand_in, self.rule if rule is None else rule, self.edge)
+        if rule is None:
+            rule = self._rule_in_a_graph() if _is_compiling() else self.rule
+        stands_in = PRIMITIVES[primitive]
+        return call_for(stands_in, rule, stands_in.default_edge)
 
-
-def _call(stand_in: str, rule: Any, edge: str | None) -> Call:
-    op = STAND_INS[stand_in] if stand_in in STAND_INS else OPS[stand_in]
-    return chosen(op, rule, op.default_edge if edge is None else edge)
+    def _rule_in_a_graph(self) -> RuleObject:
+        given = tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters)
+        return RuleObject(self.name, given)
 
 
 class Rewrite(Entered):
-    """One entry of a context. `choices` maps a family of `forms` to what is chosen for it."""
+    """One entry of a context. `replacements` maps a switch of `torch_forms` to what is asked for."""
 
-    def __init__(self, choices: dict[str, Choice], log: Log | None) -> None:
+    def __init__(self, replacements: dict[str, Replacement], log: Log | None) -> None:
         super().__init__()
-        self.choices = choices
+        self.replacements = replacements
         self.log = log
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        form = FORMS.get(func)
+        spelling = SPELLINGS.get(func)
         if kwargs is None:
             kwargs = {}
-        if form is None and (
+        if spelling is None and (
             _is_compiling() or type(func) is MethodWrapperType
         ):  # attributes are most of what torch asks
             return func(*args, **kwargs)
-        if not torch.compiler.is_dynamo_compiling() and engine.own.depth:
+        if not torch.compiler.is_dynamo_compiling() and own.depth:
             return self._left_alone(func, args, kwargs)
-        if form is None or form.family not in self.choices:
+        replacement = None if spelling is None else self._replacement(spelling)
+        if replacement is None:
             if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        result = self._rewritten(form, func, args, kwargs)
+        if spelling.form.each:  # type: ignore[union-attr]
+            return self._each(spelling, func, args, kwargs)
+        result = self._rewritten(spelling, replacement, func, args, kwargs)
         if self.log is not None and not _is_compiling():
             self.log.forget_nodes()
         return result
+
+    def _replacement(self, spelling: Spelling) -> Replacement | None:
+        for switch in spelling.form.switches:
+            if switch in self.replacements:
+                return self.replacements[switch]
+        return None
+
+    def _each(self, spelling: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function of lists, as calls of the method that does the same to one; torch's own where no derivative is recorded."""
+        given = spelling.read_each(args, kwargs)
+        if given is None or not engine.is_recording(*[value for values in given for value in values]):
+            return func(*args, **kwargs)
+        method = getattr(torch.Tensor, spelling.form.each + ("_" if spelling.in_place else ""))
+        results = [self.__torch_function__(method, (), values) for values in given]
+        return None if spelling.in_place else results
 
     def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the engine computes for itself: none of it is to be rewritten or missed."""
@@ -86,40 +103,39 @@ class Rewrite(Entered):
             self.log.forget_nodes()
         return result
 
-    def _rewritten(self, form: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        read = form.read(args, kwargs)
+    def _rewritten(self, spelling: Any, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> Any:
+        read = spelling.read(args, kwargs)
         if read is None:
             return func(*args, **kwargs)
         name, inputs, in_place = read
         if not engine.is_recording(*inputs):
             return func(*args, **kwargs)
-        choice = self.choices[form.family]
-        name, inputs = stand_in(name, inputs, form.family, choice)
+        if replacement.is_pin:
+            name = pinned(name, inputs)
         rule = None
-        if choice.chooser is not None:
-            rule = choice.chooser.choose(form, name, inputs)
+        if replacement.by_site is not None:
+            rule = replacement.by_site.rule(spelling, name, inputs)
             if rule is None:
                 return func(*args, **kwargs)
-        call = choice.call(name, rule)
+        call = replacement.call(name, rule)
         why = why_not(call, inputs, in_place)
         if not _is_compiling():
             if self.log is not None:
-                self.log.count(form, call, why)
+                self.log.count(spelling, call, why)
         else:
-            sites.note_compiled(form.name, form.family, shown_rule(call), why)
+            sites.note_compiled(spelling.name, spelling.form.switches, shown_rule(call), why)
         if why is not None:
             return func(*args, **kwargs)
         return run(call, inputs, in_place)
 
 
-def stand_in(name: str, inputs: tuple[Any, ...], family: str, choice: Choice) -> tuple[str, tuple[Any, ...]]:
-    """The row that stands in. Pinned edges have one for numbers and one for tensors, as torch has."""
-    if choice.edge is None:
-        return name, inputs
+def pinned(name: str, inputs: tuple[Any, ...]) -> str:
+    """The primitive with the pinned edge: torch has one of number bounds and one of tensors."""
+    of_numbers, of_tensors = PINNED[name]
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
-            return f"{name}, numbers", inputs
-    return f"{name}, tensors", inputs
+            return of_numbers
+    return of_tensors
 
 
 def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
@@ -129,7 +145,7 @@ def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
     is changed in place.
     """
     x = inputs[0]
-    copied = in_place or (call.rule.copies and not _is_compiling())
+    copied = in_place or (call.primitive.saves == "a copy" and not _is_compiling())
     kept = x.clone() if copied and call.keeps((True,) * len(inputs)) else x
     y = engine.run(call, kept, *inputs[1:])
     return x.copy_(y) if in_place else y
@@ -144,12 +160,12 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
         return "complex numbers have no order"
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         return "neither sparse, nested nor quantized tensors are rewritten"
-    for name, value in zip(call.op.inputs, inputs):  # noqa: B905  Dynamo on torch 2.8
+    for name, value in zip(call.primitive.inputs, inputs):  # noqa: B905  Dynamo on torch 2.8
         if name in call.rule.requires and value is None:
             return f"rule {call.rule.name} needs both bounds"
     if call.rule.requires and len(inputs) < 3:
         return f"rule {call.rule.name} needs both bounds"
-    if call.op.name.endswith(", of two") and only_backward_tells() and forward_ad._current_level >= 0:
+    if call.primitive.either_is_bound and only_backward_tells() and forward_ad._current_level >= 0:
         return "compiled forward mode does not tell which of the two is the constant"
     if not call.is_linear and forward_ad._current_level >= 0:
         return f"rule {call.rule.name} reads the incoming gradient, and forward mode has none"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import must
-from ..rule import STAND_INS, RuleChoice, RuleLike, choose
+from ..rule import PRIMITIVES, RuleLike, RuleObject, make_call
 from .with_rule import NAMES, TABLE, kind_of
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -155,7 +155,7 @@ def _places(model: nn.Module) -> Iterator[_Exchange]:
 def _choices(model: nn.Module, places: list[_Exchange], mapping: Any) -> Mapping[Any, Any]:
     if isinstance(mapping, Mapping):
         return mapping
-    if not isinstance(mapping, (str, RuleChoice)):
+    if not isinstance(mapping, (str, RuleObject)):
         raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
     held = {kind_of(place.old) for place in places}
     known = {kind: mapping for kind in TABLE if kind in held}
@@ -174,7 +174,7 @@ def _matches(key: object, path: str, module: nn.Module) -> bool:
 def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
-    if isinstance(value, (str, RuleChoice)):
+    if isinstance(value, (str, RuleObject)):
         return _with_rule(old, path, value)
     if isinstance(value, type):
         remedy = f"Make a module of the class: {value.__name__}()"
@@ -193,8 +193,8 @@ def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
         raise TypeError(must("convert", f"{path!r}", f"be one of {NAMES} to take a rule", type(old).__name__, remedy))
     row = TABLE[kind_of(old)]
     row.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
-    op = STAND_INS[row.stand_in]
+    primitive = PRIMITIVES[row.primitive]
     new = row.with_rule.__new__(row.with_rule)
     new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag
-    new.rewritten = choose(op, rule, op.default_edge).spec  # type: ignore[assignment]
+    new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]
     return new

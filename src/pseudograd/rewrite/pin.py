@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..errors import unknown_name
-from ..torch_facts import ERAS, installed_era
+from ..torch_eras import ERAS, SHARES, era_named, installed_era
+from ..torch_forms import EDGE
 from . import edges
 from .context import Rewriting
-from .mode import Choice
+from .mode import Replacement
 
 
 def pin_edge(edge: str) -> Rewriting:
@@ -18,8 +19,9 @@ def pin_edge(edge: str) -> Rewriting:
         derivatives have the same slope.
 
     Args:
-        edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; or an era, "torch<=2.13" or
-            "torch>=2.14": exactly what torch of that era computes, number and tensor bounds apart, NaN and crossed bounds included.
+        edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; or torch's versions, as
+            "torch<=2.13", "torch>=2.14" or "torch==2.12": exactly what they compute, number and tensor bounds apart, NaN and crossed
+            bounds included. They must do the same, so be 2.13 and older or 2.14 and newer.
     Returns: a context and decorator for the current thread, as `override`; the innermost context decides, so that inside an override the
         pin decides for the clamps, also one to the era of the installed torch.
     Raises: ValueError for anything else.
@@ -31,8 +33,9 @@ def pin_edge(edge: str) -> Rewriting:
         tensor([1., 1.])
     Source: torch's derivatives.yaml, versions 2.13 and 2.15.
     """
-    if edge not in edges.SHARES and edge not in ERAS:
-        raise unknown_name("pin_edge", "edge", (*edges.SHARES, *ERAS), edge)
+    asked = edge if isinstance(edge, str) and edge in SHARES else era_named(edge)
+    if asked is None:
+        raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS), edge)
     era = installed_era()
-    choice = Choice("zero", edges.way(edge, era))
-    return Rewriting(f"pin_edge({edge!r})", {"clamp": choice, "nan extreme": choice}, is_torchs_own=edge == era)
+    replacement = Replacement(edges.rule_named(asked, era), is_pin=True)
+    return Rewriting(f"pin_edge({edge!r})", {EDGE: replacement}, is_torchs_own=asked == era)

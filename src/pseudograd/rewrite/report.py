@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
 
+from .. import torch_forms
 from . import sites
 
 _sequence_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
-# The families whose work shows in a node of the graph, by the start of the node's name.
-NODES = {
-    "ClampMin": "clamp",
-    "ClampMax": "clamp",
-    "Clamp": "clamp",
-    "Relu": "relu",
-    "Hardtanh": "relu",
-    "Hardsigmoid": "relu",
-    "Fmin": "nan extreme",
-    "Fmax": "nan extreme",
-    "Round": "round",
-    "Floor": "round",
-    "Ceil": "round",
-    "Trunc": "round",
-    "Sign": "sign",
-    "FakeQuantize": "fake_quantize",
-    "FusedMovingAvgObsFq": "fake_quantize",
-}
 _SCRIPT = "torch::jit::"
 
 
@@ -126,8 +108,8 @@ class Log:
         self.seen_nodes = 0
         self.unseen: list[tuple[int, int]] = []  # ranges of nodes that no seen call made
 
-    def count(self, form: Any, call: Any, why: str | None) -> None:
-        self._add(form.name, shown_rule(call), why, 3)
+    def count(self, spelling: Any, call: Any, why: str | None) -> None:
+        self._add(spelling.name, shown_rule(call), why, 3)
 
     def _add(self, op: str, rule: str, why: str | None, depth: int) -> None:
         frame = sites.user_frame(depth + 1)
@@ -174,19 +156,12 @@ class Log:
     def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
         for node in nodes:
             name = node.name()
-            family = _family_of(name)
-            if family == _SCRIPT:
+            if name.startswith(_SCRIPT):
                 self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into", 2)
-            elif family in mode.choices:
+                continue
+            form = torch_forms.form_of_node(name)
+            if form is not None and any(switch in mode.replacements for switch in form.switches):
                 self._add(name.split("Backward")[0].lower(), "", why, 2)
-
-
-@lru_cache(maxsize=4096)
-def _family_of(node: str) -> str | None:
-    if node.startswith(_SCRIPT):
-        return _SCRIPT
-    node = node.removeprefix("Foreach")
-    return next((family for prefix, family in NODES.items() if node.startswith(prefix)), None)
 
 
 def _nodes_within(values: Iterable[Any], ranges: list[tuple[int, int]]) -> list[Any]:

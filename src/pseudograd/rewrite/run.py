@@ -19,10 +19,11 @@ import torch
 from ..errors import must
 from ..rule import OPS, RuleLike
 from ..rule_text import parsed
+from ..torch_forms import SWITCHES
 from .context import Rewriting
 from .pin import pin_edge
 from .report import Report
-from .switches import FAMILIES, override
+from .switches import override
 
 NOTHING_REWRITTEN = 3  # the exit status
 
@@ -41,9 +42,9 @@ def contexts(pin: str | None, overrides: Sequence[str]) -> list[Rewriting]:
 
 
 def _rule(family: str, text: str) -> RuleLike:
-    if family not in FAMILIES:
+    if family not in SWITCHES:
         return text  # override has the error
-    rule, edge = parsed(OPS[FAMILIES[family][0]], text, "run: --override")
+    rule, edge = parsed(OPS[SWITCHES[family]], text, "run: --override")
     if edge is not None:
         remedy = "Each family has its own; --pin changes that of torch's clamps"
         raise ValueError(must("run", "--override", "name no edge", text, remedy))

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from . import entered, forms
+from .. import torch_forms
+from . import entered
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -32,34 +33,34 @@ class Site:
     max: Any
 
 
-class Chooser:
+class RuleBySite:
     """A user's function from a Site to a rule, or to None for torch's own."""
 
     def __init__(self, function: Callable[[Site], Any]) -> None:
         self.function = function
 
-    def choose(self, form: Any, stand_in: str, inputs: tuple[Any, ...]) -> Any:
-        low, high = _bounds(stand_in, inputs)
-        family = "clamp" if form.family == "extreme" else form.family
+    def rule(self, spelling: Any, primitive: str, inputs: tuple[Any, ...]) -> Any:
+        low, high = _bounds(primitive, inputs)
+        family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
-            return self.function(Site(form.name, family, COMPILED, None, low, high))
+            return self.function(Site(spelling.name, family, COMPILED, None, low, high))
         frame = user_frame(2)
         where = shown(frame.f_code, frame.f_lineno) if frame else "?"
-        return self.function(Site(form.name, family, where, _module_path(), low, high))
+        return self.function(Site(spelling.name, family, where, _module_path(), low, high))
 
 
-def _bounds(stand_in: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-    if len(inputs) != 2 or not stand_in.startswith(("torch.minimum", "torch.maximum")):
+def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(inputs) != 2 or not primitive.startswith(("torch.minimum", "torch.maximum")):
         return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
     bound = _bound_of_two(*inputs)
-    return (None, bound) if stand_in.startswith("torch.minimum") else (bound, None)
+    return (None, bound) if primitive.startswith("torch.minimum") else (bound, None)
 
 
 def _bound_of_two(x: Any, other: Any) -> Any:
     """What a transform has wrapped is not the bound; compiled code does not tell."""
-    if torch.compiler.is_compiling() and forms.only_backward_tells():
+    if torch.compiler.is_compiling() and torch_forms.only_backward_tells():
         return None
-    return x if forms.is_constant(x) else other
+    return x if torch_forms.is_constant(x) else other
 
 
 def user_frame(depth: int) -> FrameType | None:
@@ -109,10 +110,10 @@ def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
     return found
 
 
-def note_compiled(op: str, family: str, label: str, why: str | None) -> None:
+def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
     for mode in reversed(entered.modes()):
-        if family in mode.choices and mode.log is not None:
+        if any(switch in mode.replacements for switch in switches) and mode.log is not None:
             stack = torch._guards.TracingContext.extract_stack()
             lines = [f for f in stack if not f.filename.startswith((_TORCH, _OURS))]
             where = shown(lines[-1].filename, lines[-1].lineno or 0) if lines else "?"

@@ -7,20 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import must, unknown_name
-from ..rule import OPS, RuleChoice, RuleLike, choose
+from ..rule import OPS, RuleLike, RuleObject, make_call
+from ..torch_forms import SWITCHES
 from .context import Rewriting
-from .mode import Choice
-from .sites import Chooser, Site
+from .mode import Replacement
+from .sites import RuleBySite, Site
 
 SiteRule = RuleLike | Callable[[Site], RuleLike | None]
-# family -> (the public op that holds its rules, the families of `forms` that it covers)
-FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "clamp": ("clamp", ("clamp", "extreme")),
-    "relu": ("hardtanh", ("relu",)),  # not relu, whose rules are those of one bound
-    "round": ("round", ("round",)),
-    "sign": ("sign", ("sign",)),
-    "fake_quantize": ("fake_quantize", ("fake_quantize",)),
-}
 
 
 def override(**families: SiteRule | None) -> Rewriting:
@@ -47,27 +40,24 @@ def override(**families: SiteRule | None) -> Rewriting:
         tensor([0., 1., 1.])
     Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
     """
-    choices: dict[str, Choice] = {}
+    replacements: dict[str, Replacement] = {}
     for family, rule in families.items():
-        if family not in FAMILIES:
-            raise unknown_name("override", "family", FAMILIES, family)
-        if rule is None:
-            continue
-        choice = Choice(_checked(family, rule))
-        for covered in FAMILIES[family][1]:
-            choices[covered] = choice
-    if not choices:
-        raise ValueError(f"override: one of {', '.join(FAMILIES)} must be given a rule, got none. Name at least one.")
+        if family not in SWITCHES:
+            raise unknown_name("override", "family", SWITCHES, family)
+        if rule is not None:
+            replacements[family] = Replacement(_checked(family, rule))
+    if not replacements:
+        raise ValueError(f"override: one of {', '.join(SWITCHES)} must be given a rule, got none. Name at least one.")
     named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
-    return Rewriting(f"override({named})", choices)
+    return Rewriting(f"override({named})", replacements)
 
 
 def _checked(family: str, rule: Any) -> Any:
-    """A rule of the family's op, with its error; a function becomes a Chooser."""
-    if isinstance(rule, (str, RuleChoice)):
-        op = OPS[FAMILIES[family][0]]
-        choose(replace(op, name=family), rule, op.default_edge)  # an error that names what the user named
+    """A rule of the family's op, with its error; a function becomes a RuleBySite."""
+    if isinstance(rule, (str, RuleObject)):
+        op = OPS[SWITCHES[family]]
+        make_call(replace(op, name=family), rule, op.default_edge)  # an error that names what the user named
         return rule
     if callable(rule):
-        return Chooser(rule)
+        return RuleBySite(rule)
     raise TypeError(must("override", family, "be a rule, or a function from a site to a rule", rule))

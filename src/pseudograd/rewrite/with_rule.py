@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import engine, ops
-from ..rule import RuleChoice, call_of
+from ..rule import RuleObject, call_named
 from . import mode
 
 
@@ -39,7 +39,7 @@ class WithRule:
             return own(x)
         if not engine.is_recording(x):
             return own(x)
-        call = call_of(self.rewritten)
+        call = call_named(self.rewritten)
         why = mode.why_not(call, (x, *bounds), self.inplace)
         if why is not None:
             if not torch.compiler.is_compiling():
@@ -51,9 +51,9 @@ class WithRule:
         return kind_of(self).__name__
 
     def extra_repr(self: Any) -> str:
-        call = call_of(self.rewritten)
+        call = call_named(self.rewritten)
         parameters = tuple(zip(call.rule.parameters, call.spec[4:], strict=True))
-        rule = repr(RuleChoice(call.rule.name, parameters)) if parameters else call.rule.name
+        rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         own = super().extra_repr()  # type: ignore[misc]
         return ", ".join([*([own] if own else []), f"rule={rule}/{call.edge}"])
 
@@ -83,7 +83,7 @@ class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
 
 class Row(NamedTuple):
     with_rule: type[nn.Module]
-    stand_in: str
+    primitive: str
     public: Callable[..., Tensor]  # which has the error texts
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels import residual_of
+from ..kernels.residuals import INPUTS
 from ..rule import Sample
 from .compare import assert_same_bits, assert_same_values
 from .gradients import (
@@ -19,42 +21,13 @@ from .gradients import (
 )
 from .rows import Row, requiring_grad, tensors_of
 
-
-def of_one_kind(x: Tensor, min: Any, max: Any) -> tuple[Any, Any]:
-    """torch.clamp refuses one number with one tensor; a 0-d tensor of x's dtype says the same."""
-    if isinstance(min, Tensor) != isinstance(max, Tensor) and min is not None and max is not None:
-        min, max = (b if isinstance(b, Tensor) else x.new_full((), b) for b in (min, max))
-    return min, max
-
-
-PLAIN_TORCH: dict[str, Callable[..., Tensor]] = {
-    "clamp": lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),
-    "lower_bound": torch.clamp,
-    "upper_bound": torch.clamp,
-    "relu": lambda x, min, max: torch.relu(x),
-    "relu6": lambda x, min, max: torch.nn.functional.relu6(x),
-    "hardtanh": torch.nn.functional.hardtanh,
-    "replace_grad": lambda x_forward, x_backward: x_forward,
-    "round": lambda x, decimals: torch.round(x),
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "trunc": torch.trunc,
-    "sign": lambda x, at_zero: torch.sign(x) + at_zero * (x == 0).to(x.dtype),
-    "heaviside": lambda x, at_zero: torch.heaviside(x, x.new_full((), at_zero)),
-    "abs": torch.abs,
-    "scale_grad": lambda x, scale: x,
-    "reverse_grad": lambda x, scale: x,
-    "clip_grad": lambda x, limit: x,
-}
-
-
 SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
 
 
 def plain(row: Row, inputs: tuple[Any, ...]) -> Tensor:
-    """What torch computes; an op that is not listed yet is compared with its own forward, recording against not recording."""
+    """What torch computes; an op without such a function is compared with its own forward, recording against not recording."""
     with torch.no_grad():
-        return PLAIN_TORCH.get(row.op.name, row.op.forward)(*inputs)
+        return (row.op.plain_torch or row.op.forward)(*inputs)
 
 
 def check_forward(row: Row, dtype: torch.dtype) -> None:
@@ -183,26 +156,36 @@ def _three_pulls(row: Row, sample: Sample, size: float = 1.0) -> list[tuple[Tens
 
 
 def check_saved(row: Row) -> None:
-    """Exactly the tensors that the row says it keeps, without a copy; nothing when nothing is recorded."""
+    """As many bytes as the residual of the call says; of the inputs those that the row keeps, without a copy; nothing unrecorded."""
     for sample in row.samples():
         inputs = sample.build(torch.float32)
         assert saved_by(row.function(), inputs) == []
         for leaves in (requiring_grad(inputs), (inputs[0].clone().requires_grad_(), *inputs[1:])):
             wants = tuple(_asks(v) for v in leaves)
-            names = row.rule.keeps(wants, **row.all_parameters) if any(wants) else ()
-            kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names]
-            given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
             saved = saved_by(row.function(), leaves)
-            new = [t for t in saved if t.data_ptr() not in given]
-            assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, sample.name
-            assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
-            # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
-            beside = [v for v in kept if isinstance(v, float)] if any(isinstance(v, Tensor) for v in kept[1:]) else []
-            assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{sample.name}: a copy was saved"
-            if row.rule.name in SAVES_NOTHING and sum(wants) == 1:
-                assert saved == [], sample.name
+            residual = residual_of(row.call(), leaves, wants)
+            if residual is INPUTS:
+                _check_saved_inputs(row, leaves, wants, saved, sample.name)
+            else:
+                assert sum(t.nbytes for t in saved) == residual.nbytes(row.call(), leaves, wants), sample.name
             with torch.no_grad():
                 assert saved_by(row.function(), leaves) == []
+
+
+def _check_saved_inputs(
+    row: Row, leaves: tuple[Any, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
+) -> None:
+    names = row.rule.kept(wants) if any(wants) else ()
+    kept = [v for n, v in zip(row.op.inputs, leaves, strict=True) if n in names]
+    given = {v.data_ptr() for v in kept if isinstance(v, Tensor)}
+    new = [t for t in saved if t.data_ptr() not in given]
+    assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, name
+    assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
+    # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
+    beside = [v for v in kept if isinstance(v, float)] if any(isinstance(v, Tensor) for v in kept[1:]) else []
+    assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{name}: a copy was saved"
+    if row.rule.name in SAVES_NOTHING and sum(wants) == 1:
+        assert saved == [], name
 
 
 def _asks(value: object) -> bool:

@@ -17,17 +17,17 @@ from .rows import Row, of_tensors, tensors_of
 def same_shape_problem(row: Row, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     """(f, x, grad): the op as a function of the tensor its gradient goes to, at finite values, all of one shape (rows, 3).
 
-    Tensor inputs other than x travel inside f as 0-d tensors, so that vmap may split x along any dimension.
+    Other tensors travel inside f: those behind it as 0-d tensors, so that vmap may split x along any dimension, and one in front of it,
+    whose shape the result has, as ones.
     """
     inputs = sample.build(torch.float64)
-    x = tensors_of(inputs)[-1 if row.op.name == "replace_grad" else 0].reshape(-1)
+    at = row.op.inputs.index(row.op.gradient_to)
+    x = inputs[at].reshape(-1)
     x = x[x.isfinite()]
     x = x[: len(x) // 3 * 3].reshape(-1, 3)
-    others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[1:]]
+    others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[at + 1 :]]
     grad = torch.linspace(-2, 2, x.numel(), dtype=torch.float64).reshape(x.shape).flip(0)
-    if row.op.name == "replace_grad":
-        return lambda soft: row(torch.ones_like(soft), soft), x, grad
-    return lambda value: row(value, *others), x, grad
+    return lambda value: row(*[torch.ones_like(value)] * at, value, *others), x, grad
 
 
 def check_reverse(row: Row, sample: Sample) -> None:
@@ -80,7 +80,7 @@ def check_forward_mode_raises(row: Row, sample: Sample) -> None:
         assert "reads the incoming gradient" in text
         assert "reverse mode" in text
         for name in row.op.rules:
-            linear = row.op.rules[name].is_linear(edge="closed")
+            linear = row.op.rules[name].is_linear
             assert (re.search(rf"\b{name}\b", text.partition("linear in grad")[2]) is not None) == linear, name
 
 

@@ -8,12 +8,12 @@ from functools import partial
 import torch
 
 from ..errors import must, unknown_name
-from ..rule import OPS, Op, RuleChoice
+from ..rule import OPS, Op, RuleObject
 from . import all_inputs, checks, checks_of_derivatives, checks_of_transforms
 from .rows import DTYPES, Row, rows_of
 
 
-def check_rule(rule: str | RuleChoice, *, op: str = "clamp") -> None:
+def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
     """Run the contract tests of this library on one rule: a rule that passes behaves as the built-in ones do.
 
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
@@ -44,11 +44,11 @@ def check_rule(rule: str | RuleChoice, *, op: str = "clamp") -> None:
                 raise AssertionError(f"{row}: {name}: {error}") from error
 
 
-def _rows(op: Op, rule: str | RuleChoice) -> list[Row]:
-    name = rule.name if isinstance(rule, RuleChoice) else rule
+def _rows(op: Op, rule: str | RuleObject) -> list[Row]:
+    name = rule.name if isinstance(rule, RuleObject) else rule
     if name not in op.rules:
         raise unknown_name("check_rule", f"rule of {op.name}", op.rules, name)
-    if isinstance(rule, RuleChoice) and rule.parameters:
+    if isinstance(rule, RuleObject) and rule.parameters:
         found = [Row(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
     else:
         found = [row for row in rows_of(op) if row.rule.name == name]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..rule import Op, Rule, RuleChoice, Sample
+from ..rule import Call, Op, Rule, RuleObject, Sample, call_for
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
         """The same as a function that holds names and numbers only: Dynamo on torch 2.8 cannot trace a tuple that holds records."""
         how: dict[str, Any] = {}
         if len(self.op.rules) > 1:
-            how["rule"] = RuleChoice(self.rule.name, self.parameters) if self.parameters else self.rule.name
+            how["rule"] = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
         if self.op.edges:
             how["edge"] = self.edge
         if self.op.takes_maximize:
@@ -41,13 +41,18 @@ class Row(NamedTuple):
         public = self.op.public
         return lambda *inputs: public(*inputs, **how)
 
+    def call(self) -> Call:
+        """What the public function asks the engine to run."""
+        rule = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
+        return call_for(self.op, rule, self.edge, self.maximize)
+
     @property
     def all_parameters(self) -> dict[str, Any]:
         return self.rule.keywords(self.edge if self.op.edges else None, dict(self.parameters))
 
     @property
     def is_linear(self) -> bool:
-        return self.rule.is_linear(**self.all_parameters)
+        return self.rule.is_linear_at(self.edge)
 
     def reference_in(self, dtype: torch.dtype) -> Callable[..., tuple[float, ...]]:
         """The rule as a function of (x, grad, *other values), one number each, rounded to dtype after every step.

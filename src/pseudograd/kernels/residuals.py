@@ -1,0 +1,54 @@
+"""What a call keeps for its backward: data, apart from the kernels that compute with it.
+
+A checkpoint runs the forward twice, perhaps under other modes and on other kernels, and compares what was saved. So the residual is a
+property of the call and its tensors alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .. import formula
+from ..rule import Call, Gradients, Wants
+
+Inputs = tuple[Any, ...]
+Kept = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
+
+
+@dataclass(frozen=True)
+class Residual:
+    """serves(call, inputs, wants) -> bool: from the call, the kinds, dtypes and shapes of its inputs and `wants`, never from a mode.
+
+    encode(call, inputs, wants) -> (y, kept): plain ATen; it says what the residual is.
+    pull(grad, kept, wants, call) -> one gradient per input, unreduced: plain ATen, differentiable. grad is dense.
+    nbytes(call, inputs, wants): how many bytes of tensors it keeps.
+    """
+
+    name: str
+    serves: Callable[[Call, Inputs, Wants], bool]
+    encode: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept]]
+    pull: Callable[[Tensor, Kept, Wants, Call], Gradients]
+    nbytes: Callable[[Call, Inputs, Wants], int]
+
+
+def kept_inputs(call: Call, inputs: Inputs, wants: Wants) -> Kept:
+    """The inputs that the call keeps, None in the place of others."""
+    names = call.keeps(wants)
+    if names == call.primitive.inputs:
+        return list(inputs)
+    return [value if name in names else None for name, value in zip(call.primitive.inputs, inputs)]  # noqa: B905  Dynamo on torch 2.8
+
+
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
+    return call.primitive.forward(*inputs), kept_inputs(call, inputs, wants)
+
+
+def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
+    return sum(value.nbytes for value in kept_inputs(call, inputs, wants) if isinstance(value, Tensor))
+
+
+INPUTS = Residual("inputs", lambda call, inputs, wants: True, _encode, formula.pull, _nbytes)

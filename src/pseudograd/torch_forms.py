@@ -1,0 +1,519 @@
+"""Torch's own functions that saturate or round: the one table of them. To teach the library a function is one row.
+
+`override` and `pin_edge` rewrite what is found here by function, reports know what they missed by its autograd nodes, and `doctor` shows
+what each does exactly at a bound. Plain classes and loops: Dynamo reads this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
+
+MISSING = object()
+EDGE = "edge"  # the switch of pin_edge
+# The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
+SWITCHES = {"clamp": "clamp", "relu": "hardtanh", "round": "round", "sign": "sign", "fake_quantize": "fake_quantize"}
+
+# What torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of torch.nn.functional do not.
+_ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+_ALIASES_OF_LISTS = {"self": "input", "scalars": "scalar", "other": "scalar"}
+
+Read = tuple[str, tuple[Any, ...]]  # the primitive that stands in, and its inputs
+Arrange = Callable[..., Read | None]
+
+
+class AtTheBound(NamedTuple):
+    """A way to write it, called with x == bound == 0, and the slopes that it has there: by the name of the era that began with them."""
+
+    text: str
+    f: Callable[[Tensor, Tensor], Tensor]
+    slopes: dict[str, Slopes]
+
+    def slopes_in(self, era: str) -> Slopes:
+        """Those of the last era, up to this one, that changed them."""
+        names = list(ERAS)
+        known = [name for name in names[: names.index(era) + 1] if name in self.slopes]
+        return self.slopes[known[-1]]
+
+
+class Form:
+    """One function of torch, under all names and owners that it has.
+
+    switches: the contexts that act on it, those of override by their name, EDGE for pin_edge.
+    takes, defaults: its arguments, the tensor first. arrange(*values): the primitive that stands in, and its inputs; or None, where
+        torch is left alone. of_aten: the same for the functions of aten, where they differ.
+    names: what it is called; each one in place too, with "_" behind it. owners: what has functions of these names; overloads: those of
+        aten that are meant. with_inplace: those that take the argument `inplace`.
+    each: it does to every tensor of a list what the method of that name does to one.
+    nodes: how the names of its autograd nodes start. at_the_bound: what it does there.
+    """
+
+    __slots__ = (
+        "arrange",
+        "at_the_bound",
+        "defaults",
+        "each",
+        "names",
+        "nodes",
+        "of_aten",
+        "overloads",
+        "owners",
+        "switches",
+        "takes",
+        "with_inplace",
+    )
+
+    def __init__(
+        self,
+        *names: str,
+        switches: tuple[str, ...],
+        takes: tuple[str, ...] = ("input",),
+        defaults: tuple[Any, ...] = (MISSING,),
+        arrange: Arrange = lambda *values: None,
+        of_aten: Arrange | None = None,
+        owners: tuple[Any, ...] = (torch, Tensor, torch.ops.aten),
+        overloads: tuple[str, ...] = ("default",),
+        with_inplace: tuple[Any, ...] = (),
+        each: str = "",
+        nodes: tuple[str, ...] = (),
+        at_the_bound: tuple[AtTheBound, ...] = (),
+    ) -> None:
+        self.names = names
+        self.switches = switches
+        self.takes = takes
+        self.defaults = defaults
+        self.arrange = arrange
+        self.of_aten = of_aten
+        self.owners = owners
+        self.overloads = overloads
+        self.with_inplace = with_inplace
+        self.each = each
+        self.nodes = nodes
+        self.at_the_bound = at_the_bound
+
+
+class Spelling:
+    """One way to call a form. `read(args, kwargs)` gives (primitive, inputs, in_place), or None where torch is left alone."""
+
+    __slots__ = ("aliases", "arrange", "defaults", "form", "in_place", "name", "takes", "takes_inplace")
+
+    def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool = False) -> None:
+        self.form = form
+        self.name = name
+        self.arrange = arrange
+        self.in_place = in_place
+        self.takes_inplace = takes_inplace
+        self.takes = (*form.takes, "inplace") if takes_inplace else form.takes
+        self.defaults = (*form.defaults, False) if takes_inplace else form.defaults
+        self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.each else _ALIASES
+
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
+        if len(args) > len(self.takes):
+            return None
+        values = list(args) + list(self.defaults[len(args) :])
+        for key in kwargs:
+            name = self.aliases.get(key, key)
+            if name not in self.takes:
+                return None
+            values[self.takes.index(name)] = kwargs[key]
+        for value in values:
+            if value is MISSING:
+                return None
+        return values
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...], bool] | None:
+        values = self.values(args, kwargs)
+        if values is None or not isinstance(values[0], Tensor):
+            return None
+        in_place = bool(values.pop()) if self.takes_inplace else self.in_place
+        arranged = self.arrange(*values)
+        if arranged is None:
+            return None
+        return arranged[0], arranged[1], in_place
+
+    def read_each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, ...]] | None:
+        """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
+        values = self.values(args, kwargs)
+        if values is None:
+            return None
+        lists = [value if isinstance(value, (tuple, list)) else [value] * len(values[0]) for value in values]
+        return list(zip(*lists)) if len({len(items) for items in lists}) == 1 else None  # noqa: B905  Dynamo on torch 2.8
+
+
+# --- arrangements: (primitive, its inputs) -----------------------------------------------------------------------------
+
+
+def _clamp(x: Tensor, min: Any, max: Any) -> Read | None:
+    return None if min is None and max is None else ("torch.clamp", (x, min, max))
+
+
+def _clamp_of_aten(x: Tensor, min: Any, max: Any) -> Read | None:
+    """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
+    kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
+    return None if len(kinds) == 2 else _clamp(x, min, max)
+
+
+def _clamp_min(x: Tensor, min: Any) -> Read | None:
+    return None if min is None else ("torch.clamp_min", (x, min, None))
+
+
+def _clamp_max(x: Tensor, max: Any) -> Read | None:
+    return None if max is None else ("torch.clamp_max", (x, None, max))
+
+
+def _relu(x: Tensor) -> Read:
+    return "torch.relu", (x, 0.0, None)
+
+
+def _relu6(x: Tensor) -> Read:
+    return "torch.relu6", (x, 0.0, 6.0)
+
+
+def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> Read | None:
+    if min_val > max_val:  # an error in torch.nn.functional
+        return None
+    return "torch.hardtanh", (x, min_val, max_val)
+
+
+def _hardsigmoid(x: Tensor) -> Read:
+    return "torch.hardsigmoid", (x, -3.0, 3.0)
+
+
+def is_constant(value: Any) -> bool:
+    """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return False
+    return torch.autograd.forward_ad._current_level < 0 or torch.autograd.forward_ad.unpack_dual(value).tangent is None
+
+
+def only_backward_tells() -> bool:
+    """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    return torch.autograd.forward_ad._current_level < 0 or torch.compiler.is_compiling()
+
+
+def _minimum(x: Any, other: Any) -> Read | None:
+    return _extreme("torch.minimum", x, other, (None, other))
+
+
+def _maximum(x: Any, other: Any) -> Read | None:
+    return _extreme("torch.maximum", x, other, (other, None))
+
+
+def _extreme(name: str, x: Any, other: Any, bounds: tuple[Any, Any]) -> Read | None:
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor):
+        return None
+    if only_backward_tells():
+        return f"{name}, of two", (x, other)
+    if not is_constant(x) and is_constant(other):
+        return name, (x, *bounds)
+    if is_constant(x) and not is_constant(other):
+        return f"{name}, of two", (x, other)
+    return None
+
+
+def _fmin(x: Tensor, other: Any) -> Read | None:
+    return ("torch.fmin", (x, other)) if isinstance(other, Tensor) else None
+
+
+def _fmax(x: Tensor, other: Any) -> Read | None:
+    return ("torch.fmax", (x, other)) if isinstance(other, Tensor) else None
+
+
+def _round(x: Tensor, decimals: int) -> Read:
+    return "round", (x, decimals)
+
+
+def _floor(x: Tensor) -> Read:
+    return "floor", (x,)
+
+
+def _ceil(x: Tensor) -> Read:
+    return "ceil", (x,)
+
+
+def _trunc(x: Tensor) -> Read:
+    return "trunc", (x,)
+
+
+def _sign(x: Tensor) -> Read:
+    return "torch.sign", (x, 0.0)
+
+
+def _learns(*values: Any) -> bool:
+    """torch refuses a scale that requires grad."""
+    for value in values:  # noqa: SIM110  Dynamo on torch 2.8
+        if isinstance(value, Tensor) and value.requires_grad:
+            return True
+    return False
+
+
+def _fake_quantize(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> Read | None:
+    if _learns(scale, zero_point):
+        return None
+    return "torch.fake_quantize_per_tensor_affine", (x, scale, zero_point, low, high)
+
+
+def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, low: int, high: int) -> Read | None:
+    if _learns(scale, zero_point):
+        return None
+    return "torch.fake_quantize_per_channel_affine", (x, scale, zero_point, axis, low, high)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _at(
+    text: str, f: Callable[[Tensor, Tensor], Tensor], *slopes: float, since_2_14: tuple[float, ...] | None = None
+) -> AtTheBound:
+    """`slopes`: what x gets, and what a tensor bound gets."""
+    changed = {} if since_2_14 is None else {OPEN_ERA: Slopes(*since_2_14)}
+    return AtTheBound(text, f, {CLOSED_ERA: Slopes(*slopes), **changed})
+
+
+def _fake_quantized(x: Tensor, bound: Tensor) -> Tensor:
+    """Scale 1 and grid 0..15: the least grid value is the bound."""
+    return torch.fake_quantize_per_tensor_affine(x, 1.0, 0, 0, 15)
+
+
+_OPEN, _HALF = (0.0,), (0.5, 0.5)
+_NN = (torch._C._nn, functional)
+_GRID = ("quant_min", "quant_max")
+FORMS: list[Form] = []
+SPELLINGS: dict[Any, Spelling] = {}  # by the function that torch hands to a TorchFunctionMode
+
+
+@lru_cache(maxsize=4096)
+def form_of_node(name: str) -> Form | None:
+    """The form that makes autograd nodes of this name."""
+    for form in FORMS:
+        if any(name.startswith(node) for node in form.nodes):
+            return form
+    return None
+
+
+def add(form: Form) -> Form:
+    """Put a function of torch into the table, under every owner that has one of its names; aten's packet and its overloads too."""
+    FORMS.append(form)
+    form_of_node.cache_clear()
+    for name in form.names:
+        for owner in form.owners:
+            of_aten = owner is torch.ops.aten
+            arrange = form.of_aten if of_aten and form.of_aten else form.arrange
+            for suffix in ("", "_"):
+                function = getattr(owner, name + suffix, None)
+                if function is None:
+                    continue
+                takes_inplace = owner in form.with_inplace and not suffix
+                spelling = Spelling(form, name + suffix, arrange, bool(suffix), takes_inplace)
+                SPELLINGS[function] = spelling
+                for overload in form.overloads if hasattr(function, "overloads") else ():
+                    if overload in function.overloads():
+                        SPELLINGS[getattr(function, overload)] = spelling
+    return form
+
+
+def take_out(form: Form) -> None:
+    """For tests."""
+    FORMS.remove(form)
+    form_of_node.cache_clear()
+    for function in [function for function, spelling in SPELLINGS.items() if spelling.form is form]:
+        del SPELLINGS[function]
+
+
+def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Is there a form that a switch of each acts on?"""
+    some, others = set(some), set(others)
+    return any(some.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
+
+
+def at_the_bound() -> list[AtTheBound]:
+    """Every way to write a clamp that torch has an answer for, in the order of the table."""
+    return [row for form in FORMS for row in form.at_the_bound]
+
+
+for _form in (
+    Form(
+        "clamp",
+        "clip",
+        switches=("clamp", EDGE),
+        takes=("input", "min", "max"),
+        defaults=(MISSING, None, None),
+        arrange=_clamp,
+        of_aten=_clamp_of_aten,
+        overloads=("default", "Tensor"),
+        nodes=("ClampBackward",),
+        at_the_bound=(
+            _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), 1.0, since_2_14=_OPEN),
+            _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), 1.0, since_2_14=_OPEN),
+            _at("clip(x, 0, 1)", lambda x, b: torch.clip(x, 0.0, 1.0), 1.0, since_2_14=_OPEN),
+            _at("x.clamp_(0, 1)", lambda x, b: (x * 1).clamp_(0.0, 1.0), 1.0, since_2_14=_OPEN),
+            _at("clamp(x, 0, 0)", lambda x, b: torch.clamp(x, 0.0, 0.0), 1.0, since_2_14=_OPEN),
+            _at("clamp(x, min=tensor)", lambda x, b: torch.clamp(x, min=b), 1.0, 0.0, since_2_14=_HALF),
+            _at("clamp(x, max=tensor)", lambda x, b: torch.clamp(x, max=b), 1.0, 0.0, since_2_14=_HALF),
+        ),
+    ),
+    Form(
+        "clamp_min",
+        switches=("clamp", EDGE),
+        takes=("input", "min"),
+        defaults=(MISSING, None),
+        arrange=_clamp_min,
+        overloads=("default", "Tensor"),
+        nodes=("ClampMin",),
+        at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), 1.0, since_2_14=_OPEN),),
+    ),
+    Form(
+        "clamp_max",
+        switches=("clamp", EDGE),
+        takes=("input", "max"),
+        defaults=(MISSING, None),
+        arrange=_clamp_max,
+        overloads=("default", "Tensor"),
+        nodes=("ClampMax",),
+    ),
+    *(
+        Form(
+            *names,
+            switches=("clamp", EDGE),
+            takes=("input", "scalar"),
+            defaults=(MISSING, MISSING),
+            owners=(torch,),
+            each=each,
+            nodes=nodes,
+        )
+        for names, each, nodes in (
+            (("_foreach_clamp_min", "_foreach_maximum"), "clamp_min", ("ForeachClampMin", "ForeachMaximum")),
+            (("_foreach_clamp_max", "_foreach_minimum"), "clamp_max", ("ForeachClampMax", "ForeachMinimum")),
+        )
+    ),
+    *(
+        Form(f"_foreach_{name}", switches=(switch,), owners=(torch,), each=name, nodes=(f"Foreach{name.capitalize()}",))
+        for name, switch in (
+            ("round", "round"),
+            ("floor", "round"),
+            ("ceil", "round"),
+            ("trunc", "round"),
+            ("sign", "sign"),
+        )
+    ),
+    Form(
+        "maximum",
+        switches=("clamp",),
+        takes=("input", "other"),
+        defaults=(MISSING, None),
+        arrange=_maximum,
+        at_the_bound=(_at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), 0.5, 0.5),),
+    ),
+    Form(
+        "minimum",
+        switches=("clamp",),
+        takes=("input", "other"),
+        defaults=(MISSING, None),
+        arrange=_minimum,
+        at_the_bound=(_at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), 0.5, 0.5),),
+    ),
+    *(
+        Form(
+            name,
+            switches=("clamp",),
+            takes=("input", "other"),
+            defaults=(MISSING, None),
+            arrange=arrange,
+            overloads=("other",),
+        )
+        for name, arrange in (("min", _minimum), ("max", _maximum))
+    ),
+    Form(
+        "fmax",
+        switches=(EDGE,),
+        takes=("input", "other"),
+        defaults=(MISSING, None),
+        arrange=_fmax,
+        nodes=("Fmax",),
+        at_the_bound=(_at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), 1.0, 0.0, since_2_14=_HALF),),
+    ),
+    Form(
+        "fmin",
+        switches=(EDGE,),
+        takes=("input", "other"),
+        defaults=(MISSING, None),
+        arrange=_fmin,
+        nodes=("Fmin",),
+        at_the_bound=(_at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), 1.0, 0.0, since_2_14=_HALF),),
+    ),
+    Form(
+        switches=(),
+        at_the_bound=(_at("where(x >= tensor, x, tensor)", lambda x, b: torch.where(x >= b, x, b), 1.0, 0.0),),
+    ),
+    *(
+        Form(
+            name,
+            switches=("relu",),
+            takes=("input", *bounds),
+            defaults=(MISSING, *values),
+            arrange=arrange,
+            owners=(torch, Tensor, *_NN, torch.ops.aten),
+            with_inplace=(functional,),
+            nodes=(name.capitalize(),),
+            at_the_bound=at_the_bound,
+        )
+        for name, bounds, values, arrange, at_the_bound in (
+            ("relu", (), (), _relu, (_at("relu(x)", lambda x, b: torch.relu(x), 0.0),)),
+            ("relu6", (), (), _relu6, (_at("relu6(x)", lambda x, b: functional.relu6(x), 0.0),)),
+            (
+                "hardtanh",
+                ("min_val", "max_val"),
+                (-1.0, 1.0),
+                _hardtanh,
+                (_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), 0.0),),
+            ),
+            ("hardsigmoid", (), (), _hardsigmoid, ()),
+        )
+    ),
+    Form(
+        "round",
+        switches=("round",),
+        takes=("input", "decimals"),
+        defaults=(MISSING, 0),
+        arrange=_round,
+        overloads=("default", "decimals"),
+        nodes=("Round",),
+    ),
+    *(
+        Form(*names, switches=("round",), arrange=arrange, nodes=(names[0].capitalize(),))
+        for names, arrange in ((("floor",), _floor), (("ceil",), _ceil), (("trunc", "fix"), _trunc))
+    ),
+    Form("sign", switches=("sign",), arrange=_sign, nodes=("Sign",)),
+    Form(
+        "fake_quantize_per_tensor_affine",
+        switches=("fake_quantize",),
+        takes=("input", "scale", "zero_point", *_GRID),
+        defaults=(MISSING,) * 5,
+        arrange=_fake_quantize,
+        overloads=("default", "tensor_qparams"),
+        nodes=("FakeQuantize", "FusedMovingAvgObsFq"),
+        at_the_bound=(_at("fake_quantize(x), least grid value", _fake_quantized, 1.0),),
+    ),
+    Form(
+        "fake_quantize_per_channel_affine",
+        switches=("fake_quantize",),
+        takes=("input", "scale", "zero_point", "axis", *_GRID),
+        defaults=(MISSING,) * 6,
+        arrange=_fake_quantize_channels,
+    ),
+):
+    add(_form)

@@ -1,0 +1,83 @@
+"""A user's function as the parameter of a rule: what tells it from others, and how a compiled graph names it."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .rule import Call
+
+
+class UserFunction:
+    """The function. A compiled graph can hold constants but no functions, so `key` names it.
+
+    It holds the calls that were made with it, so that they go when it goes; they hold the user's function alone. One that a compiler
+    makes has no key, until a graph needs it.
+    """
+
+    __slots__ = ("__weakref__", "call", "calls", "key")
+
+    def __init__(self, call: Callable[..., Tensor], key: str = "") -> None:
+        self.call = call
+        self.key = key
+        self.calls: dict[tuple[Any, ...], Call] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserFunction) and _identity(self.call) == _identity(other.call)
+
+    def __hash__(self) -> int:
+        return hash(_identity(self.call))
+
+    def __repr__(self) -> str:
+        return self.key.removeprefix("function:")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return function_of, (self.call,)
+
+
+# Remembered for as long as a rule holds them: by identity, and by key.
+_known: weakref.WeakValueDictionary[Any, UserFunction] = weakref.WeakValueDictionary()
+_functions: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
+_in_graphs: dict[str, UserFunction] = {}  # those that a compiled graph names: it runs as long as the program
+_numbers = itertools.count(2)
+
+
+def _identity(call: Callable[..., Tensor]) -> Any:
+    """What tells a function from all others that live. A bound method is made anew by each access, and is one function."""
+    return (id(call.__self__), call.__func__) if isinstance(call, MethodType) else id(call)
+
+
+def function_of(call: Callable[..., Tensor]) -> UserFunction:
+    """The parameter that holds this function; one for each function."""
+    found = _known.get(_identity(call))
+    if found is None:
+        module = getattr(call, "__module__", None) or type(call).__module__  # torch's own methods have none
+        key = f"function:{module}.{getattr(call, '__qualname__', type(call).__qualname__)}"
+        if key in _functions:  # another one of that name: a second lambda
+            key = f"{key}#{next(_numbers)}"
+        found = _known[_identity(call)] = _functions[key] = UserFunction(call, key)
+    return found
+
+
+def key_of(call: Callable[..., Tensor]) -> str:
+    """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
+    found = function_of(call)
+    _in_graphs[found.key] = found
+    return found.key
+
+
+key_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
+
+
+def function_named(key: str) -> UserFunction:
+    """The function that a graph names, which keeps it from here on."""
+    found = _in_graphs.get(key)
+    if found is None:
+        found = _in_graphs[key] = _functions[key]
+    return found
