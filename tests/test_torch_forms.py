@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 
-from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, era_of, installed_era, measure
+import pseudograd as pg
+from pseudograd import doctor, torch_eras, torch_forms
+from pseudograd.rewrite import edges
+from pseudograd.rule import forget_calls
+from pseudograd.torch_eras import (
+    CLOSED_ERA,
+    ERAS,
+    OPEN_ERA,
+    Era,
+    Slopes,
+    era_named,
+    era_of,
+    installed_era,
+    measure,
+)
 from pseudograd.torch_forms import AtTheBound, at_the_bound
 
 WAYS = {way.text: way for way in at_the_bound()}
@@ -45,3 +62,148 @@ def test_numbers_changed_from_one_to_zero_and_tensors_to_a_half() -> None:
 def test_measuring_works_where_nothing_is_recorded() -> None:
     with torch.no_grad(), torch.inference_mode():
         assert measure(WAYS["where(x >= tensor, x, tensor)"].f) == (1.0, 0.0)
+
+
+# --- which versions a pin may name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "era"),
+    [
+        ("torch<=2.13", CLOSED_ERA),
+        ("torch<=2.9", CLOSED_ERA),
+        ("torch==2.12", CLOSED_ERA),
+        ("torch == 2.13.1", CLOSED_ERA),
+        ("torch==2.14.1", OPEN_ERA),
+        ("torch>=2.15", OPEN_ERA),
+        ("torch>=2.14", OPEN_ERA),
+    ],
+)
+def test_the_era_that_versions_belong_to(asked: str, era: str) -> None:
+    assert era_named(asked) == era
+    with pg.pin_edge(asked):
+        assert measure(WAYS["clamp(x, min=0)"].f) == WAYS["clamp(x, min=0)"].slopes_in(era)
+
+
+@pytest.mark.parametrize("asked", ["torch==2.7", "torch>=1.13", "torch==2.99", "torch<=3.0"])
+def test_versions_that_nobody_measured_are_an_error(asked: str) -> None:
+    with pytest.raises(ValueError, match=r"pin_edge: edge must name a version from 2.8 to 2.15") as caught:
+        pg.pin_edge(asked)
+    assert repr(asked) in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", ["torch>=2.12", "torch<=2.14", "torch>=2.8"])
+def test_versions_of_two_eras_are_an_error(asked: str) -> None:
+    with pytest.raises(ValueError, match="must name versions that do the same") as caught:
+        pg.pin_edge(asked)
+    assert all(repr(era) in str(caught.value) for era in ERAS)
+
+
+@pytest.mark.parametrize("asked", ["torch~=2.13", "torch", "2.13", "Torch>=2.14", "", None, 2.13])
+def test_what_is_no_version_is_unknown(asked: Any) -> None:
+    with pytest.raises(ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14"):
+        pg.pin_edge(asked)
+
+
+# --- a third era, and one more function -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def third_era(monkeypatch: pytest.MonkeyPatch) -> Iterator[Era]:
+    """Half of grad with number bounds, a quarter for x at a tie of fmin and fmax, all of grad with tensor bounds."""
+    era = Era("torch>=2.16", (2, 16), "half", 0.25, ERAS[CLOSED_ERA].of_tensors)
+    monkeypatch.setitem(ERAS, era.name, era)
+    monkeypatch.setattr(torch_eras, "LAST", (2, 17))
+    for name, slopes in (("clamp(x, min=0)", Slopes(0.5)), ("clamp(x, min=tensor)", Slopes(1.0, 0.0))):
+        monkeypatch.setitem(WAYS[name].slopes, era.name, slopes)
+    yield era
+    for rules in (edges.OF_NUMBERS, edges.OF_TENSORS, edges.OF_FMIN, edges.OF_FMAX):
+        for name in [name for name in rules if era.name in name]:
+            del rules[name]
+    forget_calls()
+
+
+def test_a_third_era_is_right_everywhere(third_era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [era_of(version) for version in ("2.13.0", "2.15.0", "2.16.0", "3.0")] == [
+        CLOSED_ERA,
+        OPEN_ERA,
+        third_era.name,
+        third_era.name,
+    ]
+    assert era_named("torch==2.17") == era_named("torch>=2.16") == third_era.name
+    assert era_named("torch>=2.14") == OPEN_ERA, "the name of an era stays its name"
+    for asked in (third_era.name, "torch==2.16"):
+        with pg.pin_edge(asked) as context:
+            assert measure(lambda x, b: torch.clamp(x, min=0.0)) == (0.5, None)
+            assert measure(lambda x, b: torch.clamp(x, min=b)) == (1.0, 0.0)
+            assert measure(torch.fmax) == (0.25, 0.75)
+        assert len(context.report().rewritten) == 3
+    lines = doctor.text(doctor.examine()).splitlines()
+    others = [name for name in ERAS if name != installed_era()]
+    assert [name for name in others if name in lines[2]] == others
+    row = next(line for line in lines if line.startswith("clamp(x, min=0)"))
+    assert f"{0.5:g}" in row.split()
+    # Installed, and found by what it does at a bound.
+    monkeypatch.setattr(torch, "__version__", "2.16.0")
+    with pg.pin_edge(third_era.name):
+        torch_eras.installed_era.cache_clear()
+        monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: measurement())
+        assert installed_era() == third_era.name
+    torch_eras.installed_era.cache_clear()
+
+
+def _bounded(x: torch.Tensor, low: float) -> torch.Tensor:
+    return torch.ops.pseudograd_tests.bounded(x, low)
+
+
+@pytest.fixture
+def taught() -> Iterator[torch_forms.Form]:
+    """A function of torch that the library did not know: max(x, low), with autograd of its own."""
+    library = torch.library.Library("pseudograd_tests", "FRAGMENT")
+    library.define("bounded(Tensor input, float low) -> Tensor")
+    library.impl("bounded", lambda x, low: x.clamp_min(low), "CompositeExplicitAutograd")
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.low = inputs[1]
+
+    torch.library.register_autograd(
+        "pseudograd_tests::bounded",
+        lambda ctx, grad: (torch.where(ctx.saved_tensors[0] > ctx.low, grad, 0.0), None),
+        setup_context=keep,
+        lib=library,
+    )
+    form = torch_forms.add(
+        torch_forms.Form(
+            "bounded",
+            switches=("clamp", torch_forms.EDGE),
+            takes=("input", "low"),
+            defaults=(torch_forms.MISSING, torch_forms.MISSING),
+            arrange=lambda x, low: ("torch.clamp_min", (x, low, None)),
+            owners=(torch.ops.pseudograd_tests,),
+            nodes=("GeneratedBackwardFor_pseudograd_tests_bounded",),
+            at_the_bound=(
+                torch_forms.AtTheBound("bounded(x, 0)", lambda x, b: _bounded(x, 0.0), {CLOSED_ERA: Slopes(0.0)}),
+            ),
+        )
+    )
+    yield form
+    torch_forms.take_out(form)
+    library._destroy()
+
+
+def test_one_row_teaches_a_function_to_all(taught: torch_forms.Form) -> None:
+    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+    assert torch.autograd.grad(_bounded(x, 0.0).sum(), x)[0].tolist() == [0, 0, 1]
+    with pg.override(clamp="identity") as context:
+        assert torch.autograd.grad(_bounded(x, 0.0).sum(), x)[0].tolist() == [1, 1, 1]
+    assert [site.op for site in context.report().rewritten] == ["bounded"]
+    with pg.pin_edge("half") as pin:
+        assert torch.autograd.grad(_bounded(x, 0.0).sum(), x)[0].tolist() == [0, 0.5, 1]
+    assert [site.op for site in pin.report().rewritten] == ["bounded"]
+    assert "bounded(x, 0)" in doctor.text(doctor.examine())
+    with pg.override(clamp="identity") as context:
+        with torch._C.DisableTorchFunction():
+            hidden = _bounded(x, 0.0)
+        (hidden + 0).sum().backward()
+    assert [site.op for site in context.report().missed] == ["bounded"]

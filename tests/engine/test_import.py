@@ -21,7 +21,7 @@ LEVELS = [
     {"cli"},
     {"report", "doctor", "listing"},
     {"tasks", "diagnose", "rewrite", "nn", "optim"},
-    {"analysis", "testing"},
+    {"analysis", "testing", "trace"},
     {"ops", "rules", "rule_text"},
     {"engine"},
     {"kernels", "torch_forms"},

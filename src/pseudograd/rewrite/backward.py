@@ -1,21 +1,22 @@
 """The contexts during a backward. torch's own stack is empty there, because backward itself was dispatched through it.
 
-While a context is entered, `_engine_run_backward` puts the modes back: a function of the user may run a forward in its backward. A
+While a context is entered, each backward puts the modes back: a function of the user may run a forward in its backward. A
 checkpoint always recomputes under the contexts of its first forward pass, wherever and in whatever thread its backward runs; another
 rule would keep other tensors, which torch could not tell from the right ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.autograd import graph
 from torch.utils import checkpoint
 
+from ..trace import around_backward
 from . import entered
 
 _lock = threading.Lock()
@@ -30,7 +31,7 @@ def enter(mode: Any) -> None:
         _count += 1
         if _count == 1:
             _watch_checkpoints()
-            _install()
+            around_backward.subscribe(_put_back)
 
 
 def leave(mode: Any) -> None:
@@ -39,45 +40,24 @@ def leave(mode: Any) -> None:
     with _lock:
         _count -= 1
         if _count == 0:
-            _uninstall()
+            around_backward.unsubscribe(_put_back)
 
 
-class _WithModes:
-    """`_engine_run_backward` with the modes put back. A class, because functools.wraps copies the attributes of a function."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
-        functools.update_wrapper(self, run, updated=())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        modes = entered.modes()
-        for mode in modes:
-            mode.log.look_at(mode, args[0])
-        stack = entered.stack()
-        missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
-        for mode in missing:
-            torch.overrides._push_mode(mode)
-        try:
-            return self.run(*args, **kwargs)
-        finally:
-            for _ in missing:
-                torch.overrides._pop_mode()
-
-
-_OWNERS: tuple[Any, ...] = (graph, torch.autograd)
-
-
-def _install() -> None:
-    for owner in _OWNERS:
-        if not isinstance(owner._engine_run_backward, _WithModes):
-            owner._engine_run_backward = _WithModes(owner._engine_run_backward)
-
-
-def _uninstall() -> None:
-    """Torch's function again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
-    for owner in _OWNERS:
-        if isinstance(owner._engine_run_backward, _WithModes):
-            owner._engine_run_backward = owner._engine_run_backward.run
+@contextlib.contextmanager
+def _put_back(roots: Any) -> Iterator[None]:
+    """The modes of this thread, during a backward."""
+    modes = entered.modes()
+    for mode in modes:
+        mode.log.look_at(mode, roots)
+    stack = entered.stack()
+    missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
+    for mode in missing:
+        torch.overrides._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in missing:
+            torch.overrides._pop_mode()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -46,8 +46,7 @@ class Rewriting:
             return self
         thread = threading.get_ident()
         log = self._logs.setdefault(thread, Log())
-        log.unseen = []
-        log.forget_nodes()
+        log.nodes.start_afresh()
         mode = Rewrite({} if self._is_torchs_own and not self._decides_anything() else self._replacements, log)
         self._entries.append((thread, mode))
         backward.enter(mode)

@@ -58,7 +58,7 @@ def _rule(name: str, pull: Pull, keeps: tuple[str, ...], compares: bool = True) 
 
 
 def _share(grad: Tensor, share: float) -> Any:
-    return grad if share == 1.0 else 0.0 if share == 0.0 else grad / 2
+    return grad if share == 1.0 else 0.0 if share == 0.0 else grad * share
 
 
 def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:

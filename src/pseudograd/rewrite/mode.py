@@ -78,7 +78,7 @@ class Rewrite(Entered):
             return self._each(spelling, func, args, kwargs)
         result = self._rewritten(spelling, replacement, func, args, kwargs)
         if self.log is not None and not _is_compiling():
-            self.log.forget_nodes()
+            self.log.nodes.forget()
         return result
 
     def _replacement(self, spelling: Spelling) -> Replacement | None:
@@ -100,7 +100,7 @@ class Rewrite(Entered):
         """What the engine computes for itself: none of it is to be rewritten or missed."""
         result = func(*args, **kwargs)
         if self.log is not None:
-            self.log.forget_nodes()
+            self.log.nodes.forget()
         return result
 
     def _rewritten(self, spelling: Any, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> Any:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-import torch
-
 from .. import torch_forms
-from . import sites
+from ..trace import frames
+from ..trace.nodes import Ranges
 
-_sequence_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
 _SCRIPT = "torch::jit::"
 
 
@@ -52,7 +50,7 @@ class Report:
         missed: dict[tuple[str, str, str], int] = {}
         for log in logs:
             for (op, rule, code, line, why), calls in list(log.calls.items()):
-                where = sites.shown(code, line)
+                where = frames.shown(code, line)
                 if why is None:
                     done[op, rule, where, False] = done.get((op, rule, where, False), 0) + calls
                 else:
@@ -105,14 +103,13 @@ class Log:
     def __init__(self) -> None:
         self.calls: dict[tuple[str, str, CodeType | str, int, str | None], int] = {}
         self.compiled: dict[tuple[str, str, str, str | None], int] = {}
-        self.seen_nodes = 0
-        self.unseen: list[tuple[int, int]] = []  # ranges of nodes that no seen call made
+        self.nodes = Ranges()
 
     def count(self, spelling: Any, call: Any, why: str | None) -> None:
         self._add(spelling.name, shown_rule(call), why, 3)
 
     def _add(self, op: str, rule: str, why: str | None, depth: int) -> None:
-        frame = sites.user_frame(depth + 1)
+        frame = frames.calling_frame(depth + 1)
         code, line = (frame.f_code, frame.f_lineno) if frame else ("?", 0)
         key = op, rule, code, line, why
         self.calls[key] = self.calls.get(key, 0) + 1
@@ -123,35 +120,16 @@ class Log:
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 
-    def forget_nodes(self) -> None:
-        """Nodes made so far are accounted for. Numbers are given out in order, in each thread."""
-        self.seen_nodes = _sequence_number()
-
     def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
-        before = _sequence_number()
-        if before != self.seen_nodes or self.unseen:
-            self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
-        result = func(*args, **kwargs)
-        after = _sequence_number()
-        if after != before:
-            why = f"inside {_name(func)}, which torch runs as one call"
-            self._note(mode, _nodes_within((result,), [(before, after)]), why)
-            self.seen_nodes = after
+        self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
+        result, made = self.nodes.of_call(func, args, kwargs)
+        self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
         return result
 
     def look_at(self, mode: Any, values: Iterable[Any]) -> None:
-        """Nodes that appeared between two calls that were seen: whose are they? A later call or backward takes their result."""
-        now = _sequence_number()
-        if now != self.seen_nodes:
-            self.unseen = [*self.unseen[-15:], (self.seen_nodes, now)]
-            self.seen_nodes = now
-        if self.unseen:
-            nodes = _nodes_within(values, self.unseen)
-            if nodes:
-                numbers = [node._sequence_nr() for node in nodes]
-                self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
-                self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
+        """A call or a backward takes these values: which of them did code make that no mode sees?"""
+        self._note(mode, self.nodes.unseen_behind(values), "code that no mode sees: TorchScript or C++")
 
     def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
         for node in nodes:
@@ -161,33 +139,7 @@ class Log:
                 continue
             form = torch_forms.form_of_node(name)
             if form is not None and any(switch in mode.replacements for switch in form.switches):
-                self._add(name.split("Backward")[0].lower(), "", why, 2)
-
-
-def _nodes_within(values: Iterable[Any], ranges: list[tuple[int, int]]) -> list[Any]:
-    """The nodes with a number in one of the ranges that lead to these values, without leaving the ranges."""
-    ways = [node for value in values for node in _nodes_of(value)]
-    if not ways:
-        return []
-    found: list[Any] = []
-    visited: set[Any] = set()
-    while ways:
-        node = ways.pop()
-        number = node._sequence_nr()
-        if node in visited or not any(start <= number < end for start, end in ranges):
-            continue
-        visited.add(node)
-        found.append(node)
-        ways += [other for other, _ in node.next_functions if other is not None]
-    return found
-
-
-def _nodes_of(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [] if value.grad_fn is None else [value.grad_fn]
-    if isinstance(value, (tuple, list)):
-        return [node for item in value for node in _nodes_of(item)]
-    return []
+                self._add(form.names[0], "", why, 2)
 
 
 def _name(func: Any) -> str:

@@ -1,23 +1,17 @@
-"""Where a call stands: the line, the module path and the bounds, for `report()` and for rules chosen by site."""
+"""What a rule chosen by site is told of a call: the line, the module path and the bounds."""
 
 from __future__ import annotations
 
-import os
-import sys
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from .. import torch_forms
+from ..trace import frames
 from . import entered
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_PACKAGES = f"{os.sep}site-packages{os.sep}"
 COMPILED = "in compiled code"
 
 
@@ -44,9 +38,9 @@ class RuleBySite:
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
             return self.function(Site(spelling.name, family, COMPILED, None, low, high))
-        frame = user_frame(2)
-        where = shown(frame.f_code, frame.f_lineno) if frame else "?"
-        return self.function(Site(spelling.name, family, where, _module_path(), low, high))
+        frame = frames.calling_frame(2)
+        where = frames.shown(frame.f_code, frame.f_lineno) if frame else "?"
+        return self.function(Site(spelling.name, family, where, frames.module_path(), low, high))
 
 
 def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -63,61 +57,11 @@ def _bound_of_two(x: Any, other: Any) -> Any:
     return x if torch_forms.is_constant(x) else other
 
 
-def user_frame(depth: int) -> FrameType | None:
-    """The innermost frame that is neither torch's nor this package's."""
-    frame: FrameType | None = sys._getframe(depth)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_TORCH) and not file.startswith(_OURS):
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def shown(code: CodeType | str, line: int) -> str:
-    """file:line, from site-packages or the current folder on."""
-    file = code if isinstance(code, str) else code.co_filename
-    if _PACKAGES in file:
-        file = file.rsplit(_PACKAGES, 1)[1]
-    else:
-        inside = os.path.relpath(file) if os.path.isabs(file) and os.path.splitdrive(file)[0] == "" else file
-        file = file if inside.startswith(os.pardir) else inside
-    return f"{file}:{line}"
-
-
-_paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
-
-
-def _module_path() -> str | None:
-    """The dotted path of the innermost running module in the outermost one; None outside any module."""
-    running = _running_modules(sys._getframe(2))
-    if not running:
-        return None
-    innermost, root = running[0], running[-1]
-    paths = _paths.get(root)
-    if paths is None or id(innermost) not in paths:
-        paths = _paths[root] = {id(module): path for path, module in root.named_modules()}
-    return paths.get(id(innermost))
-
-
-def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
-    call = torch.nn.Module._call_impl.__code__
-    found: list[torch.nn.Module] = []
-    while frame is not None:
-        if frame.f_code is call and (not found or found[-1] is not frame.f_locals["self"]):
-            found.append(frame.f_locals["self"])
-        frame = frame.f_back
-    return found
-
-
 def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
     for mode in reversed(entered.modes()):
         if any(switch in mode.replacements for switch in switches) and mode.log is not None:
-            stack = torch._guards.TracingContext.extract_stack()
-            lines = [f for f in stack if not f.filename.startswith((_TORCH, _OURS))]
-            where = shown(lines[-1].filename, lines[-1].lineno or 0) if lines else "?"
-            mode.log.count_compiled(op, label, where, why)
+            mode.log.count_compiled(op, label, frames.compiled_line(), why)
             return
 
 

@@ -1,0 +1,64 @@
+"""One hook around each backward of torch, to which others subscribe: in Tensor.backward, autograd.grad and autograd.backward."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch.autograd import graph
+
+Subscriber = Callable[[Any], AbstractContextManager[Any]]
+
+_lock = threading.Lock()
+_subscribers: tuple[Subscriber, ...] = ()
+
+
+def subscribe(around: Subscriber) -> None:
+    """around(roots) is entered before each backward, in whatever thread it is called, and left when it ends. Twice is once."""
+    global _subscribers
+    with _lock:
+        if around not in _subscribers:
+            _subscribers = (*_subscribers, around)
+        _install()
+
+
+def unsubscribe(around: Subscriber) -> None:
+    global _subscribers
+    with _lock:
+        _subscribers = tuple(other for other in _subscribers if other is not around)
+        if not _subscribers:
+            _uninstall()
+
+
+class _Announced:
+    """`_engine_run_backward` among its subscribers. A class, because functools.wraps copies the attributes of a function."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+        functools.update_wrapper(self, run, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for around in _subscribers:
+                stack.enter_context(around(args[0]))
+            return self.run(*args, **kwargs)
+
+
+_OWNERS: tuple[Any, ...] = (graph, torch.autograd)
+
+
+def _install() -> None:
+    for owner in _OWNERS:
+        if not isinstance(owner._engine_run_backward, _Announced):
+            owner._engine_run_backward = _Announced(owner._engine_run_backward)
+
+
+def _uninstall() -> None:
+    """Torch's function again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
+    for owner in _OWNERS:
+        if isinstance(owner._engine_run_backward, _Announced):
+            owner._engine_run_backward = owner._engine_run_backward.run

@@ -1,0 +1,80 @@
+"""Which nodes of autograd a stretch of code made. Torch numbers them in order, in each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_KEPT = 16  # ranges that nobody has asked for yet
+
+Span = tuple[int, int]  # the first number, and the one behind the last
+
+
+class Ranges:
+    """The nodes that one thread makes: those of calls that somebody saw, and the ranges between, which nobody saw being made."""
+
+    def __init__(self) -> None:
+        self.seen_up_to = 0
+        self.unseen: list[Span] = []
+
+    def forget(self) -> None:
+        """Nodes made so far are accounted for."""
+        self.seen_up_to = _number()
+
+    def start_afresh(self) -> None:
+        self.unseen = []
+        self.forget()
+
+    def of_call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        """What the function returns, and the nodes that it made."""
+        before = _number()
+        result = function(*args, **kwargs)
+        after = _number()
+        if after == before:
+            return result, []
+        self.seen_up_to = after
+        return result, within((result,), [(before, after)])
+
+    def unseen_behind(self, values: Iterable[Any]) -> list[Any]:
+        """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
+        now = _number()
+        if now != self.seen_up_to:
+            self.unseen = [*self.unseen[1 - _KEPT :], (self.seen_up_to, now)]
+            self.seen_up_to = now
+        if not self.unseen:
+            return []
+        nodes = within(values, self.unseen)
+        if nodes:
+            numbers = [node._sequence_nr() for node in nodes]
+            self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
+        return nodes
+
+
+def within(values: Iterable[Any], spans: list[Span]) -> list[Any]:
+    """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
+    ways = [node for value in values for node in of(value)]
+    if not ways:
+        return []
+    found: list[Any] = []
+    visited: set[Any] = set()
+    while ways:
+        node = ways.pop()
+        number = node._sequence_nr()
+        if node in visited or not any(start <= number < end for start, end in spans):
+            continue
+        visited.add(node)
+        found.append(node)
+        ways += [other for other, _ in node.next_functions if other is not None]
+    return found
+
+
+def of(value: Any) -> list[Any]:
+    """The nodes that made a tensor, or the tensors of a list."""
+    if isinstance(value, torch.Tensor):
+        return [] if value.grad_fn is None else [value.grad_fn]
+    if isinstance(value, (tuple, list)):
+        return [node for item in value for node in of(item)]
+    return []
