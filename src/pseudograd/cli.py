@@ -19,6 +19,10 @@ from .listing import rules_text
 from .rule import OPS
 from .rule_text import items
 from .stopping import Stopped, stoppable
+from .tasks import TASKS, by_name
+from .tasks.base import DEFAULT_RULES, Settings, variants
+
+_OUT = Path("pseudograd-report")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_import(rules)
     rules.set_defaults(run=_rules)
     compare = commands.add_parser("compare", help="run every rule on real problems and write a report")
-    compare.add_argument("--tasks", metavar="A,B", help="some of retarget, canvas, basin, curve (default: all)")
+    compare.add_argument("--tasks", metavar="A,B", help=f"some of {', '.join(TASKS)} (default: all)")
     compare.add_argument(
         "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
     )
@@ -96,8 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--loss", metavar="MODULE:FUNCTION", help="your element-wise loss of y, for basin and curve")
     compare.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     compare.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
+    compare.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
     compare.add_argument(
-        "--out", type=Path, default=Path("pseudograd-report"), metavar="FOLDER", help="default: %(default)s"
+        "--redraw",
+        type=Path,
+        metavar="FOLDER",
+        help="draw the report in FOLDER again, from what it keeps; runs nothing",
     )
     compare.set_defaults(run=_compare)
     _add_run(
@@ -186,32 +194,47 @@ def _compare(options: argparse.Namespace) -> int:
 def _compared(options: argparse.Namespace) -> int:
     for name in options.imports:
         _imported("compare", "--import", name, name)
+    if options.redraw is not None:
+        return _redraw(options)
     settings = _settings(options)
     _require_report_extras()
     from . import report
-    from .tasks import TASKS
-    from .tasks.base import DEFAULT_RULES, unknown_task, variants
 
-    tasks = list(TASKS) if options.tasks is None else items(options.tasks)
+    tasks = by_name(TASKS if options.tasks is None else items(options.tasks))
     rules = list(DEFAULT_RULES) if options.rules is None else items(options.rules)
-    if error := unknown_task(tasks, TASKS):
-        raise error
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
-    report.check_folder(options.out)
+    out = _OUT if options.out is None else options.out
+    report.check_folder(out)
 
     from .report.terminal import progress, show
 
     with progress() as on_step:
-        results = report.compare(tasks, rules, settings, on_step)
-    page = report.write(results, options.out)
+        results = report.compare(list(tasks.values()), rules, settings, on_step)
+    page = report.write(results, out)
     show(results)
     print(f"\nThe report: {page}")
     return 0
 
 
-def _settings(options: argparse.Namespace) -> Any:
-    from .tasks.base import Settings
+def _redraw(options: argparse.Namespace) -> int:
+    """As much of `_compared` as needs no run."""
+    for name in ("tasks", "rules", "loss", "min", "max", "out"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                must("compare", "--redraw", "stand alone", f"--{name} too", "What it draws was run before")
+            )
+    _require_report_extras()
+    from . import report
+    from .report.terminal import show
 
+    results = report.read(options.redraw)
+    page = report.write(results, options.redraw, "--redraw")
+    show(results)
+    print(f"\nThe report: {page}")
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
     low = -1.0 if options.min is None else options.min
     high = 1.0 if options.max is None else options.max
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
