@@ -220,9 +220,7 @@ def _redraw(options: argparse.Namespace) -> int:
     """As much of `_compared` as needs no run."""
     for name in ("tasks", "rules", "loss", "min", "max", "out"):
         if getattr(options, name) is not None:
-            raise ValueError(
-                must("compare", "--redraw", "stand alone", f"--{name} too", "What it draws was run before")
-            )
+            raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
     _require_report_extras()
     from . import report
     from .report.terminal import show

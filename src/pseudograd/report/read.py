@@ -53,7 +53,7 @@ def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
     if not (folder / ARRAYS).exists():
         raise _unreadable(f"hold {ARRAYS}, from which its figures are drawn", folder)
     try:
-        with np.load(folder / ARRAYS) as arrays:
+        with (folder / ARRAYS).open("rb") as file, np.load(file) as arrays:
             for name, here, key in results.drawn():
                 here[key] = torch.from_numpy(arrays[name])
     except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
