@@ -81,12 +81,12 @@ def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, caps
         read(page.parent)
 
 
-def _without(**changes: object) -> Task:
+def _changed(**changes: object) -> Task:
     return Task(**{**vars(MINE), **changes})  # type: ignore[arg-type]
 
 
 def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
-    plain = _without(figure=None, run=lambda *given: Measured(_pulled(*given).numbers))
+    plain = _changed(figure=None, run=lambda *given: Measured(_pulled(*given).numbers))
     page = write(compare([plain], ["inward"]), tmp_path / "report")
     assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
     assert "<td>3</td>" in page.read_text(encoding="utf-8")
@@ -95,20 +95,20 @@ def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
 
 def test_what_a_task_forgets_is_told_before_the_report() -> None:
     with pytest.raises(ValueError, match="compare: mine: arrays must have range, path, got ''"):
-        compare([_without(run=lambda *_: Measured({"inside": 1.0}))], [])
+        compare([_changed(run=lambda *_: Measured({"inside": 1.0}))], [])
     with pytest.raises(ValueError, match="compare: mine: numbers must have inside, got 'outside'"):
-        compare([_without(run=lambda *_: Measured({"outside": 1.0}))], [])
+        compare([_changed(run=lambda *_: Measured({"outside": 1.0}))], [])
 
 
 def test_names_and_kinds_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Task: name must be a name as Python writes them, got '\.\./mine'"):
-        _without(name="../mine")
+        _changed(name="../mine")
     with pytest.raises(
         ValueError, match=r"Gallery: kind must be one of curves, paths, pictures, got 'path'\. Did you mean"
     ):
         Gallery("path")
     with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
-        compare(["curve", _without(name="curve")])
+        compare(["curve", _changed(name="curve")])
     assert list(compare([MINE, MINE], []).records) == ["mine"]
 
 

@@ -24,9 +24,8 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
         if task.figure is None:
             continue
         for number, (world, rows) in enumerate(worlds.items(), start=1):
-            figure = _DRAWERS[task.figure.kind](task, rows, results.first[name, world])
-            if task.figure.title:
-                figure.suptitle(task.figure.title.format(world=world))
+            title = task.figure.title.format(world=world)
+            figure = _DRAWERS[task.figure.kind](task, title, rows, results.first[name, world])
             stem = name if len(worlds) == 1 else f"{name}-{number}"
             yield name, stem, f"{task.title}: {world}", figure
 
@@ -40,14 +39,15 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
     return figure, panels[:count]
 
 
-def _pictures(task: Task, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+def _pictures(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
     figure, panels = _gallery(len(rows) + len(first), 4, 3.0, 2.45)
-    for panel, (title, picture) in zip(panels, first.items(), strict=False):
-        _picture(panel, picture, title, "#000000")
+    for panel, (heading, picture) in zip(panels, first.items(), strict=False):
+        _picture(panel, picture, heading, "#000000")
     key, unit = task.headline
     for panel, (name, measured) in zip(panels[len(first) :], rows.items(), strict=True):
-        title = f"{name}   {cell(measured.numbers[key], unit)}"
-        _picture(panel, measured.arrays["picture"], title, colour(name))
+        heading = f"{name}   {cell(measured.numbers[key], unit)}"
+        _picture(panel, measured.arrays["picture"], heading, colour(name))
+    figure.suptitle(title)
     return figure
 
 
@@ -60,13 +60,14 @@ def _picture(panel: Any, picture: torch.Tensor, title: str, frame: str) -> None:
         side.set(color=frame, linewidth=3)
 
 
-def _curves(task: Task, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
     figure, panels = _gallery(len(rows), 4, 3.6, 2.7)
     for panel, (name, measured) in zip(panels, rows.items(), strict=True):
         _curve(panel, name, measured)
     handles, labels = panels[0].get_legend_handles_labels()
     labels[-1] += " (in the rule's colour)"
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.suptitle(title)
     limits = [panel.get_ylim() for panel in panels]
     for panel in panels:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -96,7 +97,7 @@ def _curve(panel: Any, name: str, measured: Measured) -> None:
     panel.set_xlabel("x")
 
 
-def _paths(task: Task, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
     figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
     for panel, (name, measured) in zip(panels, rows.items(), strict=True):
         path = measured.arrays["path"]
@@ -117,10 +118,11 @@ def _paths(task: Task, rows: World, first: Mapping[str, torch.Tensor]) -> Figure
                 va="top",
                 fontsize=9,
             )
+    figure.suptitle(f"{title}; every eighth path drawn, the range shaded")
     return figure
 
 
-_DRAWERS: dict[str, Callable[[Task, World, Mapping[str, torch.Tensor]], Figure]] = {
+_DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor]], Figure]] = {
     "pictures": _pictures,
     "curves": _curves,
     "paths": _paths,

@@ -121,7 +121,5 @@ BASIN = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
-    figure=Gallery(
-        "paths", title="starts that reach the minimum of {world}; every eighth path drawn, the range shaded"
-    ),
+    figure=Gallery("paths", title="starts that reach the minimum of {world}"),
 )
