@@ -188,48 +188,41 @@ def _rules(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     with stoppable():
-        return _compared(options)
+        for name in options.imports:
+            _imported("compare", "--import", name, name)
+        results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+        from . import report
+        from .report.terminal import show
+
+        page = report.write(results, folder, argument)
+        show(results)
+        print(f"\nThe report: {page}")
+        return 0
 
 
-def _compared(options: argparse.Namespace) -> int:
-    for name in options.imports:
-        _imported("compare", "--import", name, name)
-    if options.redraw is not None:
-        return _redraw(options)
+def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
+    """The results, the folder for their report, and the argument that names it."""
     settings = _settings(options)
     _require_report_extras()
     from . import report
+    from .report.terminal import progress
 
     tasks = by_name(TASKS if options.tasks is None else items(options.tasks))
     rules = list(DEFAULT_RULES) if options.rules is None else items(options.rules)
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
-    out = _OUT if options.out is None else options.out
-    report.check_folder(out)
-
-    from .report.terminal import progress, show
-
+    report.check_folder(options.out or _OUT)
     with progress() as on_step:
-        results = report.compare(list(tasks.values()), rules, settings, on_step)
-    page = report.write(results, out)
-    show(results)
-    print(f"\nThe report: {page}")
-    return 0
+        return report.compare(list(tasks.values()), rules, settings, on_step), options.out or _OUT, "--out"
 
 
-def _redraw(options: argparse.Namespace) -> int:
-    """As much of `_compared` as needs no run."""
+def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
     for name in ("tasks", "rules", "loss", "min", "max", "out"):
         if getattr(options, name) is not None:
             raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
     _require_report_extras()
     from . import report
-    from .report.terminal import show
 
-    results = report.read(options.redraw)
-    page = report.write(results, options.redraw, "--redraw")
-    show(results)
-    print(f"\nThe report: {page}")
-    return 0
+    return report.read(options.redraw), options.redraw, "--redraw"
 
 
 def _settings(options: argparse.Namespace) -> Settings:
