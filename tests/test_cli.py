@@ -151,6 +151,12 @@ WRONG = {
     ("compare", "--import", "nowhere"): (
         "pseudograd: compare: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
     ),
+    ("compare", "--redraw", "nowhere"): (
+        "pseudograd: compare: --redraw must be a folder that compare wrote, got 'nowhere'. Choose another one.\n"
+    ),
+    ("compare", "--redraw", "report", "--tasks", "curve"): (
+        "pseudograd: compare: --redraw must stand alone, got '--tasks'. What it draws was run before.\n"
+    ),
     ("rules", "--import", "nowhere"): (
         "pseudograd: rules: --import must name a module that can be imported, got 'nowhere'. No module named 'nowhere'.\n"
     ),
@@ -342,7 +348,7 @@ def stopping(number: int, function: Callable[..., object], *, after: bool = Fals
 
 
 @pytest.mark.parametrize("number", STOPS)
-@pytest.mark.parametrize("moment", ["_edges", "_page", "_fill"])
+@pytest.mark.parametrize("moment", ["_edges", "page", "_fill"])
 def test_a_signal_leaves_the_older_report_and_nothing_else(
     moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

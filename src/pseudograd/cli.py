@@ -19,6 +19,10 @@ from .listing import rules_text
 from .rule import OPS
 from .rule_text import items
 from .stopping import Stopped, stoppable
+from .tasks import TASKS, by_name
+from .tasks.base import DEFAULT_RULES, Settings, variants
+
+_OUT = Path("pseudograd-report")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_import(rules)
     rules.set_defaults(run=_rules)
     compare = commands.add_parser("compare", help="run every rule on real problems and write a report")
-    compare.add_argument("--tasks", metavar="A,B", help="some of retarget, canvas, basin, curve (default: all)")
+    compare.add_argument("--tasks", metavar="A,B", help=f"some of {', '.join(TASKS)} (default: all)")
     compare.add_argument(
         "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
     )
@@ -96,8 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--loss", metavar="MODULE:FUNCTION", help="your element-wise loss of y, for basin and curve")
     compare.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     compare.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
+    compare.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
     compare.add_argument(
-        "--out", type=Path, default=Path("pseudograd-report"), metavar="FOLDER", help="default: %(default)s"
+        "--redraw",
+        type=Path,
+        metavar="FOLDER",
+        help="draw the report in FOLDER again, from what it keeps; runs nothing",
     )
     compare.set_defaults(run=_compare)
     _add_run(
@@ -180,38 +188,44 @@ def _rules(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     with stoppable():
-        return _compared(options)
+        for name in options.imports:
+            _imported("compare", "--import", name, name)
+        results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+        from . import report
+        from .report.terminal import show
+
+        page = report.write(results, folder, argument)
+        show(results)
+        print(f"\nThe report: {page}")
+        return 0
 
 
-def _compared(options: argparse.Namespace) -> int:
-    for name in options.imports:
-        _imported("compare", "--import", name, name)
+def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
+    """The results, the folder for their report, and the argument that names it."""
     settings = _settings(options)
     _require_report_extras()
     from . import report
-    from .tasks import TASKS
-    from .tasks.base import DEFAULT_RULES, unknown_task, variants
+    from .report.terminal import progress
 
-    tasks = list(TASKS) if options.tasks is None else items(options.tasks)
+    tasks = by_name(TASKS if options.tasks is None else items(options.tasks))
     rules = list(DEFAULT_RULES) if options.rules is None else items(options.rules)
-    if error := unknown_task(tasks, TASKS):
-        raise error
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
-    report.check_folder(options.out)
-
-    from .report.terminal import progress, show
-
+    report.check_folder(options.out or _OUT)
     with progress() as on_step:
-        results = report.compare(tasks, rules, settings, on_step)
-    page = report.write(results, options.out)
-    show(results)
-    print(f"\nThe report: {page}")
-    return 0
+        return report.compare(list(tasks.values()), rules, settings, on_step), options.out or _OUT, "--out"
 
 
-def _settings(options: argparse.Namespace) -> Any:
-    from .tasks.base import Settings
+def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
+    for name in ("tasks", "rules", "loss", "min", "max", "out"):
+        if getattr(options, name) is not None:
+            raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
+    _require_report_extras()
+    from . import report
 
+    return report.read(options.redraw), options.redraw, "--redraw"
+
+
+def _settings(options: argparse.Namespace) -> Settings:
     low = -1.0 if options.min is None else options.min
     high = 1.0 if options.max is None else options.max
     if not (math.isfinite(low) and math.isfinite(high) and low < high):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pseudograd.report import Results, compare
+from pseudograd.report import Results, compare, write
 
 
 @pytest.fixture(scope="session")
 def results() -> Results:
     return compare()
+
+
+@pytest.fixture(scope="session")
+def folder(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(results, tmp_path_factory.mktemp("out") / "report").parent

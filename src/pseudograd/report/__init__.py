@@ -1,6 +1,8 @@
-"""`compare`'s report: run the tasks, draw them, judge them by their numbers, and write one folder."""
+"""`compare`'s report: run the tasks, draw them, judge them by their numbers, and write one folder; or draw it again from there."""
 
-from .run import Results, compare
+from .read import FolderError, read
+from .results import Results
+from .run import compare
 from .write import check_folder, write
 
-__all__ = ["Results", "check_folder", "compare", "write"]
+__all__ = ["FolderError", "Results", "check_folder", "compare", "read", "write"]

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from ..analysis.palette import FORWARD, LOSS, colour
-from ..tasks import TASKS, Measured
-from ..tasks.base import Settings
-from ..tasks.canvas import start
-from ..tasks.curve import bounds
-from ..tasks.photos import photo
-from ..tasks.retarget import out_of_gamut
-from .run import Results, World
+from ..tasks import Measured, Task, World
+from .results import Results
 from .tables import cell
 
 DPI = 110
 
 
-def figures(results: Results) -> Iterator[tuple[str, str, Figure]]:
-    """(file stem, what it shows, figure) for every world that was run."""
+def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
+    """(task, file stem, what it shows, figure) for every world of the tasks that have one."""
     for name, worlds in results.tasks.items():
-        draw = _DRAWERS[name]
-        for number, (world, by_variant) in enumerate(worlds.items(), start=1):
+        task = results.records[name]
+        if task.figure is None:
+            continue
+        for number, (world, rows) in enumerate(worlds.items(), start=1):
+            title = task.figure.title.format(world=world)
+            figure = _DRAWERS[task.figure.kind](task, title, rows, results.first[name, world])
             stem = name if len(worlds) == 1 else f"{name}-{number}"
-            yield stem, f"{TASKS[name].title}: {world}", draw(world, by_variant, results.settings)
+            yield name, stem, f"{task.title}: {world}", figure
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
@@ -40,13 +39,15 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
     return figure, panels[:count]
 
 
-def _pictures(world: str, by_variant: World, shown_first: dict[str, Any]) -> Figure:
-    figure, panels = _gallery(len(by_variant) + len(shown_first), 4, 3.0, 2.45)
-    for panel, (title, picture) in zip(panels, shown_first.items(), strict=False):
-        _picture(panel, picture, title, "#000000")
-    for panel, (name, measured) in zip(panels[len(shown_first) :], by_variant.items(), strict=True):
-        decibels = measured.numbers["psnr"]
-        _picture(panel, measured.arrays["picture"], f"{name}   {cell(decibels, 'dB')}", colour(name))
+def _pictures(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+    figure, panels = _gallery(len(rows) + len(first), 4, 3.0, 2.45)
+    for panel, (heading, picture) in zip(panels, first.items(), strict=False):
+        _picture(panel, picture, heading, "#000000")
+    key, unit = task.headline
+    for panel, (name, measured) in zip(panels[len(first) :], rows.items(), strict=True):
+        heading = f"{name}   {cell(measured.numbers[key], unit)}"
+        _picture(panel, measured.arrays["picture"], heading, colour(name))
+    figure.suptitle(title)
     return figure
 
 
@@ -59,66 +60,53 @@ def _picture(panel: Any, picture: torch.Tensor, title: str, frame: str) -> None:
         side.set(color=frame, linewidth=3)
 
 
-def _retarget(world: str, by_variant: World, settings: Settings) -> Figure:
-    first = {
-        "first target, shown cut to [0, 1]": out_of_gamut()[0],
-        "the start, and the second target": photo("china")[0],
-    }
-    return _pictures(world, by_variant, first)
-
-
-def _canvas(world: str, by_variant: World, settings: Settings) -> Figure:
-    return _pictures(world, by_variant, {"start": start(world)[0]})
-
-
-def _curve(world: str, by_variant: World, settings: Settings) -> Figure:
-    figure, panels = _gallery(len(by_variant), 4, 3.6, 2.7)
-    for panel, (name, measured) in zip(panels, by_variant.items(), strict=True):
-        _curve_panel(panel, name, measured, settings)
+def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+    figure, panels = _gallery(len(rows), 4, 3.6, 2.7)
+    for panel, (name, measured) in zip(panels, rows.items(), strict=True):
+        _curve(panel, name, measured)
     handles, labels = panels[0].get_legend_handles_labels()
     labels[-1] += " (in the rule's colour)"
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle(f"loss = {world}")
+    figure.suptitle(title)
     limits = [panel.get_ylim() for panel in panels]
     for panel in panels:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     return figure
 
 
-def _curve_panel(panel: Any, name: str, measured: Measured, settings: Settings) -> None:
+def _curve(panel: Any, name: str, measured: Measured) -> None:
     arrays = measured.arrays
-    x = arrays["x"].numpy()
-    low, high = bounds(settings)
+    low, high = arrays["range"].tolist()
+    x, whole = arrays["x"], arrays["dL_dx"]
+    at_bound = (x == low) | (x == high)
     panel.axvspan(low, high, color="#f2f2f2", zorder=0)
     panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-    panel.plot(x, arrays["y"].numpy(), color=FORWARD, linewidth=3.5, alpha=0.6, label="clamp")
-    panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=1.6, label="loss")
-    panel.plot(x, arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="dL/dclamp")
-    slope = _without_jumps(arrays["dy_dx"], (200, 600))
-    panel.plot(x, slope, "-.", color=FORWARD, linewidth=1.4, label="dclamp/dx for the sign of dL/dclamp")
-    panel.plot(x, _without_jumps(arrays["dL_dx"], (200, 600)), color=colour(name), linewidth=2.2, label="dL/dx")
-    panel.plot(x[[200, 600]], arrays["dL_dx"][[200, 600]].numpy(), "o", color=colour(name), markersize=4)
+
+    def line(y: torch.Tensor, style: str, **look: Any) -> None:
+        panel.plot(x.numpy(), y.numpy(), style, **look)
+
+    line(arrays["y"], "-", color=FORWARD, linewidth=3.5, alpha=0.6, label="clamp")
+    line(arrays["loss"], ":", color=LOSS, linewidth=1.6, label="loss")
+    line(arrays["dL_dy"], "--", color=LOSS, linewidth=1, label="dL/dclamp")
+    # These two leave out the bounds themselves, which are drawn as dots: the value there may stand apart from both sides.
+    slope = arrays["dy_dx"].masked_fill(at_bound, torch.nan)
+    line(slope, "-.", color=FORWARD, linewidth=1.4, label="dclamp/dx for the sign of dL/dclamp")
+    line(whole.masked_fill(at_bound, torch.nan), "-", color=colour(name), linewidth=2.2, label="dL/dx")
+    panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
     panel.set_title(name, fontsize=11)
     panel.set_xlabel("x")
 
 
-def _without_jumps(values: torch.Tensor, at: tuple[int, ...]) -> Any:
-    """The line leaves out the bounds themselves, which are drawn as dots: the value there may stand apart from both sides."""
-    values = values.clone()
-    values[list(at)] = torch.nan
-    return values.numpy()
-
-
-def _basin(world: str, by_variant: World, settings: Settings) -> Figure:
-    figure, panels = _gallery(len(by_variant), 4, 3.2, 2.5)
-    low, high = bounds(settings)
-    top, bottom = high + 1.1 * (high - low), low - 1.1 * (high - low)
-    for panel, (name, measured) in zip(panels, by_variant.items(), strict=True):
+def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+    figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
+    for panel, (name, measured) in zip(panels, rows.items(), strict=True):
         path = measured.arrays["path"]
+        low, high = measured.arrays["range"].tolist()
+        top, bottom = high + 1.1 * (high - low), low - 1.1 * (high - low)
         panel.axhspan(low, high, color="#f2f2f2", zorder=0)
         panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
         panel.set_ylim(bottom, top)
-        panel.set_title(f"{name}: {measured.numbers['reached']:.0f} of {path.shape[1]}", fontsize=11)
+        panel.set_title(f"{name}: {measured.numbers[task.headline[0]]:.0f} of {path.shape[1]}", fontsize=11)
         panel.set_xlabel("step")
         panel.set_ylabel("x")
         if path.max() > top:
@@ -130,13 +118,12 @@ def _basin(world: str, by_variant: World, settings: Settings) -> Figure:
                 va="top",
                 fontsize=9,
             )
-    figure.suptitle(f"starts that reach the minimum of {world}; every eighth path drawn, the range shaded")
+    figure.suptitle(f"{title}; every eighth path drawn, the range shaded")
     return figure
 
 
-_DRAWERS: dict[str, Callable[[str, World, Settings], Figure]] = {
-    "retarget": _retarget,
-    "canvas": _canvas,
-    "basin": _basin,
-    "curve": _curve,
+_DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor]], Figure]] = {
+    "pictures": _pictures,
+    "curves": _curves,
+    "paths": _paths,
 }

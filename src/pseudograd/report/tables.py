@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..analysis.palette import colour
-from ..tasks import Task
-from .run import World
+from ..tasks import Task, World
 
 
 def table(task: Task, world: str, by_variant: World) -> dict[str, Any]:
@@ -26,6 +26,6 @@ def cell(value: float, unit: str = "") -> str:
     if value != value:
         return "not a number"
     text = f"{value:.1f}" if abs(value) >= 1 else f"{value:.3g}"
-    if value == int(value) and not unit:
+    if math.isfinite(value) and value == int(value) and not unit:
         text = f"{value:.0f}"
     return f"{text} {unit}" if unit else text

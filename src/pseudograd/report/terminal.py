@@ -11,9 +11,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..tasks import TASKS
+from ..tasks import Task, World
 from . import sentences
-from .run import Results, World
+from .results import Results
 from .tables import cell
 
 GAP = "  "
@@ -71,9 +71,9 @@ class _Column(NamedTuple):
 def show(results: Results) -> None:
     """Tables with a row for each variant and a column for each world: one, or several where they do not fit side by side."""
     columns = [
-        _column(name, world, by_variant)
+        _column(results.records[name], world, rows)
         for name, worlds in results.tasks.items()
-        for world, by_variant in worlds.items()
+        for world, rows in worlds.items()
     ]
     rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
     width = shutil.get_terminal_size().columns
@@ -99,11 +99,11 @@ def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
             yield GAP.join("-" * size for size in widths)
 
 
-def _column(name: str, world: str, by_variant: World) -> _Column:
-    key, unit = TASKS[name].headline
-    cells = {variant: cell(measured.numbers[key]) for variant, measured in by_variant.items()}
-    width = max(len(line) for line in (name, world, *cells.values()))
-    return _Column(name, [name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
+def _column(task: Task, world: str, rows: World) -> _Column:
+    key, unit = task.headline
+    cells = {variant: cell(measured.numbers[key]) for variant, measured in rows.items()}
+    width = max(len(line) for line in (task.name, world, *cells.values()))
+    return _Column(task.name, [task.name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
 
 
 def _blocks(columns: list[_Column], width: int) -> list[list[_Column]]:

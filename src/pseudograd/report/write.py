@@ -1,10 +1,9 @@
-"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json."""
+"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json, arrays.npz."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import shutil
 import tempfile
 import uuid
@@ -12,64 +11,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch
-
 from ..errors import must
 from ..stopping import held
-from ..tasks import TASKS
-from . import sentences
-from .run import Results
-from .tables import table
-
-_MARK = "results.json"
+from .page import page
+from .read import FolderError, is_report
+from .results import Results, save
 
 
-class FolderError(ValueError):
-    """The output folder cannot be used."""
-
-
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, argument: str = "--out") -> None:
     """Raise before the work starts if the report could not be written: it may replace an empty folder or an older report."""
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise FolderError(must("compare", "--out", "be a folder", str(folder), "Choose another path"))
-        if folder.is_dir() and any(folder.iterdir()) and not _is_report(folder):
-            raise FolderError(
-                must("compare", "--out", "be empty, new, or an older report", str(folder), "Choose another folder")
-            )
+            raise _unusable(argument, "be a folder", folder, "Choose another path")
+        if folder.is_dir() and any(folder.iterdir()) and not is_report(folder):
+            raise _unusable(argument, "be empty, new, or an older report", folder, "Choose another folder")
         nearest = next(parent for parent in folder.absolute().parents if parent.exists())
         tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        remedy = f"{error.strerror}: choose another folder"
+        raise _unusable(argument, "lie where files can be written", folder, remedy) from error
 
 
-def _unwritable(folder: Path, error: OSError) -> FolderError:
-    remedy = f"{error.strerror}: choose another folder"
-    return FolderError(must("compare", "--out", "lie where files can be written", str(folder), remedy))
+def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> FolderError:
+    return FolderError(must("compare", argument, requirement, str(folder), remedy))
 
 
-def _is_report(folder: Path) -> bool:
-    try:
-        kind = json.loads((folder / _MARK).read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return bool(kind == "pseudograd compare")
+def write(results: Results, folder: Path, argument: str = "--out") -> Path:
+    """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-
-def write(results: Results, folder: Path) -> Path:
-    """Write everything beside `folder`, then put it there in one step; return the path of the page."""
-    check_folder(folder)
+    Errors call the folder `argument`.
+    """
+    check_folder(folder, argument)
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
             with held():
                 _put(staging, folder)
     except OSError as error:
-        raise FolderError(
-            must(
-                "compare", "--out", "take the whole report", str(folder), f"{error.strerror}: nothing was changed there"
-            )
-        ) from error
+        remedy = f"{error.strerror}: nothing was changed there"
+        raise _unusable(argument, "take the whole report", folder, remedy) from error
     return folder / "index.html"
 
 
@@ -106,43 +86,11 @@ def _fill(folder: Path, results: Results) -> None:
 
     folder.mkdir()
     pictures: dict[str, list[dict[str, str]]] = {}
-    for stem, caption, figure in figures(results):
+    for task, stem, caption, figure in figures(results):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
         (folder / f"{stem}.png").write_bytes(buffer.getvalue())
         data = base64.b64encode(buffer.getvalue()).decode("ascii")
-        pictures.setdefault(stem.split("-")[0], []).append({"data": data, "caption": caption})
-    (folder / "index.html").write_text(_page(results, pictures), encoding="utf-8")
-    text = json.dumps(results.as_json(), indent=1, allow_nan=False, ensure_ascii=False)
-    (folder / _MARK).write_text(text + "\n", encoding="utf-8")
-
-
-def _page(results: Results, pictures: dict[str, list[dict[str, str]]]) -> str:
-    import jinja2
-
-    from .. import __version__
-
-    here = Path(__file__).parent
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string((here / "page.html").read_text(encoding="utf-8"))
-    sections = [
-        {
-            "name": name,
-            "title": TASKS[name].title,
-            "setting": sentences.setting(name, results),
-            "figures": pictures[name],
-            "verdicts": sentences.verdicts(name, results),
-            "tables": [table(TASKS[name], world, rows) for world, rows in results.tasks[name].items()],
-        }
-        for name in results.tasks
-    ]
-    return template.render(
-        style=(here / "style.css").read_text(encoding="utf-8"),
-        installed=sentences.installed(results),
-        pseudograd=__version__,
-        torch=torch.__version__,
-        seconds=results.seconds,
-        sections=sections,
-        edges=results.edges,
-        when_not_to=sentences.when_not_to(results),
-    )
+        pictures.setdefault(task, []).append({"data": data, "caption": caption})
+    (folder / "index.html").write_text(page(results, pictures), encoding="utf-8")
+    save(results, folder)

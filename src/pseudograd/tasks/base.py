@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..errors import UnknownNameError, unknown_name
+from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP, clamp
 from ..rule_text import parsed
 
@@ -48,12 +48,42 @@ class Measured:
     arrays: dict[str, Any] = field(default_factory=dict)
 
 
+World: TypeAlias = dict[str, Measured]  # by variant
+Worlds: TypeAlias = Mapping[str, World]
+# What a figure of each kind draws for a variant: the names of these arrays in Measured.
+KINDS = {
+    "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
+    "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
+    "paths": (
+        "range",
+        "path",
+    ),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many starts
+}
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """One figure for each world, with a panel for each variant. A kind of figure knows nothing of tasks.
+
+    `title` stands over the panels and may name the {world}. `first` are pictures to show before those of the variants, by their title.
+    """
+
+    kind: str
+    title: str = ""
+    first: Mapping[str, Callable[[str], Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown_name("Gallery", "kind", KINDS, self.kind)
+
+
 @dataclass(frozen=True)
 class Task:
     """worlds(settings) names the worlds; run(world, variant, settings) measures one variant in one of them.
 
-    `columns` describes its numbers; `headline` is the one for a summary, with a short heading. The figure and the verdict are found
-    under the task's name in `report`.
+    `columns` describes its numbers; `headline` is the one for a summary, with a short heading. `context(settings)` gives the numbers
+    that the sentence `setting(context)` needs. `verdicts(worlds, context)` are sentences computed from what was measured, and
+    `simpler(worlds)` names the worlds in which a reader does not need us, by the advice of words.closing that they lead to.
     """
 
     name: str
@@ -63,7 +93,15 @@ class Task:
     columns: Mapping[str, str]
     headline: tuple[str, str]
     has_leaves: bool
+    setting: Callable[[Mapping[str, Any]], str]
     context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    verdicts: Callable[[Worlds, Mapping[str, Any]], list[str]] = lambda worlds, context: []
+    simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
+    figure: Gallery | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():  # it names the files of the figures
+            raise ValueError(must("Task", "name", "be a name as Python writes them", self.name))
 
 
 def variants(rules: Iterable[str] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
@@ -82,9 +120,3 @@ def _of_rule(name: str) -> Variant:
     rule, edge = parsed(CLAMP, name, "compare: --rules")
     how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
     return Variant(name, lambda x, low, high: clamp(x, low, high, **how))
-
-
-def unknown_task(names: Iterable[str], known: Iterable[str]) -> UnknownNameError | None:
-    """The error for the first name that is no task."""
-    known = tuple(known)
-    return next((unknown_name("compare", "task", known, name) for name in names if name not in known), None)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import Loss, Measured, Settings, Task, Variant
+from . import words
+from .base import Gallery, Loss, Measured, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
+_SETTING = (
+    "{starts} starts on a line, {steps} steps of plain gradient descent at rate {rate:g}. The loss has its minimum on the range, "
+    "{least:.2f}, at x = {best:.2f}."
+)
 NEAR = 0.01  # as a share of half the range: this close to the minimum counts as reached
 
 
@@ -50,7 +55,10 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         path.append(x.detach().clone())
     positions = torch.stack(path)
     shown = positions.clamp(low, high)[-LAST:]
-    return Measured(numbers=_numbers(positions, shown, loss, settings), arrays={"path": positions})
+    return Measured(
+        numbers=_numbers(positions, shown, loss, settings),
+        arrays={"range": torch.tensor([low, high], dtype=torch.float64), "path": positions},
+    )
 
 
 def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -> dict[str, float]:
@@ -70,6 +78,34 @@ def _context(settings: Settings) -> dict[str, Any]:
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    (rows,) = worlds.values()
+    numbers = {name: measured.numbers for name, measured in rows.items()}
+    counts: dict[float, list[str]] = {}
+    for name, row in numbers.items():
+        counts.setdefault(row["reached"], []).append(name)
+    out = [
+        f"{words.listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
+        for count in sorted(counts, reverse=True)
+    ]
+    return [*out, *_compared(numbers, words.OURS)] if words.OURS in numbers else out
+
+
+def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:
+    """Who strays and who chatters, where that is more than `rule` does."""
+    name = max(numbers, key=lambda name: numbers[name]["stray"])
+    most, ours = numbers[name]["stray"], numbers[rule]["stray"]
+    if most > 1.5 * ours:
+        yield f"{name} strays furthest: to {most:.1f}, where {rule} stays within {ours:.1f}."
+    name = max(numbers, key=lambda name: numbers[name]["chatter"])
+    most, ours = numbers[name]["chatter"], numbers[rule]["chatter"]
+    if most > ours + 1e-4:
+        yield (
+            f"Held at the upper bound, {name} chatters: {most:.4f} above the least loss it could have there; "
+            f"{rule}: {ours:.4f}."
+        )
+
+
 BASIN = Task(
     name="basin",
     title="Where many starts end up",
@@ -82,5 +118,8 @@ BASIN = Task(
     },
     headline=("reached", "starts that arrive"),
     has_leaves=True,
+    setting=_SETTING.format_map,
     context=_context,
+    verdicts=_verdicts,
+    figure=Gallery("paths", title="starts that reach the minimum of {world}"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,12 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .base import Measured, Settings, Task, Variant
+from . import words
+from .base import PROJECT, Gallery, Measured, Settings, Task, Variant, Worlds
 from .photos import photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
 BLUR_SIGMA, BLUR_RADIUS = 0.7, 3
 BLACK, OVER_EXPOSED = "from black", "over-exposed"
+TIE = 0.5  # dB
+_SETTING = (
+    "Every pixel is a parameter; the loss compares a slightly blurred picture with the blurred photo. "
+    "{steps} Adam steps, from black and from the photo at {exposure} times its contrast, "
+    "which puts {outside_at_start:.0%} of the values outside."
+)
 
 
 @cache
@@ -66,6 +73,21 @@ def _context(settings: Settings) -> dict[str, Any]:
     return {"steps": STEPS, "rate": RATE, "exposure": EXPOSURE, "outside_at_start": float(outside)}
 
 
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        out += words.of_pictures(world, rows)
+        if words.OURS in rows:
+            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, words.OURS))
+            margin = abs(value - ours)
+            apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
+            out.append(
+                f"{world}: pixels are leaves, so project after each step is the honest baseline: "
+                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {words.OURS}."
+            )
+    return out
+
+
 CANVAS = Task(
     name="canvas",
     title="A photo from a black canvas, and from one over-exposed",
@@ -74,5 +96,9 @@ CANVAS = Task(
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
     headline=("psnr", "dB"),
     has_leaves=True,
+    setting=_SETTING.format_map,
     context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_leaves": words.where_as_good(worlds, PROJECT, TIE)},
+    figure=Gallery("pictures", first={"start": lambda world: start(world)[0]}),
 )

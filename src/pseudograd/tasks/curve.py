@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..analysis.slopes import gradient, slope
-from .base import Loss, Measured, Settings, Task, Variant
+from . import words
+from .base import Gallery, Loss, Measured, Settings, Task, Variant, Worlds
 
 LOSSES: dict[str, Loss] = {
     "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
@@ -57,6 +59,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
             "at_high": float(whole[600]),
         },
         arrays={
+            "range": torch.tensor([low, high], dtype=torch.float64),
             "x": x,
             "y": clamped(x).detach(),
             "loss": loss(clamped(x)).detach(),
@@ -65,6 +68,20 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
             "dL_dx": whole,
         },
     )
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        shares: dict[float, list[str]] = {}
+        for name, measured in rows.items():
+            shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
+        out += [
+            f"{world}: no gradient on {share:.0%} of the points outside: {words.listed(names)}."
+            for share, names in sorted(shares.items(), reverse=True)
+            if share > 0
+        ]
+    return out
 
 
 CURVE = Task(
@@ -79,4 +96,7 @@ CURVE = Task(
     },
     headline=("no_signal_outside", "outside, no gradient"),
     has_leaves=False,
+    setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.".format_map,
+    verdicts=_verdicts,
+    figure=Gallery("curves", title="loss = {world}"),
 )

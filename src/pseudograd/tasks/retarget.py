@@ -5,18 +5,25 @@ Under the sRGB curve the coefficients hold linear light, and the curve stands be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import NO_CLAMP, Measured, Settings, Task, Variant
+from . import words
+from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
 PLAIN, SRGB = "plain", "sRGB curve"
+_SETTING = (
+    "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
+    "{away_steps} Adam steps towards a high-contrast flower, {outside_in_target:.0%} of which lies outside the displayable range, "
+    "then {back_steps} back towards the photo itself. "
+    "Under the sRGB curve, which follows the clamp, the coefficients hold linear light."
+)
 
 
 @cache
@@ -96,6 +103,20 @@ def _context(settings: Settings) -> dict[str, Any]:
     return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
 
 
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        out += words.of_pictures(world, rows)
+        if {"identity", words.OURS} <= set(rows):
+            largest, ours = (rows[name].numbers["largest"] for name in ("identity", words.OURS))
+            if largest > 2 * ours:
+                out.append(
+                    f"{world}: with identity the values had run out to {largest:.1f} before the way back; "
+                    f"with {words.OURS} to {ours:.1f}."
+                )
+    return out
+
+
 RETARGET = Task(
     name="retarget",
     title="A photo sent away and back",
@@ -104,5 +125,15 @@ RETARGET = Task(
     columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
     headline=("psnr", "dB"),
     has_leaves=False,
+    setting=_SETTING.format_map,
     context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_loss": words.where_as_good(worlds, NO_CLAMP)},
+    figure=Gallery(
+        "pictures",
+        first={
+            "first target, shown cut to [0, 1]": lambda world: out_of_gamut()[0],
+            "the start, and the second target": lambda world: photo("china")[0],
+        },
+    ),
 )

@@ -1,0 +1,93 @@
+"""Take a report from its folder, to draw it again without running anything."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..errors import UnknownNameError, must, unknown_name
+from ..tasks import TASKS, Measured, Task, by_name
+from .page import page
+from .results import ARRAYS, KIND, NUMBERS, Results
+
+
+class FolderError(ValueError):
+    """A folder cannot be used: to write a report there, or as a report."""
+
+
+def is_report(folder: Path) -> bool:
+    try:
+        return bool(_stored(folder)["kind"] == KIND)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _stored(folder: Path) -> Any:
+    return json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+
+
+def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
+    """What `write` left in `folder`, whose tasks are among `tasks`. Nothing is run, and `write` draws the same report from it.
+
+    Raises an error that names the task that is not among `tasks`; FolderError where this is no whole report of this version.
+    """
+    if not is_report(folder):
+        raise _unreadable("be a folder that compare wrote", folder, "Choose another one")
+    stored = _stored(folder)
+    if (version := stored.get("pseudograd")) != __version__:
+        raise _unreadable(f"hold a report of pseudograd {__version__}", version)
+    try:
+        results = _without_arrays(stored, by_name(tasks))
+        page(results, {})  # every number and sentence of it: what is not there shows now
+    except UnknownNameError:
+        raise
+    except Exception as error:
+        raise _unreadable(f"hold {NUMBERS} as compare wrote it", folder) from error
+    if not (folder / ARRAYS).exists():
+        raise _unreadable(f"hold {ARRAYS}, from which its figures are drawn", folder)
+    try:
+        with (folder / ARRAYS).open("rb") as file, np.load(file) as arrays:
+            for name, here, key in results.drawn():
+                here[key] = torch.from_numpy(arrays[name])
+    except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
+        raise _unreadable(f"hold {ARRAYS} as compare wrote it", folder) from error
+    return results
+
+
+def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Results:
+    results = Results(
+        tuple(stored["rules"]),
+        stored["loss"],
+        edges=stored["torch_at_the_bound"],
+        era=stored["installed_era"],
+        torch=stored["torch"],
+        seconds=stored["seconds"],
+    )
+    for name, task in stored["tasks"].items():
+        if name not in known:
+            raise unknown_name("compare", "task", known, name)
+        results.records[name] = known[name]
+        results.contexts[name] = _numbers(task["settings"])
+        results.tasks[name] = {
+            world: {variant: Measured(_numbers(row)) for variant, row in rows.items()}
+            for world, rows in task["worlds"].items()
+        }
+        results.first |= {(name, world): {} for world in results.tasks[name]}
+    return results
+
+
+def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """With what JSON has no number for."""
+    special = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
+    return {key: special.get(value, value) for key, value in stored.items()}
+
+
+def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:
+    return FolderError(must("compare", "--redraw", requirement, str(got), remedy))

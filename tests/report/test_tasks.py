@@ -1,0 +1,130 @@
+"""A task is one file, or none: what a report needs of it stands in its record."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pseudograd import report
+from pseudograd.report import compare, figures, read, write
+from pseudograd.report.terminal import show
+from pseudograd.tasks import TASKS, Gallery, Measured, Task, Variant, Worlds
+from pseudograd.tasks.base import KINDS, Settings
+
+pytestmark = pytest.mark.xdist_group("compare")
+
+
+def _pulled(world: str, variant: Variant, settings: Settings) -> Measured:
+    """Three numbers, one outside, pulled to 0."""
+    x = torch.tensor([-0.5, 0.5, 2.0], requires_grad=True)
+    path = [x.detach().clone()]
+    for _ in range(4):
+        (grad,) = torch.autograd.grad(variant.clamp(x, -1.0, 1.0).pow(2).sum() / 2, x)
+        x = (x - grad / 2).detach().requires_grad_()
+        path.append(x.detach())
+    arrays = {"range": torch.tensor([-1.0, 1.0]), "path": torch.stack(path)}
+    return Measured({"inside": float((x.abs() < 1).sum())}, arrays)
+
+
+def _stuck(worlds: Worlds, context: object) -> list[str]:
+    return [f"{name} lets go." for name, measured in worlds["home"].items() if measured.numbers["inside"] == 3]
+
+
+MINE = Task(
+    name="mine",
+    title="Three numbers go home",
+    worlds=lambda settings: ("home",),
+    run=_pulled,
+    columns={"inside": "numbers inside"},
+    headline=("inside", "at home"),
+    has_leaves=False,
+    setting="{count} numbers are pulled.".format_map,
+    context=lambda settings: {"count": 3},
+    verdicts=_stuck,
+    simpler=lambda worlds: {"own_loss": list(worlds)},
+    figure=Gallery("paths", title="three numbers, {world}"),
+)
+
+
+def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = compare([MINE, "curve"], ["inward"])
+    page = write(results, tmp_path / "report")
+    show(results)
+    told = capsys.readouterr().out
+    assert re.search(r"^ +mine ", told, re.MULTILINE)
+    assert re.search(r"^zero/open +2 ", told, re.MULTILINE)
+    assert re.search(r"^inward +3 ", told, re.MULTILINE)
+    text = page.read_text(encoding="utf-8")
+    for part in (
+        "<h2>Three numbers go home</h2>\n<p>3 numbers are pulled.</p>",
+        'alt="Three numbers go home: home"',
+        "<li>inward lets go.</li>\n<li>no clamp lets go.</li>\n</ul>",
+        ">numbers inside</th></tr>",
+        "leave the clamp out while you train: that won here (home).",
+    ):
+        assert part in text
+    assert "zero/open lets go" not in text
+    assert (page.parent / "mine.png").stat().st_size > 1000
+    stored = json.loads((page.parent / "results.json").read_text(encoding="utf-8"))["tasks"]["mine"]
+    assert stored["settings"] == {"count": 3}
+    assert stored["worlds"]["home"]["inward"] == {"inside": 3}
+    again = write(read(page.parent, [*TASKS, MINE]), tmp_path / "again").parent
+    for path in page.parent.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+    with pytest.raises(ValueError, match="compare: task must be one of basin, canvas, curve, retarget, got 'mine'"):
+        read(page.parent)
+
+
+def _changed(**changes: object) -> Task:
+    return Task(**{**vars(MINE), **changes})  # type: ignore[arg-type]
+
+
+def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
+    plain = _changed(figure=None, run=lambda *given: Measured(_pulled(*given).numbers))
+    page = write(compare([plain], ["inward"]), tmp_path / "report")
+    assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
+    assert "<td>3</td>" in page.read_text(encoding="utf-8")
+    assert write(read(page.parent, [plain]), tmp_path / "again").read_bytes() == page.read_bytes()
+
+
+def test_what_a_task_forgets_is_told_before_the_report() -> None:
+    with pytest.raises(ValueError, match="compare: mine: arrays must have range, path, got ''"):
+        compare([_changed(run=lambda *_: Measured({"inside": 1.0}))], [])
+    with pytest.raises(ValueError, match="compare: mine: numbers must have inside, got 'outside'"):
+        compare([_changed(run=lambda *_: Measured({"outside": 1.0}))], [])
+
+
+def test_names_and_kinds_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"Task: name must be a name as Python writes them, got '\.\./mine'"):
+        _changed(name="../mine")
+    with pytest.raises(
+        ValueError, match=r"Gallery: kind must be one of curves, paths, pictures, got 'path'\. Did you mean"
+    ):
+        Gallery("path")
+    with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
+        compare(["curve", _changed(name="curve")])
+    assert list(compare([MINE, MINE], []).records) == ["mine"]
+
+
+def test_report_knows_kinds_and_no_task() -> None:
+    assert set(figures._DRAWERS) == set(KINDS)
+    assert {task.figure.kind for task in TASKS.values() if task.figure} == set(KINDS)
+    for path in Path(report.__file__).parent.glob("*"):
+        if path.is_file():
+            assert not re.search(rf"\b({'|'.join(TASKS)})\b", path.read_text(encoding="utf-8")), path.name
+
+
+def test_tasks_need_no_report() -> None:
+    program = (
+        "import sys, pseudograd.tasks\n"
+        "heavy = {'matplotlib', 'rich', 'jinja2', 'sklearn', 'pseudograd.report'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
