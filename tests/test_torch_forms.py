@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +209,41 @@ def test_one_row_teaches_a_function_to_all(taught: torch_forms.Form) -> None:
             hidden = _bounded(x, 0.0)
         (hidden + 0).sum().backward()
     assert [site.op for site in context.report().missed] == ["bounded"]
+
+
+# --- the one table ----------------------------------------------------------------------------------------------------
+
+ROOT = Path(pg.__file__).parent
+READERS = [
+    *(path for path in sorted((ROOT / "rewrite").glob("*.py")) if path.name != "primitives.py"),  # which compute them
+    *sorted((ROOT / "trace").glob("*.py")),
+    ROOT / "doctor.py",
+    ROOT / "dynamo.py",
+    ROOT / "torch_private.py",
+]
+
+
+def _named(text: str) -> set[str]:
+    """Functions of the table that a file names: as a string of its own, or as an attribute of torch, Tensor or aten."""
+    names = {name for form in torch_forms.FORMS for name in (*form.names, *form.nodes)}
+    names |= {f"{name}_" for name in names}
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and node.value in names:
+            found.add(str(node.value))
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            if ast.unparse(node.value).split(".")[-1] in ("torch", "Tensor", "functional", "aten", "_nn"):
+                found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nobody_else_lists_functions_of_torch(path: Path) -> None:
+    allowed = {"torch_private.py": {"_foreach_clamp_min_", "_foreach_clamp_max_", "hardtanh"}}  # which optim calls
+    assert _named(path.read_text()) <= allowed.get(path.name, set())
+
+
+def test_that_search_would_find_a_second_list() -> None:
+    assert _named("NODES = {'ClampMin': 'clamp'}\nOTHERS = [torch.relu, aten.round_]\n") == {
+        *("ClampMin", "clamp", "relu", "round_"),
+    }

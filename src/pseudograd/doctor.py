@@ -10,6 +10,7 @@ from . import engine, kernels
 from .errors import unknown_name
 from .torch_eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
 from .torch_forms import AtTheBound, at_the_bound
+from .torch_private import status
 
 
 def examine() -> dict[str, Any]:
@@ -26,6 +27,7 @@ def examine() -> dict[str, Any]:
         "forms": [_row(way, others) for way in at_the_bound()],
         "kernels": kernels.status(),
         "compile_over_functorch": engine.registration(),
+        "missing_private_names": status(),
     }
 
 
@@ -68,6 +70,8 @@ def text(findings: dict[str, Any]) -> str:
     lines += ["", "second number: what a tensor bound gets", "", "kernels"]
     lines += [f"  {row['kernel']:10}  {row['state']:12}  {row['why']}" for row in findings["kernels"]]
     lines.append(f"  torch.compile over torch.func: {findings['compile_over_functorch']}")
+    for row in findings["missing_private_names"]:
+        lines.append(f"  this torch has no {row['name']}: {row['without']}")
     if findings["era"] != findings["expected_era"]:
         lines.append(
             f"  This torch behaves as {findings['era']}, its version says {findings['expected_era']}: please report it."

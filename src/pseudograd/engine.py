@@ -17,47 +17,54 @@ drops the backward of any Function that it may look into.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from . import formula, kernels, layouts
+from . import dynamo, formula, kernels, layouts
 from .formula import own
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .rule import Call, split
+from .torch_private import (
+    constant_result,
+    dispatch_modes,
+    forward_mode_at,
+    has_forward_mode,
+    in_forward_mode,
+    is_allowed_in_graph,
+    is_batched,
+    is_exporting,
+    nested_level,
+    primal,
+    tracing_context,
+    transforms_are_active,
+)
 
-_functorch_is_active = torch._C._are_functorch_transforms_active
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-# What is_grads_batched hands to backward: a batched tensor under no functorch transform.
-_is_batched = _functorch.is_legacy_batchedtensor
 _is_compiling = torch.compiler.is_compiling
 
 
 def is_recording(*inputs: Any) -> bool:
     """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
-    if _functorch_is_active() or forward_ad._current_level >= 0:
+    if transforms_are_active() or in_forward_mode():
         return True
     return torch.is_grad_enabled() and _requires_grad(inputs)
 
 
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
-    if _functorch_is_active() or forward_ad._current_level >= 0:
+    if transforms_are_active() or in_forward_mode():
         return _over_functorch(call, inputs) if _is_compiling() else PseudogradFunctional.apply(call, *inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
         return _apply_eager(call, *inputs)
-    return _export(call, inputs) if torch.compiler._is_exporting_flag else PseudogradCompiled.apply(call, *inputs)
+    return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *inputs)
 
 
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
@@ -74,7 +81,7 @@ def _warn_of_export(label: str) -> None:
 
     Once for each trace; Dynamo on torch 2.8 resets what Python remembers of warnings.
     """
-    context = torch._guards.TracingContext.try_get()
+    context = tracing_context()
     if context is not None:
         if _warned.get(label, lambda: None)() is context:
             return
@@ -131,13 +138,11 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
-def _no_forward_mode(call: Call) -> NotImplementedError:
+def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
     linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
     edge = " (with an edge other than 'projected')" if "projected" in call.primitive.edges else ""
-    return NotImplementedError(
-        f"{call.label}: forward mode must not be used, the rule reads the incoming gradient. Use reverse mode{other}{edge}."
-    )
+    return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{other}{edge}.")
 
 
 # --- the lowerings ----------------------------------------------------------------------------------------------------
@@ -159,7 +164,7 @@ class Pseudograd(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         call, residual, _ = ctx.state
         wants, kept = ctx.needs_input_grad[1:], _recall(ctx)
-        if not (torch.is_grad_enabled() or _is_watched() or _is_batched(grad)):
+        if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
             found = kernels.backward(residual, grad, kept, wants, call)
             if found is not None:
                 return None, *found
@@ -174,7 +179,7 @@ _apply_eager = super(Function, Pseudograd).apply
 
 def _is_watched() -> bool:
     """By a dispatch mode, a transform, or compiled autograd, which traces an eager backward: a kernel would be beyond their sight."""
-    return bool(_is_compiling() or _dispatch_modes() or _functorch_is_active())
+    return bool(_is_compiling() or dispatch_modes() or transforms_are_active())
 
 
 class PseudogradFunctional(Function):
@@ -204,40 +209,18 @@ class PseudogradFunctional(Function):
         call = ctx.state[0]
         if not call.is_linear:
             raise _no_forward_mode(call)
-        inputs, level = _recall(ctx), _nested_level()
-        # torch turns forward mode off here, for the outer levels too: without this jvp of jvp would be 0.
-        with nullcontext() if level is None else forward_ad._set_fwd_grad_enabled(True):
-            inputs = [_primal(value, level) for value in inputs]
+        if not has_forward_mode:
+            raise _no_forward_mode(call, "this torch lacks what it needs (see `pseudograd doctor`)")
+        inputs, level = _recall(ctx), nested_level()
+        with forward_mode_at(level):
+            inputs = [primal(value, level) for value in inputs]
             total: Any = None
             for position, tangent in enumerate(tangents):
                 if tangent is not None:
                     wants = tuple(position == other for other in range(len(tangents)))
-                    part = formula.pull(_primal(tangent, level).expand(ctx.shape), inputs, wants, call)[position]
+                    part = formula.pull(primal(tangent, level).expand(ctx.shape), inputs, wants, call)[position]
                     total = part if total is None else total + part
         return total
-
-
-def _nested_level() -> int | None:
-    """The innermost level of forward mode, where there is one around it."""
-    levels = [
-        one.level() for one in _functorch.get_interpreter_stack() or () if one.key() == _functorch.TransformType.Jvp
-    ]
-    return levels[-1] if len(levels) > 1 else None
-
-
-def _primal(value: Any, level: int | None) -> Any:
-    """A tensor without its tangent of that level, which a tangent must not have; those of outer levels stay.
-
-    Wrapped as torch wraps what a Function computes at a level. What a vmap inside the level holds is taken out and put back.
-    """
-    if level is None or not isinstance(value, Tensor):
-        return value
-    if _functorch.is_batchedtensor(value):
-        inner = _primal(_functorch.get_unwrapped(value), level)
-        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(value), _functorch.maybe_get_level(value))
-    if _functorch.is_gradtrackingtensor(value) and _functorch.maybe_get_level(value) == level:
-        return _functorch._wrap_for_grad(_functorch._unwrap_for_grad(value, level), level)
-    return value
 
 
 class PseudogradCompiled(Function):
@@ -278,84 +261,29 @@ def _in_graph(*leaves: Any) -> Tensor:
         return PseudogradFunctional.apply(call, *inputs)
 
 
-_awaiting: list[Callable[[Any], None]] = []
-
-
-class _WhenDynamoArrives:
-    """Register with Dynamo when somebody first imports it; importing it ourselves would cost 0.7 s.
-
-    It stays until the import has succeeded: find_spec may be asked without one, and an import may fail and be tried again.
-    """
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch._dynamo":
-            return None
-        asked = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type]
-        for finder in sys.meta_path[asked:]:
-            spec: Any = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, self)
-                return spec
-        return None
-
-
-class _Telling:
-    """A loader that runs what awaits the module after it has run the module."""
-
-    def __init__(self, loader: Any, hook: _WhenDynamoArrives) -> None:
-        self.loader = loader
-        self.hook = hook
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self.hook in sys.meta_path:  # type: ignore[comparison-overlap]
-            sys.meta_path.remove(self.hook)  # type: ignore[arg-type]
-        _tell(module)
-
-
-def _tell(dynamo: Any) -> None:
-    acts, _awaiting[:] = list(_awaiting), []
-    for act in acts:
-        act(dynamo)
-
-
-def when_dynamo_arrives(act: Callable[[Any], None]) -> None:
-    """Call act(torch._dynamo): now if it is there, else once it has been imported."""
-    _awaiting.append(act)
-    if "torch._dynamo" in sys.modules:
-        dynamo = importlib.import_module("torch._dynamo")  # waits for another thread that is importing it
-        if not getattr(dynamo.__spec__, "_initializing", False):  # else it is what imports us
-            _tell(dynamo)
-
-
-def _register(dynamo: Any) -> None:
-    dynamo.allow_in_graph(_in_graph)
-    dynamo.assume_constant_result(_warn_of_export)
+def _register(imported: Any) -> None:
+    imported.allow_in_graph(_in_graph)
+    imported.assume_constant_result(_warn_of_export)
 
 
 def registration() -> str:
     """Does Dynamo know of us, by its own table?"""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is None:
-        waits = any(isinstance(finder, _WhenDynamoArrives) for finder in sys.meta_path)
-        return "waits for the first import of torch._dynamo" if waits else "NOT registered: the import hook is gone"
-    if dynamo.trace_rules.is_callable_allowed(_in_graph):
+    imported = sys.modules.get("torch._dynamo")
+    if imported is None:
+        return (
+            "waits for the first import of torch._dynamo"
+            if dynamo.is_awaited()
+            else "NOT registered: the import hook is gone"
+        )
+    if is_allowed_in_graph(imported, _in_graph):
         return "registered with Dynamo"
     return "NOT registered with Dynamo: import pseudograd before torch._dynamo, or report how it was imported"
 
 
+@constant_result
 def _told_at_last() -> None:
     """For an import that went past our hook. Dynamo, which is here by now, runs this while it traces, instead of tracing it."""
-    _tell(sys.modules["torch._dynamo"])
+    dynamo.tell(sys.modules["torch._dynamo"])
 
 
-_told_at_last._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
-
-if "torch._dynamo" not in sys.modules:
-    sys.meta_path.insert(0, _WhenDynamoArrives())  # type: ignore[arg-type]
-when_dynamo_arrives(_register)
+dynamo.when_dynamo_arrives(_register)

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .checks import check_broadcast, check_tensor, is_number
 from .errors import must
+from .torch_private import foreach_clamp_max_, foreach_clamp_min_
 
 Bound = float | Tensor | None
 Bounds = tuple[Bound, Bound]
@@ -61,16 +62,18 @@ Kept = list[tuple[Tensor, Bounds]]
 @torch.no_grad()
 def _clamp(kept: Kept) -> None:
     """First every min, then every max, as torch.clamp does. Numbers go to all their parameters in one call."""
-    _clamp_side(kept, 0, torch._foreach_clamp_min_, "min")
-    _clamp_side(kept, 1, torch._foreach_clamp_max_, "max")
+    _clamp_side(kept, 0, foreach_clamp_min_, "min")
+    _clamp_side(kept, 1, foreach_clamp_max_, "max")
 
 
-def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None], name: str) -> None:
+def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
     numbers = [(p, pair[side]) for p, pair in kept if is_number(pair[side])]
-    if numbers:
+    if numbers and clamp_all is not None:
         clamp_all([p for p, _ in numbers], [number for _, number in numbers])
     for p, pair in kept:
         bound = pair[side]
+        if clamp_all is None and is_number(bound):
+            p.clamp_(**{name: bound})  # type: ignore[arg-type]
         if isinstance(bound, Tensor):
             p.clamp_(**{name: _beside(p, bound)})
 

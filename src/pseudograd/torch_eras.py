@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import must
+from .torch_private import constant_result
 
 Version = tuple[int, int]
 Three = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -157,6 +158,7 @@ def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
         return own_thread.submit(measurement).result()
 
 
+@constant_result
 @functools.cache
 def installed_era() -> str:
     """The era that the installed torch behaves as, whatever is entered where this is asked: that of its version, if it does what that
@@ -168,6 +170,3 @@ def installed_era() -> str:
     if of_version in behaving or not behaving:
         return of_version
     return behaving[0]
-
-
-installed_era._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
+from .torch_private import fused_nn, in_forward_mode, is_wrapped, transforms_are_active
 
 MISSING = object()
 EDGE = "edge"  # the switch of pin_edge
@@ -193,16 +194,16 @@ def is_constant(value: Any) -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if is_wrapped(value):
         return False
-    return torch.autograd.forward_ad._current_level < 0 or torch.autograd.forward_ad.unpack_dual(value).tangent is None
+    return not in_forward_mode() or torch.autograd.forward_ad.unpack_dual(value).tangent is None
 
 
 def only_backward_tells() -> bool:
     """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
-    if not torch._C._are_functorch_transforms_active():
+    if not transforms_are_active():
         return False
-    return torch.autograd.forward_ad._current_level < 0 or torch.compiler.is_compiling()
+    return not in_forward_mode() or torch.compiler.is_compiling()
 
 
 def _minimum(x: Any, other: Any) -> Read | None:
@@ -290,7 +291,7 @@ def _fake_quantized(x: Tensor, bound: Tensor) -> Tensor:
 
 
 _OPEN, _HALF = (0.0,), (0.5, 0.5)
-_NN = (torch._C._nn, functional)
+_NN = (fused_nn, functional)
 _GRID = ("quant_min", "quant_max")
 FORMS: list[Form] = []
 SPELLINGS: dict[Any, Spelling] = {}  # by the function that torch hands to a TorchFunctionMode

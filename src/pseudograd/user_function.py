@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .torch_private import constant_result
+
 if TYPE_CHECKING:
     from .rule import Call
 
@@ -65,14 +67,12 @@ def function_of(call: Callable[..., Tensor]) -> UserFunction:
     return found
 
 
+@constant_result
 def key_of(call: Callable[..., Tensor]) -> str:
     """The key of a function that a graph is to name. Dynamo runs this while it traces, instead of tracing it."""
     found = function_of(call)
     _in_graphs[found.key] = found
     return found.key
-
-
-key_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import
 
 
 def function_named(key: str) -> UserFunction:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pseudograd
-from pseudograd import engine
+from pseudograd import dynamo
 
 ROOT = Path(pseudograd.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -24,12 +24,12 @@ LEVELS = [
     {"analysis", "testing", "trace"},
     {"ops", "rules", "rule_text"},
     {"engine"},
-    {"kernels", "torch_forms"},
+    {"kernels", "torch_forms", "dynamo"},
     {"formula", "torch_eras"},
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"checks"},
+    {"checks", "torch_private"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
@@ -60,8 +60,8 @@ def test_dynamo_learns_of_us_whoever_comes_first(order: str) -> None:
 
 
 def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
-    assert engine._WhenDynamoArrives().find_spec("torch._dynamo.config") is None
-    assert engine._WhenDynamoArrives().find_spec("math") is None
+    assert dynamo._WhenDynamoArrives().find_spec("torch._dynamo.config") is None
+    assert dynamo._WhenDynamoArrives().find_spec("math") is None
 
 
 def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
@@ -79,7 +79,7 @@ def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pyte
         def find_spec(*asked: object) -> object:
             return spec
 
-    finder = engine._WhenDynamoArrives()
+    finder = dynamo._WhenDynamoArrives()
     monkeypatch.setattr(sys, "meta_path", [finder, Other])
     assert finder.find_spec("torch._dynamo") is spec
     assert sys.meta_path == [finder, Other]
@@ -112,7 +112,10 @@ import threading
 threads = [threading.Thread(target=importlib.import_module, args=('torch._dynamo',)) for _ in range(2)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 """,
-    "our own reload": "importlib.reload(engine); importlib.util.find_spec('torch._dynamo')",
+    "our own reload": """
+from pseudograd import dynamo
+importlib.reload(dynamo); importlib.reload(engine); importlib.util.find_spec('torch._dynamo')
+""",
 }
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..rule import Call, Gradients, Wants
+from ..torch_private import is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 Key = tuple[str, str]  # a rule set and the name of a rule
@@ -144,7 +145,7 @@ def are_plain(values: Iterable[Any]) -> bool:
                 or value.is_meta
                 or value.is_neg()
                 or value.is_mkldnn
-                or value._is_zerotensor()
+                or is_zero(value)
             ):
                 return False
         elif isinstance(value, Tensor):

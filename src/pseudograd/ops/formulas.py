@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from ..rule import Gradients, Rule
+from ..torch_private import in_forward_mode
 
 
 def nothing_of(grad: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def alias(x: Tensor) -> Tensor:
 
     So does forward mode, which wants the tangent to be a view where the value is one; sparse and jagged tensors have no view.
     """
-    if is_compiling() or forward_ad._current_level >= 0 or x.layout is not torch.strided:
+    if is_compiling() or in_forward_mode() or x.layout is not torch.strided:
         return x.clone()
     return x.view_as(x)
 

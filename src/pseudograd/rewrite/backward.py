@@ -13,9 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.utils import checkpoint
-
+from .. import torch_private
 from ..trace import around_backward
 from . import entered
 
@@ -49,15 +47,15 @@ def _put_back(roots: Any) -> Iterator[None]:
     modes = entered.modes()
     for mode in modes:
         mode.log.look_at(mode, roots)
-    stack = entered.stack()
+    stack = torch_private.mode_stack()
     missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
     for mode in missing:
-        torch.overrides._push_mode(mode)
+        torch_private.push_mode(mode)
     try:
         yield
     finally:
         for _ in missing:
-            torch.overrides._pop_mode()
+            torch_private.pop_mode()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -66,10 +64,9 @@ def _put_back(roots: Any) -> Iterator[None]:
 @functools.cache
 def _watch_checkpoints() -> None:
     """Once, and for good: a checkpoint made inside a context may run its backward when all of them have ended."""
-    frame = getattr(checkpoint, "_CheckpointFrame", None)
-    if frame is not None:
-        frame.recompute_fn = _UnderItsContexts()
-    function: Any = checkpoint.CheckpointFunction
+    if torch_private.checkpoint_frame is not None:
+        torch_private.checkpoint_frame.recompute_fn = _UnderItsContexts()
+    function = torch_private.checkpoint_function
     function.forward = staticmethod(_noting(function.forward))
     function.backward = staticmethod(_as_noted(function.backward))
 

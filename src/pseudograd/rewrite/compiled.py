@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._device import DeviceContext
-
-from .. import engine, torch_forms
+from .. import dynamo, torch_forms, torch_private
 from .entered import Entered
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.
@@ -14,35 +12,26 @@ from .entered import Entered
 _RUN_OTHERS = ("CheckpointHigherOrderVariable", "ScanHigherOrderVariable")
 
 
-def _tell(dynamo: Any) -> None:
-    _let_it_dispatch(dynamo)
-    _let_modes_into_what_runs_others()
+def _tell(imported: Any) -> None:
+    # F.hardsigmoid and torch.relu_ are not among those that Dynamo dispatches; eager code dispatches them.
+    torch_private.let_dynamo_dispatch(imported, torch_forms.SPELLINGS)
+    # A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code.
+    for variable in torch_private.higher_order_variables(*_RUN_OTHERS):
+        variable.call_function = _undispatched(variable.call_function)
 
 
-def _let_it_dispatch(dynamo: Any) -> None:
-    """Dynamo dispatches only what torch.overrides lists; F.hardsigmoid and torch.relu_ are missing there, eager dispatches them."""
-    dynamo.variables.torch.get_overridable_functions().update(torch_forms.SPELLINGS)
-
-
-def _let_modes_into_what_runs_others() -> None:
-    """A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code."""
-    from torch._dynamo.variables import higher_order_ops
-
-    for name in _RUN_OTHERS:
-        variable = getattr(higher_order_ops, name, None)
-        if variable is not None and hasattr(variable, "_call_function"):
-            variable.call_function = _undispatched(variable.call_function)
+_LET_THROUGH = (Entered,) if torch_private.DeviceContext is None else (Entered, torch_private.DeviceContext)
 
 
 def _undispatched(call_function: Any) -> Any:
     def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.
-        if modes and all(mode is None or isinstance(mode, (Entered, DeviceContext)) for mode in modes):
+        if modes and all(mode is None or isinstance(mode, _LET_THROUGH) for mode in modes):
             return self._call_function(tx, args, kwargs)
         return call_function(self, tx, args, kwargs)
 
     return call
 
 
-engine.when_dynamo_arrives(_tell)
+dynamo.when_dynamo_arrives(_tell)

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
+
+from .. import torch_private
 
 
 class Entered(TorchFunctionMode):
@@ -36,29 +37,27 @@ def remove(mode: Entered) -> None:
     _here.modes = tuple(entry for entry in _here.modes if entry is not mode)
 
 
-def stack() -> list[Any]:
-    """Torch's own, of this thread: every mode of anybody that would see the next call."""
-    return list(torch.overrides._get_current_function_mode_stack())
-
-
 def take_off_the_stack(mode: Entered) -> None:
     """Wherever it is: contexts that were entered in generators do not end in order."""
-    found = stack()
+    if not torch_private.has_mode_stack:
+        mode.__exit__(None, None, None)
+        return
+    found = torch_private.mode_stack()
     if any(entry is mode for entry in found):
         _replace([entry for entry in found if entry is not mode])
 
 
 def _replace(wanted: Sequence[Any]) -> None:
-    for _ in stack():
-        torch.overrides._pop_mode()
+    for _ in torch_private.mode_stack():
+        torch_private.pop_mode()
     for mode in wanted:
-        torch.overrides._push_mode(mode)
+        torch_private.push_mode(mode)
 
 
 @contextlib.contextmanager
 def exactly(wanted: tuple[Any, ...]) -> Iterator[None]:
     """These contexts of ours and no others, whatever is entered here. The modes of others stay."""
-    entered, found = _here.modes, stack()
+    entered, found = _here.modes, torch_private.mode_stack()
     ours = tuple(entry for entry in found if isinstance(entry, Entered))
     if _same(ours, wanted) and _same(entered, wanted):
         yield

@@ -6,12 +6,12 @@ from types import MethodWrapperType
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, RuleObject, call_for
 from ..torch_forms import SPELLINGS, Spelling, only_backward_tells
+from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
 from . import sites
 from .entered import Entered
@@ -165,18 +165,15 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
             return f"rule {call.rule.name} needs both bounds"
     if call.rule.requires and len(inputs) < 3:
         return f"rule {call.rule.name} needs both bounds"
-    if call.primitive.either_is_bound and only_backward_tells() and forward_ad._current_level >= 0:
+    if call.primitive.either_is_bound and only_backward_tells() and in_forward_mode():
         return "compiled forward mode does not tell which of the two is the constant"
-    if not call.is_linear and forward_ad._current_level >= 0:
+    if not call.is_linear and in_forward_mode():
         return f"rule {call.rule.name} reads the incoming gradient, and forward mode has none"
     return _why_not_in_place(inputs) if in_place else None
 
 
 def _is_functionalized() -> bool:
-    if _is_compiling() or not torch._C._are_functorch_transforms_active():
-        return False
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    return any(level.key() == torch._C._functorch.TransformType.Functionalize for level in levels)
+    return not _is_compiling() and transforms_are_active() and is_functionalized()
 
 
 def _why_not_in_place(inputs: tuple[Any, ...]) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .. import torch_private
 from ..rule import OPS, PRIMITIVES, Gradients, Primitive, Pull, register
 from . import edges
 
@@ -141,7 +142,7 @@ for _name, _is_min in (("minimum", True), ("maximum", False)):
     )
 _stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 _stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
-_stand_in("torch.hardtanh", torch._C._nn.hardtanh, "hardtanh")
+_stand_in("torch.hardtanh", torch_private.hardtanh, "hardtanh")
 _stand_in("torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), "relu6", through=_hardsigmoid_pull)
 _stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), saves="a copy")
 _stand_in(

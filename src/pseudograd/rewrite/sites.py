@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import torch_forms
+from ..torch_private import constant_result
 from ..trace import frames
 from . import entered
 
@@ -57,12 +58,10 @@ def _bound_of_two(x: Any, other: Any) -> Any:
     return x if torch_forms.is_constant(x) else other
 
 
+@constant_result
 def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
     for mode in reversed(entered.modes()):
         if any(switch in mode.replacements for switch in switches) and mode.log is not None:
             mode.log.count_compiled(op, label, frames.compiled_line(), why)
             return
-
-
-note_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result, without its import

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-import torch
-from torch.autograd import graph
+from ..torch_private import backward_owners
 
 Subscriber = Callable[[Any], AbstractContextManager[Any]]
 
@@ -48,17 +47,14 @@ class _Announced:
             return self.run(*args, **kwargs)
 
 
-_OWNERS: tuple[Any, ...] = (graph, torch.autograd)
-
-
 def _install() -> None:
-    for owner in _OWNERS:
+    for owner in backward_owners:
         if not isinstance(owner._engine_run_backward, _Announced):
             owner._engine_run_backward = _Announced(owner._engine_run_backward)
 
 
 def _uninstall() -> None:
     """Torch's function again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
-    for owner in _OWNERS:
+    for owner in backward_owners:
         if isinstance(owner._engine_run_backward, _Announced):
             owner._engine_run_backward = owner._engine_run_backward.run

@@ -10,6 +10,8 @@ from types import CodeType, FrameType
 
 import torch
 
+from ..torch_private import module_call, traced_frames
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
@@ -81,10 +83,9 @@ def module_path() -> str | None:
 
 
 def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
-    call = torch.nn.Module._call_impl.__code__
     found: list[torch.nn.Module] = []
     while frame is not None:
-        if frame.f_code is call and (not found or found[-1] is not frame.f_locals["self"]):
+        if frame.f_code is module_call and (not found or found[-1] is not frame.f_locals["self"]):
             found.append(frame.f_locals["self"])
         frame = frame.f_back
     return found
@@ -92,6 +93,5 @@ def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
 
 def compiled_line() -> str:
     """The user's line that Dynamo is tracing."""
-    stack = torch._guards.TracingContext.extract_stack()
-    lines = [entry for entry in stack if is_users(entry.filename)]
+    lines = [entry for entry in traced_frames() if is_users(entry.filename)]
     return shown(lines[-1].filename, lines[-1].lineno or 0) if lines else "?"

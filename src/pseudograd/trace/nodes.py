@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-_number = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+from ..torch_private import node_number, number_of
+
 _KEPT = 16  # ranges that nobody has asked for yet
 
 Span = tuple[int, int]  # the first number, and the one behind the last
@@ -22,7 +23,7 @@ class Ranges:
 
     def forget(self) -> None:
         """Nodes made so far are accounted for."""
-        self.seen_up_to = _number()
+        self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
         self.unseen = []
@@ -30,9 +31,9 @@ class Ranges:
 
     def of_call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         """What the function returns, and the nodes that it made."""
-        before = _number()
+        before = node_number()
         result = function(*args, **kwargs)
-        after = _number()
+        after = node_number()
         if after == before:
             return result, []
         self.seen_up_to = after
@@ -40,7 +41,7 @@ class Ranges:
 
     def unseen_behind(self, values: Iterable[Any]) -> list[Any]:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
-        now = _number()
+        now = node_number()
         if now != self.seen_up_to:
             self.unseen = [*self.unseen[1 - _KEPT :], (self.seen_up_to, now)]
             self.seen_up_to = now
@@ -48,7 +49,7 @@ class Ranges:
             return []
         nodes = within(values, self.unseen)
         if nodes:
-            numbers = [node._sequence_nr() for node in nodes]
+            numbers = [number_of(node) for node in nodes]
             self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
         return nodes
 
@@ -62,7 +63,7 @@ def within(values: Iterable[Any], spans: list[Span]) -> list[Any]:
     visited: set[Any] = set()
     while ways:
         node = ways.pop()
-        number = node._sequence_nr()
+        number = number_of(node)
         if node in visited or not any(start <= number < end for start, end in spans):
             continue
         visited.add(node)

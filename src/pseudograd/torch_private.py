@@ -1,0 +1,232 @@
+"""The one door to torch's private names. Each has a fallback with which the ops stay right; `pseudograd doctor` shows what is missing.
+
+A fallback errs on the safe side: where nobody can tell whether a transform is active, every call takes the lowering that serves them all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, graph
+from torch.utils import checkpoint
+
+MISSING = object()
+
+
+class Name(NamedTuple):
+    """A private name, from torch on; what goes without it, and whether this torch has it."""
+
+    name: str
+    without: str
+    found: bool
+
+
+NAMES: list[Name] = []
+
+
+def _find(name: str, without: str, fallback: Any = MISSING) -> Any:
+    """What torch has under this dotted name, or the fallback."""
+    found: Any = sys.modules["torch"]
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, MISSING)
+        if found is MISSING:
+            break
+    NAMES.append(Name(name, without, found is not MISSING))
+    return fallback if found is MISSING else found
+
+
+# --- what is active? --------------------------------------------------------------------------------------------------
+
+transforms_are_active: Callable[[], bool] = _find(
+    "torch._C._are_functorch_transforms_active", "every call takes the lowering for torch.func", lambda: True
+)
+dispatch_modes: Callable[[], int] = _find(
+    "torch._C._len_torch_dispatch_stack", "backward is the formula, without kernels", lambda: 1
+)
+is_batched: Callable[[Tensor], bool] = _find(  # what is_grads_batched hands to backward, under no functorch transform
+    "torch._C._functorch.is_legacy_batchedtensor", "backward is the formula, without kernels", lambda tensor: True
+)
+is_zero: Callable[[Tensor], bool] = _find(
+    "torch.Tensor._is_zerotensor", "backward is the formula, without kernels", lambda tensor: True
+)
+
+if _find("torch.autograd.forward_ad._current_level", "every call takes the lowering for forward mode") is MISSING:
+
+    def in_forward_mode() -> bool:
+        return True
+
+else:
+
+    def in_forward_mode() -> bool:
+        return forward_ad._current_level >= 0
+
+
+if _find("torch.compiler._is_exporting_flag", "torch.export of a program that records drops rules silently") is MISSING:
+
+    def is_exporting() -> bool:
+        return False
+
+else:
+
+    def is_exporting() -> bool:
+        return torch.compiler._is_exporting_flag
+
+
+# --- forward mode inside forward mode, and functionalize --------------------------------------------------------------
+
+_interpreters: Callable[[], Any] = _find("torch._C._functorch.get_interpreter_stack", "forward mode is refused", None)
+_kinds = _find("torch._C._functorch.TransformType", "forward mode is refused", None)
+_forward_mode_enabled = _find("torch.autograd.forward_ad._set_fwd_grad_enabled", "forward mode is refused", None)
+_is_batched_here = _find("torch._C._functorch.is_batchedtensor", "forward mode is refused", None)
+_unwrapped = _find("torch._C._functorch.get_unwrapped", "forward mode is refused", None)
+_batched_dimension = _find("torch._C._functorch.maybe_get_bdim", "forward mode is refused", None)
+_level_of = _find("torch._C._functorch.maybe_get_level", "forward mode is refused", None)
+_batched = _find("torch._C._functorch._add_batch_dim", "forward mode is refused", None)
+_is_wrapped_for_grad = _find("torch._C._functorch.is_gradtrackingtensor", "forward mode is refused", None)
+_wrapped_for_grad = _find("torch._C._functorch._wrap_for_grad", "forward mode is refused", None)
+_unwrapped_for_grad = _find("torch._C._functorch._unwrap_for_grad", "forward mode is refused", None)
+has_forward_mode = all(name.found for name in NAMES if name.without == "forward mode is refused")
+is_wrapped: Callable[[Tensor], bool] = _find(
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+    "minimum and maximum keep torch's rule under override",
+    lambda tensor: True,
+)
+
+
+def nested_level() -> int | None:
+    """The innermost level of forward mode, where there is one around it."""
+    levels = [one.level() for one in _interpreters() or () if one.key() == _kinds.Jvp]
+    return levels[-1] if len(levels) > 1 else None
+
+
+def forward_mode_at(level: int | None) -> AbstractContextManager[Any]:
+    """torch turns forward mode off in a jvp, for the outer levels too: without this jvp of jvp would be 0."""
+    return nullcontext() if level is None else _forward_mode_enabled(True)
+
+
+def primal(value: Any, level: int | None) -> Any:
+    """A tensor without its tangent of that level, which a tangent must not have; those of outer levels stay.
+
+    Wrapped as torch wraps what a Function computes at a level. What a vmap inside the level holds is taken out and put back.
+    """
+    if level is None or not isinstance(value, Tensor):
+        return value
+    if _is_batched_here(value):
+        return _batched(primal(_unwrapped(value), level), _batched_dimension(value), _level_of(value))
+    if _is_wrapped_for_grad(value) and _level_of(value) == level:
+        return _wrapped_for_grad(_unwrapped_for_grad(value, level), level)
+    return value
+
+
+def is_functionalized() -> bool:
+    if _interpreters is None or _kinds is None:
+        return False
+    return any(one.key() == _kinds.Functionalize for one in _interpreters() or ())
+
+
+# --- what runs --------------------------------------------------------------------------------------------------------
+
+_mode_stack = _find("torch.overrides._get_current_function_mode_stack", "contexts must end in order", None)
+_push = _find("torch.overrides._push_mode", "contexts must end in order", None)
+_pop = _find("torch.overrides._pop_mode", "contexts must end in order", None)
+has_mode_stack = None not in (_mode_stack, _push, _pop)
+
+
+def mode_stack() -> list[Any]:
+    """Torch's own, of this thread: every mode of anybody that would see the next call."""
+    return list(_mode_stack()) if has_mode_stack else []
+
+
+def push_mode(mode: Any) -> None:
+    if has_mode_stack:
+        _push(mode)
+
+
+def pop_mode() -> None:
+    if has_mode_stack:
+        _pop()
+
+
+# Where `_engine_run_backward` stands; none where torch has no such function.
+backward_owners: tuple[Any, ...] = tuple(
+    owner
+    for owner, name in ((graph, "torch.autograd.graph"), (torch.autograd, "torch.autograd"))
+    if _find(f"{name}._engine_run_backward", "no context acts on a forward inside a backward") is not MISSING
+)
+node_number: Callable[[], int] = _find(
+    "torch._C._autograd._get_sequence_nr", "reports do not say what was not reached", lambda: 0
+)
+
+
+def number_of(node: Any) -> int:
+    """Of a node: those that one thread makes are numbered in order."""
+    return int(node._sequence_nr())
+
+
+checkpoint_frame: Any = _find(
+    "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
+)
+checkpoint_function: Any = checkpoint.CheckpointFunction
+module_call: Any = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
+foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
+foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
+fused_nn: Any = _find("torch._C._nn", "its functions keep torch's rule under override", None)
+hardtanh: Any = getattr(fused_nn, "hardtanh", torch.nn.functional.hardtanh)
+
+# --- compilers --------------------------------------------------------------------------------------------------------
+
+_tracing: Any = _find("torch._guards.TracingContext", "compiled calls have no line in reports", None)
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+
+
+def tracing_context() -> Any:
+    """What stands for the trace that runs; None outside."""
+    return None if _tracing is None else _tracing.try_get()
+
+
+def traced_frames() -> list[Any]:
+    """The program's frames that Dynamo is tracing, the innermost last."""
+    return [] if _tracing is None else list(_tracing.extract_stack())
+
+
+with suppress(ImportError):
+    importlib.import_module("torch.utils._device")
+DeviceContext: Any = _find(
+    "torch.utils._device.DeviceContext", "a compiled checkpoint under torch.device keeps torch's rule", None
+)
+
+
+def let_dynamo_dispatch(imported: Any, functions: Any) -> None:
+    """To modes: Dynamo dispatches only what torch.overrides lists, and the functions that are added here."""
+    listed = getattr(imported.variables.torch, "get_overridable_functions", None)
+    if listed is not None:
+        listed().update(functions)
+
+
+def higher_order_variables(*names: str) -> list[Any]:
+    """The classes of these names by which Dynamo calls functions that run others."""
+    from torch._dynamo.variables import higher_order_ops
+
+    found = [getattr(higher_order_ops, name, None) for name in names]
+    return [variable for variable in found if hasattr(variable, "_call_function")]
+
+
+def is_allowed_in_graph(imported: Any, function: Any) -> bool:
+    return bool(imported.trace_rules.is_callable_allowed(function))
+
+
+def constant_result(function: Marked) -> Marked:
+    """Dynamo runs the function while it traces and keeps the result: torch.compiler.assume_constant_result without its import."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def status() -> list[dict[str, str]]:
+    """The names that this torch lacks, and what goes without them."""
+    return [{"name": name.name, "without": name.without} for name in NAMES if not name.found]

@@ -1,0 +1,152 @@
+"""Torch's private names come in by one door, and the ops are right without any of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pseudograd
+from pseudograd import torch_private
+
+ROOT = Path(pseudograd.__file__).parent
+# What looks private and is not torch's: our own, Python's, and torch's own name for its compiler, whose import we watch.
+OURS = {"_dynamo_marked_constant"}
+
+
+def _private_names_of_torch(path: Path) -> set[str]:
+    """Attributes with a leading underscore of anything that hangs on torch, and such names imported from it."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text())
+    from_torch = {"torch", "Tensor", "functional", "forward_ad", "graph", "checkpoint", "fx", "nn"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch" and node.level == 0:
+            found |= {part for part in (node.module or "").split(".") if part.startswith("_")}
+            found |= {alias.name for alias in node.names if alias.name.startswith("_")}
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            root: ast.expr = node
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in from_torch:
+                found.add(node.attr)
+    return found - OURS
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nobody_else_names_them(path: Path) -> None:
+    if path.name != "torch_private.py":
+        assert _private_names_of_torch(path) == set()
+
+
+def test_the_search_would_find_one(tmp_path: Path) -> None:
+    file = tmp_path / "one.py"
+    file.write_text("import torch\nfrom torch._C import _functorch\nx = torch.overrides._push_mode\n")
+    assert _private_names_of_torch(file) == {"_C", "_functorch", "_push_mode"}
+
+
+def test_this_torch_has_all_of_them() -> None:
+    """Or the table has a name that nobody needs any more."""
+    assert torch_private.status() == []
+
+
+_WITHOUT = """
+import importlib.util, json, os, sys
+import torch
+source = importlib.util.find_spec("pseudograd").submodule_search_locations[0] + "/torch_private.py"
+text = open(source).read()
+
+def check():
+    import pseudograd as pg
+    from pseudograd import doctor
+    x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0, float("nan")])
+    grad = torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0, -6.0])
+    wanted = [0.0, -2.0, 3.0, -4.0, 5.0, -6.0]
+
+    def same(found, what):
+        assert found.tolist() == wanted, (what, found.tolist())
+
+    f = lambda x: pg.clamp(x, -1, 1)
+    leaf = x.clone().requires_grad_()
+    same(torch.autograd.grad(f(leaf), leaf, grad)[0], "backward")
+    same(torch.autograd.grad(f(leaf), leaf, grad, create_graph=True)[0], "create_graph")
+    same(torch.autograd.grad(f(leaf), leaf, grad[None], is_grads_batched=True)[0][0], "batched")
+    same(torch.func.vjp(f, x)[1](grad)[0], "vjp")
+    same(torch.vmap(lambda x, g: torch.func.vjp(f, x)[1](g)[0])(x, grad), "vmap")
+    leaf = x.clone().requires_grad_()
+    torch.utils.checkpoint.checkpoint(f, leaf, use_reentrant=False).backward(grad)
+    same(leaf.grad, "checkpoint")
+    with torch.no_grad():
+        assert f(leaf)[1:5].tolist() == [-1.0, 0.0, 1.0, 1.0]
+    assert not f(x).requires_grad
+    y = pg.round(x.clone().requires_grad_())
+    assert y.requires_grad
+    step = lambda x: pg.heaviside(x, rule="arctan")
+    try:
+        found = torch.func.jvp(lambda x: torch.func.jvp(lambda x: step(x ** 2), (x,), (torch.ones(6),))[1], (x,), (torch.ones(6),))[1]
+    except NotImplementedError:
+        pass
+    else:
+        wanted_twice = torch.func.grad(lambda x: torch.func.grad(lambda x: step(x ** 2).sum())(x).sum())(x)
+        assert torch.allclose(found[:5], wanted_twice[:5]), "forward mode twice"
+    leaf = x.clone().requires_grad_()
+    with pg.override(clamp="inward") as context:
+        (found,) = torch.autograd.grad(torch.clamp(leaf, -1, 1), leaf, grad)
+    (torchs,) = torch.autograd.grad(torch.clamp(leaf, -1, 1), leaf, grad)
+    assert found.tolist() == (wanted if context.report().rewritten else torchs.tolist())
+    with pg.pin_edge("half"), pg.pin_edge("torch<=2.13"):
+        torch.clamp(leaf, -1, 1).sum().backward()
+    p = torch.nn.Parameter(torch.tensor([2.0]))
+    with pg.optim.project(torch.optim.SGD([p], 1.0), {p: (0, 1)}):
+        assert p.item() == 1.0
+    name = HIDDEN
+    missing = [row["name"] for row in doctor.examine()["missing_private_names"]]
+    assert missing == [name], missing
+    assert f"this torch has no {name}" in doctor.text(doctor.examine())
+
+# What torch loads when first asked, so that the children need not.
+torch.func.jvp(lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1], (torch.ones(1),), (torch.ones(1),))
+torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(1, requires_grad=True), use_reentrant=False).backward()
+failures = {}
+for HIDDEN in json.loads(sys.argv[1]):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        import types
+        module = types.ModuleType("pseudograd.torch_private")
+        module.__package__, module.__file__ = "pseudograd", source
+        looked_up = "getattr(found, part, MISSING)"
+        hidden = text.replace(looked_up, f"MISSING if name == {HIDDEN!r} else {looked_up}")
+        assert hidden != text
+        package = importlib.util.module_from_spec(importlib.util.find_spec("pseudograd"))
+        sys.modules["pseudograd.torch_private"] = module
+        try:
+            exec(compile(hidden, source, "exec"), module.__dict__)
+            check()
+        except BaseException as error:
+            import traceback
+            os.write(write, traceback.format_exc()[-3000:].encode())
+        os.close(write)
+        os._exit(0)
+    os.close(write)
+    said = b""
+    while part := os.read(read, 65536):
+        said += part
+    os.waitpid(child, 0)
+    if said:
+        failures[HIDDEN] = said.decode()
+print(json.dumps(failures))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="one process for each name, forked")
+def test_the_ops_are_right_without_any_one_of_them() -> None:
+    """In children of one process that has imported torch and not us; each hides one name from the door."""
+    names = json.dumps([name.name for name in torch_private.NAMES])
+    done = subprocess.run([sys.executable, "-c", _WITHOUT, names], capture_output=True, text=True, check=True)
+    failures = json.loads(done.stdout.splitlines()[-1])
+    assert failures == {}, "\n".join(f"{name}: {text}" for name, text in failures.items())
