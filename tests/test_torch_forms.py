@@ -227,13 +227,13 @@ def _named(text: str) -> set[str]:
     """Functions of the table that a file names: as a string of its own, or as an attribute of torch, Tensor or aten."""
     names = {name for form in torch_forms.FORMS for name in (*form.names, *form.nodes)}
     names |= {f"{name}_" for name in names}
+    owners = ("torch", "Tensor", "functional", "aten", "_nn")
     found = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and node.value in names:
+        if isinstance(node, ast.Constant) and node.value in names - {"min", "max"}:  # which are arguments, too
             found.add(str(node.value))
-        if isinstance(node, ast.Attribute) and node.attr in names:
-            if ast.unparse(node.value).split(".")[-1] in ("torch", "Tensor", "functional", "aten", "_nn"):
-                found.add(node.attr)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] in owners:
+            found |= names & {node.attr}
     return found
 
 
