@@ -3,18 +3,21 @@
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
 # make bench   speed and import time
+# make mutants the package broken on purpose, a sample of 200 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
 # make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
 # PYTHON chooses the interpreter, TORCH the torch version; a suitable torch that PYTHON has is reused.
 
 VENV ?= .venv
 JOBS ?= 2
+SAMPLE ?= 200
+SEED ?= 0
 VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
 export PYTHON TORCH JOBS
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test test-all check bench test-versions
+.PHONY: demo test test-all check bench mutants test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -43,6 +46,10 @@ bench:
 	$(run) benchmarks/import_time.py --check
 	$(run) benchmarks/rewrite.py --check
 	$(run) benchmarks/vector_quantize.py --check
+
+mutants:
+	@scripts/environment.sh $(VENV) dev
+	$(run) tests/mutation/run.py --jobs $(JOBS) --sample $(SAMPLE) --seed $(SEED) --files $(FILES)
 
 test-versions:
 	@scripts/test_versions.sh $(VERSIONS)

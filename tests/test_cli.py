@@ -21,6 +21,8 @@ from pseudograd.report import write
 from pseudograd.rule import OPS
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
+RULES = ", ".join(sorted(OPS["clamp"].rules))
+
 RELU = """\
 relu: default rule zero, edge open (or closed, half, projected)
 
@@ -85,8 +87,7 @@ WRONG = {
         "pseudograd: compare: task must be one of basin, canvas, curve, retarget, got 'canvass'. Did you mean 'canvas'?\n"
     ),
     ("compare", "--rules", "inward,ste"): (
-        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'ste'. "
-        "'ste' is 'identity' here.\n"
+        f"pseudograd: clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.\n"
     ),
     ("compare", "--rules", "zero/opened"): (
         "pseudograd: clamp: edge must be one of closed, half, open, projected, got 'opened'. Did you mean 'open'?\n"
@@ -135,8 +136,7 @@ WRONG = {
         "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky(0.2'.\n"
     ),
     ("compare", "--rules", "leeky(0.2)"): (
-        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'leeky'. "
-        "Did you mean 'leaky'?\n"
+        f"pseudograd: clamp: rule must be one of {RULES}, got 'leeky'. Did you mean 'leaky'?\n"
     ),
     ("compare", "--rules", "leaky(slop=0.2)"): (
         "pseudograd: leaky: parameter must be one of slope, got 'slop'. Did you mean 'slope'?\n"

@@ -9,6 +9,8 @@ from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, RuleLike
 from pseudograd.rule_text import items, parsed
 
+RULES = ", ".join(sorted(OPS["clamp"].rules))
+
 
 @pytest.mark.parametrize(
     ("text", "rule", "edge"),
@@ -56,7 +58,7 @@ FORM = "run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got "
         ("leaky/opn", "clamp: edge must be one of closed, half, open, projected, got 'opn'. Did you mean 'open'?"),
         (
             "ste(0.2)",
-            "clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'ste'. 'ste' is 'identity' here.",
+            f"clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.",
         ),
         ("leaky(width=0.2)", "leaky: parameter must be one of slope, got 'width'."),
         ("elastic(with=0.2)", "elastic: parameter must be one of width, got 'with'. Did you mean 'width'?"),

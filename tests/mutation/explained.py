@@ -11,14 +11,12 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_any_input",
         "1 -> 2",
     ): "the dimensions beside the axis may have any size, and there may be more of them",
-    ("rewrite/edges.py", "module", "x > other -> x >= other"): "where the two are equal, the pull asks for no winner",
-    ("rewrite/edges.py", "module", "x < other -> x <= other"): "where the two are equal, the pull asks for no winner",
-    ("rewrite/stand_ins.py", "pulled", "False -> True"): "a gradient to a constant bound is computed and thrown away",
+    ("rewrite/primitives.py", "pulled", "False -> True"): "a gradient to a constant bound is computed and thrown away",
     (
-        "rewrite/stand_ins.py",
+        "rewrite/primitives.py",
         "pulled",
         "True -> False",
     ): "the pull of fake_quantize computes the gradient to x in any case",
-    ("rewrite/sites.py", "note_compiled", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
-    ("rewrite/sites.py", "_module_path", "2 -> 3"): "the frame left out is the package's own, and no module runs in it",
+    ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
+    ("trace/frames.py", "module_path", "2 -> 3"): "the frame left out is the package's own, and no module runs in it",
 }

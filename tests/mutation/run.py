@@ -71,6 +71,8 @@ TESTS: dict[str, list[list[str]]] = {
     "ops/vector.py": [["tests/ops/test_vector_quantize.py"]],
     "optim.py": [["tests/test_optim.py"]],
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
+    "torch_": [["tests/test_torch_forms.py"], ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"]],
+    "trace/": [["tests/trace", "tests/rewrite/test_report.py"], ["tests/rewrite/test_context.py"]],
     "rewrite/": [
         [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],
         [f"tests/rewrite/test_{part}.py" for part in ("convert", "run", "transforms")],
@@ -103,7 +105,7 @@ class Workplace:
         shutil.copy(ROOT / "pyproject.toml", directory)
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
-        """Of the files that decide gradients or where a parameter goes: ops, engine, kernels, checks, rewrite, nn, optim."""
+        """Of the files that decide gradients or where a parameter goes."""
         ops = [
             path for path in sorted((self.package / "ops").glob("*.py")) if path.name != "bound_samples.py"
         ]  # data of tests
@@ -111,8 +113,9 @@ class Workplace:
             *ops,
             *sorted((self.package / "kernels").glob("*.py")),
             *sorted((self.package / "rewrite").glob("*.py")),
+            *sorted((self.package / "trace").glob("*.py")),
         ]
-        files += [self.package / name for name in ("engine.py", "checks.py", "nn.py", "optim.py")]
+        files += [self.package / name for name in ("engine.py", "formula.py", "checks.py", "torch_forms.py", "torch_eras.py", "nn.py", "optim.py")]
         names = {path: path.relative_to(self.package).as_posix() for path in files}
         chosen = [path for path in files if not only or names[path].startswith(tuple(only))]
         found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]

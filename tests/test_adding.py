@@ -1,0 +1,54 @@
+"""The two pages for whoever adds a rule or an op, followed to the letter on a copy of the library."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+_STEP = re.compile(
+    r"^In `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n```python\n(?P<code>.*?)```\n", re.S | re.M
+)
+
+
+def _follow(page: str, copy: Path) -> list[str]:
+    """Carry out what the page says in a copy of the sources; returns the commands that it shows."""
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    steps = list(_STEP.finditer(text))
+    assert len(steps) == text.count("```python"), "a step is written in a way that this test does not read"
+    for step in steps:
+        file, code = copy / step["file"], step["code"]
+        if step["before"] is None:
+            assert not file.exists()
+            file.write_text(code, encoding="utf-8")
+            continue
+        before, old = step["before"].replace("\\n", "\n"), file.read_text(encoding="utf-8")
+        assert old.count(before) == 1, f"{page}: {before!r} stands {old.count(before)} times in {step['file']}"
+        file.write_text(old.replace(before, code + before), encoding="utf-8")
+    (commands,) = re.findall(r"```sh\n(.*?)```", text, re.S)
+    return commands.splitlines()
+
+
+@pytest.mark.parametrize(("page", "tests"), [("adding_a_rule.md", "fading"), ("adding_an_op.md", "frac")])
+def test_the_page_is_true(page: str, tests: str, tmp_path: Path) -> None:
+    """The commands run, but for the whole contract, of which a few tests are enough, and for what writes the docs."""
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    for command in _follow(page, tmp_path):
+        if "generate_docs" in command:
+            continue
+        if "pytest" in command:
+            assert command == f"python -m pytest tests/contract -k {tests}"
+            command = (
+                f"{command} -q -p no:cacheprovider tests/contract/test_values.py tests/contract/test_derivatives.py"
+            )
+            command = command.replace("tests/contract -k", "-k")
+        command = command.replace("python", sys.executable, 1)
+        done = subprocess.run(command, shell=True, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
