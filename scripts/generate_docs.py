@@ -104,8 +104,7 @@ def _quoted(names: list[str]) -> str:
 def _rule_table() -> str:
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
     for rule in CLAMP.rules.values():
-        name = f"{rule.name}({', '.join(f'{key}={value}' for key, value in rule.parameters.items())})"
-        name = f"`{name if rule.parameters else rule.name}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
+        name = f"`{rule.called}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
         kept = rule.kept((True, False, False))
         linear = "yes" if rule.is_linear_at(CLAMP.default_edge) else "no"
         formula = rule.formula.replace("|", "\\|")

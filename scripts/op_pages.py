@@ -118,7 +118,7 @@ def _rule_table(op: Op) -> str:
     for rule in op.rules.values():
         kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
         cells = (
-            f"`{_called(rule)}`",
+            f"`{rule.called}`",
             rule.formula,
             "x" if "x" in kept else "nothing",
             "yes" if rule.is_linear_at(op.default_edge) else "no: no forward mode",
@@ -127,11 +127,6 @@ def _rule_table(op: Op) -> str:
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
-
-
-def _called(rule: Rule) -> str:
-    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
-    return f"{rule.name}({given})" if given else rule.name
 
 
 def _drawn(op: Op) -> str:
@@ -209,7 +204,7 @@ def _draw(op: Op) -> None:
 
 def _draw_panel(op: Op, rule: Rule, panel: Any) -> None:
     shown: Any = rule.name
-    title = _called(rule) if len(rule.parameters) == 1 else rule.name
+    title = rule.called if len(rule.parameters) == 1 else rule.name
     if None in rule.parameters.values():
         shown, title = pg.rules.custom(slope_of_tanh), "custom(slope of tanh)"
     elif rule.parameters:

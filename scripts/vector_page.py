@@ -53,8 +53,8 @@ def text() -> str:
             "pytest -k vector_quantize",
             "```",
             "",
-            "Source: [src/pseudograd/ops/vector.py](../../src/pseudograd/ops/vector.py), the exact search in",
-            "[nearest.py](../../src/pseudograd/ops/nearest.py). All ops: [README.md](README.md).",
+            "Source: [src/pseudograd/ops/codebook.py](../../src/pseudograd/ops/codebook.py), the exact search in",
+            "[nearest_code.py](../../src/pseudograd/ops/nearest_code.py). All ops: [README.md](README.md).",
             "",
         ]
     )

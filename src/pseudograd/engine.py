@@ -67,6 +67,15 @@ def run(call: Call, *inputs: Any) -> Tensor:
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *inputs)
 
 
+def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
+    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, where the rule reads any.
+
+    Leaf errors and version counters are those of copy_, which are torch's.
+    """
+    wants = tuple(isinstance(value, Tensor) for value in (x, *others))
+    return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
+
+
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
     """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
     _warn_of_export(call.label)

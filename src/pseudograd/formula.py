@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import layouts
-from .checks import rounded
+from .arguments import rounded
 from .rule import Call, Gradients, Wants
 
 _is_compiling = torch.compiler.is_compiling

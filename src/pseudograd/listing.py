@@ -27,10 +27,9 @@ def _default_line(op: Op) -> str:
 
 def _rule_lines(op: Op, rule: Rule) -> str:
     kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
-    given = ", ".join(key if value is None else f"{key}={value}" for key, value in rule.parameters.items())
     where = "grad_x outside" if op.has_outside else "grad_x        "
     lines = [
-        f"  {rule.name}({given})" if given else f"  {rule.name}",
+        f"  {rule.called}",
         f"    {where}   {rule.formula}",
         f"    saves            {'x' if 'x' in kept else 'nothing'}",
         f"    linear in grad   {'yes' if rule.is_linear_at(op.default_edge) else 'no: no forward mode'}",

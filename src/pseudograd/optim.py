@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from .checks import check_broadcast, check_tensor, is_number
+from .arguments import check_broadcast, check_tensor, is_number
 from .errors import must
 from .torch_private import foreach_clamp_max_, foreach_clamp_min_
 

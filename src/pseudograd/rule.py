@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .checks import as_number, is_finite, surely
+from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
 from .user_function import UserFunction, function_named, key_of
 
@@ -75,6 +75,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", tuple((key, repr(value)) for key, value in self.parameters.items()))
+
+    @property
+    def called(self) -> str:
+        """Its name, with its parameters and what they are by default."""
+        given = ", ".join(key if value is None else f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.name}({given})" if given else self.name
 
     def keywords(self, edge: Edge | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What pull, reference and jumps are called with: the parameters, and the edge where the op has one."""

@@ -6,7 +6,9 @@ import math
 from itertools import combinations
 
 import pytest
+from torch import Tensor
 
+import pseudograd as pg
 from pseudograd.analysis.palette import colour
 from pseudograd.rule import OPS
 
@@ -45,3 +47,15 @@ def test_every_rule_has_a_colour_of_its_own() -> None:
 def test_rules_of_steps_are_told_apart(reader: str) -> None:
     for one, other in combinations(OPS["sign"].rules, 2):
         assert math.dist(lab(colour(one), reader), lab(colour(other), reader)) > 10, (one, other)
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_registered_rule_has_a_colour_that_no_other_has() -> None:
+    taken = {colour(name) for op in OPS.values() for name in op.rules}
+    pg.register_rule("clamp", formula="grad / 2", source="this test", is_linear=True)(halved)
+    assert colour("halved") == colour("halved/open") == colour("halved(width=2)", position=3)
+    assert colour("halved") not in taken
+
+
+def halved(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object) -> Tensor:
+    return grad / 2

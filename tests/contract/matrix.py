@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
-from pseudograd.testing import all_inputs, transforms
-from pseudograd.testing.rows import Row
-from pseudograd.testing.transforms import by_backward, loss_of
+from pseudograd.testing.contract import all_inputs
+from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.measure import transforms
+from pseudograd.testing.measure.transforms import by_backward, loss_of
 
 from .rows import ROWS
 

@@ -6,7 +6,8 @@ import pytest
 
 import pseudograd  # noqa: F401  (fills the table)
 from pseudograd.rule import OPS
-from pseudograd.testing.rows import DTYPES, Row, rows_of
+from pseudograd.testing.contract.rows import Row, rows_of
+from pseudograd.testing.measure.inputs import DTYPES
 
 ROWS = sorted((row for op in OPS.values() for row in rows_of(op)), key=str)
 LINEAR_ROWS = [row for row in ROWS if row.is_linear]

@@ -14,8 +14,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.ops.bound_rules import EDGES, RULES
 from pseudograd.ops.bounds import CLAMP
-from pseudograd.testing.compare import assert_same_bits, assert_same_values
-from pseudograd.testing.rows import Row
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
+from pseudograd.testing.contract.rows import Row
 
 EXAMPLES = int(os.environ.get("PSEUDOGRAD_EXAMPLES", "300"))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

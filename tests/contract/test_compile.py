@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.testing import transforms
-from pseudograd.testing.compare import assert_same_values
-from pseudograd.testing.rows import Row
+from pseudograd.testing.contract.equality import assert_same_values
+from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.measure import transforms
 
 from .rows import ROWS
 

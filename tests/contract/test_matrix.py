@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.testing import all_inputs, transforms
-from pseudograd.testing.checks import plain, saved_by
-from pseudograd.testing.compare import assert_same_bits, assert_same_values
-from pseudograd.testing.rows import Row, requiring_grad, tensors_of
+from pseudograd.testing.contract import all_inputs
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
+from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.contract.values import plain
+from pseudograd.testing.measure import transforms
+from pseudograd.testing.measure.gradients import saved_by
+from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
 from . import limits, matrix
 from .matrix import MATRIX_ROWS, Way

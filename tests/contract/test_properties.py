@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.testing.compare import assert_same_bits, assert_same_values
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
 
 SIZES = some.integers(0, 3)
 NUMBERS = some.floats(-1e4, 1e4, width=32)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pseudograd.rule import OPS, Op, Sample
-from pseudograd.testing.rows import DTYPES, tensors_of
+from pseudograd.testing.measure.inputs import DTYPES, tensors_of
 
 CLAMPS = [op for op in OPS.values() if op.rule_set == "clamp"]
 NUMBERS = {

@@ -7,8 +7,8 @@ import torch
 
 from pseudograd import engine, kernels
 from pseudograd.rule import OPS, Op
-from pseudograd.testing import all_inputs, checks, checks_of_derivatives, checks_of_transforms
-from pseudograd.testing.rows import Row, rows_of
+from pseudograd.testing.contract import all_inputs, derivatives, transforms, values
+from pseudograd.testing.contract.rows import Row, rows_of
 
 from . import broken_rules
 
@@ -28,17 +28,17 @@ def _failures(op: Op, rule: str) -> Iterator[str]:
 def _checks(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
     sample = row.samples()[0]
     for dtype in (torch.float32, torch.float16):
-        yield "forward", lambda dtype=dtype: checks.check_forward(row, dtype)
-        yield "gradient", lambda dtype=dtype: checks.check_gradient(row, dtype)
-    yield "random", lambda: checks.check_random(row, torch.float32)
-    yield "saved", lambda: checks.check_saved(row)
+        yield "forward", lambda dtype=dtype: values.check_forward(row, dtype)
+        yield "gradient", lambda dtype=dtype: values.check_gradient(row, dtype)
+    yield "random", lambda: values.check_random(row, torch.float32)
+    yield "saved", lambda: values.check_saved(row)
     if row.is_linear:
-        yield "additive", lambda: checks.check_additive(row, sample)
-        yield "forward mode", lambda: checks_of_transforms.check_forward_mode(row, sample)
+        yield "additive", lambda: values.check_additive(row, sample)
+        yield "forward mode", lambda: transforms.check_forward_mode(row, sample)
     else:
-        yield "not additive", lambda: checks.check_not_additive(row)
-        yield "no forward mode", lambda: checks_of_transforms.check_forward_mode_raises(row, sample)
-    yield "derivatives", lambda: checks_of_derivatives.check_double_backward(row)
+        yield "not additive", lambda: values.check_not_additive(row)
+        yield "no forward mode", lambda: transforms.check_forward_mode_raises(row, sample)
+    yield "derivatives", lambda: derivatives.check_double_backward(row)
 
 
 def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:

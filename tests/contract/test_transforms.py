@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.testing import checks, checks_of_transforms
-from pseudograd.testing.rows import DTYPES, Row
+from pseudograd.testing.contract import transforms, values
+from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.measure.inputs import DTYPES
 
 from .rows import ROWS, as_parameters, every_linear_row, every_other_row, every_row
 
@@ -16,21 +17,21 @@ from .rows import ROWS, as_parameters, every_linear_row, every_other_row, every_
 @every_row
 def test_reverse_mode_gives_one_answer(row: Row) -> None:
     for sample in row.samples()[-2:]:
-        checks_of_transforms.check_reverse(row, sample)
+        transforms.check_reverse(row, sample)
 
 
 @every_linear_row
 def test_linear_rules_add_up_and_have_forward_mode(row: Row) -> None:
     for sample in row.samples():
-        checks.check_additive(row, sample)
-        checks_of_transforms.check_forward_mode_of_all_inputs(row, sample)
-    checks_of_transforms.check_forward_mode(row, row.samples()[0])
+        values.check_additive(row, sample)
+        transforms.check_forward_mode_of_all_inputs(row, sample)
+    transforms.check_forward_mode(row, row.samples()[0])
 
 
 @every_other_row
 def test_other_rules_refuse_forward_mode(row: Row) -> None:
-    checks.check_not_additive(row)
-    checks_of_transforms.check_forward_mode_raises(row, row.samples()[0])
+    values.check_not_additive(row)
+    transforms.check_forward_mode_raises(row, row.samples()[0])
 
 
 def _layout_cells() -> list[Any]:
@@ -53,7 +54,7 @@ def _is_usual(row: Row) -> bool:
 
 @pytest.mark.parametrize(("row", "dtype"), _layout_cells())
 def test_every_layout_keeps_form_and_values(row: Row, dtype: torch.dtype) -> None:
-    checks_of_transforms.check_form(row, dtype)
+    transforms.check_form(row, dtype)
 
 
 def test_the_table_is_not_empty_and_has_both_kinds() -> None:

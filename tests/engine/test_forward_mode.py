@@ -14,8 +14,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import pseudograd as pg
 from pseudograd.rule import OPS
-from pseudograd.testing.compare import assert_same_values
-from pseudograd.testing.rows import Row, rows_of
+from pseudograd.testing.contract.equality import assert_same_values
+from pseudograd.testing.contract.rows import Row, rows_of
 
 from ..choices import one_in
 

@@ -29,7 +29,7 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"checks", "torch_private"},
+    {"arguments", "torch_private"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
 from pseudograd import kernels
-from pseudograd.testing import checks
-from pseudograd.testing.rows import rows_of
+from pseudograd.testing.contract import values
+from pseudograd.testing.contract.rows import rows_of
 
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
@@ -120,13 +120,13 @@ def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
 def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype, two_bits: list[str]) -> None:
     for row in rows_of(pg.rule.OPS["clamp"]):
         if row.rule.name == rule and not row.parameters:
-            checks.check_saved(row)
-            checks.check_random(row, dtype)
+            values.check_saved(row)
+            values.check_random(row, dtype)
 
 
 def test_it_keeps_two_bits(two_bits: list[str]) -> None:
     x = torch.zeros(1000, requires_grad=True)
-    saved = checks.saved_by(lambda x: pg.clamp(x, -1.0, 1.0), (x,))
+    saved = values.saved_by(lambda x: pg.clamp(x, -1.0, 1.0), (x,))
     assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 250)]
 
 
@@ -155,7 +155,7 @@ def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[s
     assert leaf.grad is not None
     torch.testing.assert_close(leaf.grad, plainly(clamp_of("inward")), rtol=0, atol=0, equal_nan=True)
     with pg.override(clamp="inward"):
-        saved = checks.saved_by(lambda x: torch.clamp(x, -1.0, 1.0), (leaf,))
+        saved = values.saved_by(lambda x: torch.clamp(x, -1.0, 1.0), (leaf,))
     assert [tensor.dtype for tensor in saved] == [torch.float32]
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.checks import rounded, rounded_to
+from pseudograd.arguments import rounded, rounded_to
 from pseudograd.kernels import portable
-from pseudograd.testing.gradients import random_bits
-from pseudograd.testing.rows import DTYPES
+from pseudograd.testing.measure.inputs import DTYPES, random_bits
 
 from ..contract.rows import every_dtype
 

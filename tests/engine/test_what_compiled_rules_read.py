@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 import pseudograd as pg
-from pseudograd.testing.transforms import by_backward
+from pseudograd.testing.measure.transforms import by_backward
 
 from ..choices import one_in
 

@@ -1,7 +1,7 @@
 """Are the tests good? Change the package in hundreds of small ways; the tests must fail for each.
 
     python tests/mutation/run.py                                             all: hours
-    python tests/mutation/run.py --files optim.py ops/vector.py --sample 30  thirty of these, the same thirty for one --seed
+    python tests/mutation/run.py --files optim.py ops/codebook.py --sample 30  thirty of these, the same thirty for one --seed
     python tests/mutation/run.py --sample 200 --minutes 60                   what can be tried in an hour
 
 Every mutant is a copy of the package in a temporary directory, tested in a forked child of this process, which has imported torch and
@@ -67,8 +67,8 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/ops", "tests/contract/test_derivatives.py", "-k", "fake_quantize"],
         ["tests/contract/test_transforms.py", "-k", "fake_quantize- and not ascent"],
     ],
-    "ops/nearest.py": [["tests/ops/test_vector_quantize.py"]],
-    "ops/vector.py": [["tests/ops/test_vector_quantize.py"]],
+    "ops/nearest_code.py": [["tests/ops/test_vector_quantize.py"]],
+    "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
     "optim.py": [["tests/test_optim.py"]],
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
     "torch_": [["tests/test_torch_forms.py"], ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"]],
@@ -82,6 +82,7 @@ TESTS: dict[str, list[list[str]]] = {
     "ops/": GRADIENTS,
     "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
 }
+SINGLE_FILES = ("engine.py", "formula.py", "arguments.py", "torch_forms.py", "torch_eras.py", "nn.py", "optim.py")
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 THRESHOLD = 0.95
 
@@ -115,7 +116,18 @@ class Workplace:
             *sorted((self.package / "rewrite").glob("*.py")),
             *sorted((self.package / "trace").glob("*.py")),
         ]
-        files += [self.package / name for name in ("engine.py", "formula.py", "checks.py", "torch_forms.py", "torch_eras.py", "nn.py", "optim.py")]
+        files += [
+            self.package / name
+            for name in (
+                "engine.py",
+                "formula.py",
+                "arguments.py",
+                "torch_forms.py",
+                "torch_eras.py",
+                "nn.py",
+                "optim.py",
+            )
+        ]
         names = {path: path.relative_to(self.package).as_posix() for path in files}
         chosen = [path for path in files if not only or names[path].startswith(tuple(only))]
         found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]

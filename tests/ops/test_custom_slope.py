@@ -12,8 +12,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.rule import RuleLike
-from pseudograd.testing import transforms
-from pseudograd.testing.compare import assert_same_bits
+from pseudograd.testing.contract.equality import assert_same_bits
+from pseudograd.testing.measure import transforms
 
 STEPS = {"sign": pg.sign, "heaviside": pg.heaviside}
 every_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.testing.compare import assert_same_values
+from pseudograd.testing.contract.equality import assert_same_values
 
 X = torch.tensor([-torch.inf, -1e38, -2.0, 0.0, 0.5, 2.0, 1e38, torch.inf, torch.nan])
 RANGES: dict[str, tuple[Any, Any]] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.ops.quantize import FAKE_QUANTIZE
 from pseudograd.rule import Sample
-from pseudograd.testing.compare import assert_same_bits, differing_bits
+from pseudograd.testing.contract.equality import assert_same_bits, differing_bits
 
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
 GRIDS = ((-128, 127), (0, 255), (-8, 7), (-1, 1))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.testing.compare import assert_same_bits, assert_same_values
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
 
 RULES = ["zero", "identity", "inward", "sign", "leaky", "elastic", "inverting"]
 BOUNDS: dict[str, tuple[Any, Any]] = {

@@ -14,7 +14,7 @@ from pseudograd import rules
 from pseudograd.cli import main
 from pseudograd.rule import OPS, RuleObject
 from pseudograd.testing import check_rule
-from pseudograd.testing.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
+from pseudograd.testing.measure.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
 
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
 

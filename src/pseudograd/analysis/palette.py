@@ -6,7 +6,9 @@ colour blindness. "inverting" and "zero" are close to each other for protanopes;
 
 from __future__ import annotations
 
-from ..rule import RuleObject
+import zlib
+
+from ..rule import OPS, RuleObject
 
 FORWARD = "#8a8a8a"
 LOSS = "#444444"
@@ -42,13 +44,19 @@ _FAMILIAR = {
     "_clamp_that_works": "zero",
 }
 _SHADES = {"zero/open": "#8C2D04"}
+_RESERVED = ("#8B1A4F", "#3F6B00", "#B05A7A", "#1F6F8B", "#6B3FA0", "#A0522D")  # for rules without a row above
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def colour(label: str | RuleObject, position: int = 0) -> str:
-    """The colour of a rule, with or without "/edge" behind its name; of anything else, one by its position."""
+    """The colour of a rule, with or without "/edge" behind its name; of a rule that is new here, always the same reserved one;
+    of anything else, one by its position.
+    """
     name = label.name if isinstance(label, RuleObject) else _FAMILIAR.get(label, label)
-    return _SHADES.get(name) or _COLOURS.get(name.split("/")[0].split("(")[0]) or _OTHERS[position % len(_OTHERS)]
+    rule = name.split("/")[0].split("(")[0]
+    if any(rule in op.rules for op in OPS.values()) and rule not in _COLOURS:
+        return _RESERVED[zlib.crc32(rule.encode()) % len(_RESERVED)]
+    return _SHADES.get(name) or _COLOURS.get(rule) or _OTHERS[position % len(_OTHERS)]
 
 
 def darker(shade: str) -> str:

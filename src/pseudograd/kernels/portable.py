@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import flushes_subnormals, rounded_to
+from ..arguments import flushes_subnormals, rounded_to
 from ..rule import Call, Gradients, Wants
 from . import Kernel, register
 from .residuals import INPUTS, Kept

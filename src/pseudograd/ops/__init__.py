@@ -4,6 +4,7 @@ import torch.fx
 
 from .absolute import abs
 from .bounds import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
+from .codebook import codebook_loss, commitment_loss, vector_quantize
 from .familiar import (
     ClampWithGrad,
     ClampWithGrad2,
@@ -14,13 +15,12 @@ from .familiar import (
     clamp_with_grad2,
     clamp_with_grad_proposed,
 )
-from .gradients import clip_grad, reverse_grad, scale_grad
+from .grad_transforms import clip_grad, reverse_grad, scale_grad
 from .quantize import fake_quantize
 from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
 from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
-from .vector import codebook_loss, commitment_loss, vector_quantize
 
 __all__ = [
     "ClampWithGrad",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_tensor
+from ..arguments import check_tensor
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
 from .samples import values

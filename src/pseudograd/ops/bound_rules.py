@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import rounded
+from ..arguments import rounded
 from ..reference import bounds as reference
 from ..rule import Gradients, Pull, Rule, Wants
 from .formulas import widened

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from .. import engine
-from ..checks import (
+from ..arguments import (
     as_number,
     check_broadcast,
     check_device,
@@ -200,8 +200,7 @@ def clamp_(
             check_broadcast("clamp_", name, bound, x.shape, "x", grows=False)
     if not engine.is_recording(x, min, max):
         return torch.clamp_(x, min, max)  # type: ignore[arg-type]
-    kept = x.clone() if call.keeps((True, isinstance(min, Tensor), isinstance(max, Tensor))) else x
-    return x.copy_(engine.run(call, kept, min, max))
+    return engine.run_in_place(call, x, min, max)
 
 
 @engine.unscriptable

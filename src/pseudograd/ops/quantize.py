@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
+from ..arguments import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import engine
-from ..checks import check_broadcast, check_device
+from ..arguments import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_tensor
+from ..arguments import check_tensor
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register

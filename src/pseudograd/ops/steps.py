@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_finite_number, check_tensor, rounded
+from ..arguments import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from .formulas import adapted, blocked, passed, widened

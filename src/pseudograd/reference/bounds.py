@@ -111,12 +111,9 @@ def gradient(
     **parameters: float,
 ) -> tuple[Number, Number, Number]:
     """(grad_x, grad_min, grad_max) of y = clamp(x, min, max)."""
-    if maximize:
-        if rule in ("zero", "identity", "leaky") and edge != "projected":
-            maximize = False  # linear in grad: the direction makes no difference
-        else:
-            down = gradient(rule, x, -grad, low, high, edge=edge, maximize=False, fl=fl, **parameters)
-            return -down[0], -down[1], -down[2]
+    if maximize:  # a rule that is linear in grad does not notice
+        down = gradient(rule, x, -grad, low, high, edge=edge, maximize=False, fl=fl, **parameters)
+        return -down[0], -down[1], -down[2]
     y = forward(x, low, high)
     crossed = low is not None and high is not None and low > high
     at_low = low is not None and x == y == low

@@ -139,16 +139,13 @@ def pinned(name: str, inputs: tuple[Any, ...]) -> str:
 
 
 def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
-    """Run what stands in. torch's in-place ops save a copy of the old x; a program may change x where torch saves nothing of it.
-
-    Leaf errors and version counters of an in-place call are those of copy_, which are torch's. Compiled code needs no copy: there nothing
-    is changed in place.
-    """
+    """Run what stands in. Where torch saves nothing of x a program may change it; in compiled code nothing is changed in place."""
+    if in_place:
+        return engine.run_in_place(call, *inputs)
     x = inputs[0]
-    copied = in_place or (call.primitive.saves == "a copy" and not _is_compiling())
-    kept = x.clone() if copied and call.keeps((True,) * len(inputs)) else x
-    y = engine.run(call, kept, *inputs[1:])
-    return x.copy_(y) if in_place else y
+    if call.primitive.saves == "a copy" and not _is_compiling() and call.keeps((True,) * len(inputs)):
+        x = x.clone()
+    return engine.run(call, x, *inputs[1:])
 
 
 def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:

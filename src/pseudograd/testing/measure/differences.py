@@ -24,11 +24,6 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
     return (a.view(_BITS[a.dtype]) != b.view(_BITS[b.dtype])) & ~(a.isnan() & b.isnan())
 
 
-def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
-    wrong = differing_bits(ours, theirs)
-    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs)}"
-
-
 def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0) -> Tensor:
     """Positions where the numbers differ, by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN."""
     assert ours.shape == theirs.shape, f"shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
@@ -39,22 +34,3 @@ def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0) -> Tensor:
         unit = (info.eps * theirs.double().abs()).clamp(min=info.tiny)  # subnormals may be flushed between the steps
         differ &= ~((ours.double() - theirs.double()).abs() <= ulps * unit)
     return differ
-
-
-def assert_same_values(
-    ours: Tensor | None, theirs: Tensor | None, what: str, *, ulps: int = 0, **shown: Tensor
-) -> None:
-    """Equal numbers; None counts as zeros, because that is what autograd means by it."""
-    if ours is None or theirs is None:
-        given = theirs if ours is None else ours
-        assert given is None or not given.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
-        return
-    ours, theirs = ours.detach(), theirs.detach()
-    wrong = differing_values(ours, theirs, ulps)
-    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs, **shown)}"
-
-
-def _first(wrong: Tensor, ours: Tensor, theirs: Tensor, **shown: Tensor) -> str:
-    where = tuple(wrong.nonzero()[0].tolist())
-    context = "".join(f", {name}={values[where].item()!r}" for name, values in shown.items())
-    return f"{int(wrong.sum())} differ, first at {where}: {ours[where].item()!r} instead of {theirs[where].item()!r}{context}"

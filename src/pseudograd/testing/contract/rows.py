@@ -1,15 +1,14 @@
 """A row of the table with everything that can be varied: op, rule, parameters, edge, maximize; and its sample inputs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..rule import Call, Op, Rule, RuleObject, Sample, call_for
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from ...rule import Call, Op, Rule, RuleObject, Sample, call_for
+from ..measure.inputs import DTYPES
 
 
 class Row(NamedTuple):
@@ -105,32 +104,3 @@ def rows_of(op: Op) -> Iterator[Row]:
                     row = Row(op, rule, parameters, edge, maximize)
                     if row.samples():
                         yield row
-
-
-def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
-    return [value for value in inputs if isinstance(value, Tensor)]
-
-
-def of_tensors(row: Row, inputs: tuple[Any, ...]) -> Callable[..., Tensor]:
-    """The row as a function of its tensor inputs; the numbers among `inputs` stay."""
-    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
-    call = row.function()
-
-    def f(*tensors: Tensor) -> Tensor:
-        values: list[Any] = list(inputs)
-        for position, tensor in zip(at, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
-            values[position] = tensor
-        return call(*values)
-
-    return f
-
-
-def requiring_grad(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same inputs as fresh leaves that require grad; numbers and None stay."""
-    return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
-
-
-def spread(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs broadcast against each other and made 1-d, so that no gradient is reduced."""
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
-    return tuple(v.expand(shape).reshape(-1).contiguous() if isinstance(v, Tensor) else v for v in inputs)

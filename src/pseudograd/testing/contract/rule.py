@@ -7,10 +7,11 @@ from functools import partial
 
 import torch
 
-from ..errors import must, unknown_name
-from ..rule import OPS, Op, RuleObject
-from . import all_inputs, checks, checks_of_derivatives, checks_of_transforms
-from .rows import DTYPES, Row, rows_of
+from ...errors import must, unknown_name
+from ...rule import OPS, Op, RuleObject
+from ..measure.inputs import DTYPES
+from . import all_inputs, derivatives, transforms, values
+from .rows import Row, rows_of
 
 
 def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
@@ -61,20 +62,20 @@ def checks_of(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
     """Every check of a row, by name."""
     for dtype in DTYPES:
         label = str(dtype).removeprefix("torch.")
-        yield f"forward, {label}", partial(checks.check_forward, row, dtype)
-        yield f"gradient, {label}", partial(checks.check_gradient, row, dtype)
-        yield f"broadcast, {label}", partial(checks.check_reduced, row, dtype)
-        yield f"layouts, {label}", partial(checks_of_transforms.check_form, row, dtype)
-    yield "random values", partial(checks.check_random, row, torch.float32)
-    yield "saved tensors", partial(checks.check_saved, row)
+        yield f"forward, {label}", partial(values.check_forward, row, dtype)
+        yield f"gradient, {label}", partial(values.check_gradient, row, dtype)
+        yield f"broadcast, {label}", partial(values.check_reduced, row, dtype)
+        yield f"layouts, {label}", partial(transforms.check_form, row, dtype)
+    yield "random values", partial(values.check_random, row, torch.float32)
+    yield "saved tensors", partial(values.check_saved, row)
     sample = row.samples()[0]
-    yield "reverse mode", partial(checks_of_transforms.check_reverse, row, sample)
+    yield "reverse mode", partial(transforms.check_reverse, row, sample)
     yield "all inputs", partial(all_inputs.check_all_inputs, row)
     if row.is_linear:
-        yield "linear in grad", partial(checks.check_additive, row, sample)
-        yield "forward mode", partial(checks_of_transforms.check_forward_mode, row, sample)
+        yield "linear in grad", partial(values.check_additive, row, sample)
+        yield "forward mode", partial(transforms.check_forward_mode, row, sample)
     else:
-        yield "not linear in grad", partial(checks.check_not_additive, row)
-        yield "no forward mode", partial(checks_of_transforms.check_forward_mode_raises, row, sample)
-    yield "double backward", partial(checks_of_derivatives.check_double_backward, row)
-    yield "finite second derivative", partial(checks_of_derivatives.check_second_derivative_is_finite_everywhere, row)
+        yield "not linear in grad", partial(values.check_not_additive, row)
+        yield "no forward mode", partial(transforms.check_forward_mode_raises, row, sample)
+    yield "double backward", partial(derivatives.check_double_backward, row)
+    yield "finite second derivative", partial(derivatives.check_second_derivative_is_finite_everywhere, row)

@@ -1,4 +1,4 @@
-"""Checks of a row under torch's transforms; like those in checks.py they take a row and assert."""
+"""Checks of a row under torch's transforms; like those in values.py they take a row and assert."""
 
 import re
 from collections.abc import Callable
@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rule import Sample
-from . import transforms
-from .checks import plain
-from .compare import assert_same_values
-from .rows import Row, of_tensors, tensors_of
+from ...rule import Sample
+from ..measure import transforms
+from ..measure.inputs import of_tensors, tensors_of
+from .equality import assert_same_values
+from .rows import Row
+from .values import plain
 
 
 def same_shape_problem(row: Row, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
@@ -55,7 +56,7 @@ def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
     """The same with a tangent for every tensor input, broadcast as they are: what bounds contribute must be there too."""
     inputs = sample.build(torch.float64)
     tensors = tuple(torch.nan_to_num(value, 0.5, 4.0, -4.0) for value in tensors_of(inputs))
-    f = of_tensors(row, inputs)
+    f = of_tensors(row.function(), inputs)
     tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
     y, forward = torch.func.jvp(f, tensors, tangents)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)

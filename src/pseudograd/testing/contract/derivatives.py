@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .gradients import special_pairs
-from .rows import Row, requiring_grad, tensors_of
+from ..measure.gradients import second_derivatives
+from ..measure.inputs import special_pairs
+from .rows import Row
 
 STEP = 1e-6
 JUMP = 1e3  # no rule is steeper at the samples; a jump by 0.01 looks ten times steeper
@@ -19,7 +20,7 @@ def check_double_backward(row: Row) -> None:
     tested, of_one = 0, row.reference_in(torch.float64)
     for sample in row.samples():
         inputs, grad = _finite(*special_pairs(sample.build(torch.float64), torch.float64))
-        second = _by_autograd(row, inputs, grad)
+        second = second_derivatives(row.function(), inputs, grad, _weights(row, inputs))
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
         for index in range(grad.numel()):
             point = tuple(v[index].item() if isinstance(v, Tensor) else v for v in inputs)
@@ -33,17 +34,6 @@ def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[Any, ...], Ten
     x = inputs[0]
     keep = (grad.abs() < 10) & (grad.abs() > 1e-3) & (x.abs() < 100) & ((x == 0) | (x.abs() > 1e-3))
     return tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
-
-
-def _by_autograd(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:
-    """Of each tensor input, then of grad."""
-    leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()
-    tensors = tensors_of(leaves)
-    first = torch.autograd.grad(row(*leaves), tensors, grad, create_graph=True, allow_unused=True)
-    total = sum(weight * g for weight, g in zip(_weights(row, inputs), first, strict=True) if g is not None)
-    assert isinstance(total, Tensor)
-    found = torch.autograd.grad(total.sum(), [*tensors, grad], allow_unused=True, materialize_grads=True)
-    return list(found)
 
 
 def _weights(row: Row, inputs: tuple[Any, ...]) -> list[float]:
@@ -90,7 +80,7 @@ def check_second_derivative_is_finite_everywhere(row: Row) -> None:
         inputs, grad = special_pairs(sample.build(torch.float64), torch.float64)
         keep = (grad.abs() < 10) & (inputs[0].abs() < 100)
         kept = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs)
-        for position, second in enumerate(_by_autograd(row, kept, grad[keep])):
+        for position, second in enumerate(second_derivatives(row.function(), kept, grad[keep], _weights(row, kept))):
             wrong = ~second.isfinite()
             where = int(wrong.nonzero()[0]) if wrong.any() else 0
             shown = [v[where].item() if isinstance(v, Tensor) else v for v in kept]

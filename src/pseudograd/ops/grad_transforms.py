@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..checks import check_finite_number, check_tensor, rounded, surely
+from ..arguments import check_finite_number, check_tensor, rounded, surely
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register

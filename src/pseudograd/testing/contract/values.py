@@ -6,20 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import residual_of
-from ..kernels.residuals import INPUTS
-from ..rule import Sample
-from .compare import assert_same_bits, assert_same_values
-from .gradients import (
-    assert_equals_reference,
-    by_backward,
-    by_backward_of_first,
-    by_reference,
-    by_vjp,
-    random_pairs,
-    special_pairs,
-)
-from .rows import Row, requiring_grad, tensors_of
+from ...kernels import residual_of
+from ...kernels.residuals import INPUTS
+from ...rule import Sample
+from ..measure.gradients import Gradients, additivity, by_backward, by_backward_of_first, by_vjp, saved_by
+from ..measure.inputs import random_pairs, requiring_grad, special_pairs, tensors_of
+from .equality import assert_same_bits, assert_same_values
+from .rows import Row, rounding_to
 
 SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
 
@@ -70,14 +63,14 @@ def _check_pairs(row: Row, inputs: tuple[Any, ...], grad: Tensor, name: str, fun
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(row, inputs, grad)
-    fused = by_backward_of_first(row, inputs, grad)
+    fused = by_backward_of_first(row.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", ulps=row.ulps)
-    found = by_backward(row, inputs, grad)
+    found = by_backward(row.function(), inputs, grad)
     assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", ulps=row.ulps)
-    formula = by_backward(row, inputs, grad, create_graph=True)
+    formula = by_backward(row.function(), inputs, grad, create_graph=True)
     assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=row.ulps)
     if functorch:
-        found = by_vjp(row, inputs, grad)
+        found = by_vjp(row.function(), inputs, grad)
         assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", ulps=row.ulps)
 
 
@@ -101,12 +94,12 @@ def check_reduced(row: Row, dtype: torch.dtype) -> None:
         if (
             not row.rule.compares and dtype.itemsize == 2
         ):  # summed in float32 and rounded once: nearer than the sum of what was rounded
-            assert_near(by_backward(row, inputs, grad), unreduced, tensors_of(inputs), sample.name)
+            assert_near(by_backward(row.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
             continue
         for path in (by_backward, by_vjp, _by_formula):
-            for position, (ours, theirs) in enumerate(zip(path(row, inputs, grad), expected, strict=True)):
+            for position, (ours, theirs) in enumerate(zip(path(row.function(), inputs, grad), expected, strict=True)):
                 assert_same_values(ours, theirs, f"{sample.name}, {path.__name__}, gradient {position}", ulps=row.ulps)
-        (first,) = by_backward_of_first(row, inputs, grad)
+        (first,) = by_backward_of_first(row.function(), inputs, grad)
         assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=row.ulps)
 
 
@@ -119,8 +112,8 @@ def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: lis
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
 
 
-def _by_formula(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor | None]:
-    return by_backward(row, inputs, grad, create_graph=True)
+def _by_formula(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+    return by_backward(f, inputs, grad, create_graph=True)
 
 
 SIZES = (1.0, 2.0**-6, 2.0**6)  # of grads: a rule may treat small and large ones differently
@@ -129,7 +122,7 @@ SIZES = (1.0, 2.0**-6, 2.0**6)  # of grads: a rule may treat small and large one
 def check_additive(row: Row, sample: Sample) -> None:
     """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b)."""
     for size in SIZES:
-        for of_a, of_b, of_both in _three_pulls(row, sample, size):
+        for of_a, of_b, of_both in _pulls(row, sample, size):
             total = of_a + of_b
             near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size)
             assert near, f"{sample.name}: {total} and {of_both}"
@@ -139,20 +132,15 @@ def check_not_additive(row: Row) -> None:
     """A rule that is said not to be linear in grad is not, at some sample: or it would refuse forward mode for nothing."""
     for sample in row.samples():
         for size in SIZES:
-            for of_a, of_b, of_both in _three_pulls(row, sample, size):
+            for of_a, of_b, of_both in _pulls(row, sample, size):
                 if not torch.allclose(of_a + of_b, of_both, atol=1e-8 * size):
                     return
     raise AssertionError(f"{row} adds up in grad everywhere")
 
 
-def _three_pulls(row: Row, sample: Sample, size: float = 1.0) -> list[tuple[Tensor, ...]]:
-    """The gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
+def _pulls(row: Row, sample: Sample, size: float) -> list[tuple[Tensor, ...]]:
     inputs = sample.build(torch.float64)
-    inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
-    y = plain(row, inputs)
-    a = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(y.shape)
-    pulls = [by_backward(row, inputs, grad) for grad in (a, -3 * a, -2 * a)]
-    return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]
+    return additivity(row.function(), inputs, plain(row, inputs).shape, size)
 
 
 def check_saved(row: Row) -> None:
@@ -192,14 +180,30 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors that one call gives to autograd to keep."""
-    saved: list[Tensor] = []
+def by_reference(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:
+    """One number at a time, unreduced: the shape of the result for every tensor input."""
+    fl = rounding_to(grad.dtype)
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
+    columns = [
+        v.expand(shape).reshape(-1).tolist() if isinstance(v, Tensor) else [None if v is None else fl(v)] * grad.numel()
+        for v in inputs
+    ]
+    of_one = row.reference_in(grad.dtype)
+    first, *others = columns
+    found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
+    kept = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    return [torch.tensor([f[k] for f in found], dtype=torch.float64).to(grad.dtype).reshape(shape) for k in kept]
 
-    def pack(tensor: Tensor) -> Tensor:
-        saved.append(tensor.detach())
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        f(*inputs)
-    return saved
+def assert_equals_reference(
+    found: Gradients,
+    expected: list[Tensor],
+    inputs: tuple[Any, ...],
+    grad: Tensor,
+    what: str,
+    ulps: int = 0,
+) -> None:
+    """No difference on any pair."""
+    shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
+    for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, **shown)

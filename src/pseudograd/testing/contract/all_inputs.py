@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .rows import Row, of_tensors, tensors_of
-from .transforms import REVERSE, Function, Gradients, by_backward
+from ..measure.inputs import of_tensors, tensors_of
+from ..measure.transforms import REVERSE, Function, Gradients, by_backward
+from .rows import Row
 
 
 class Problem(NamedTuple):
@@ -27,7 +28,7 @@ def problems(row: Row) -> Iterator[Problem]:
         inputs = sample.build(torch.float64)
         first, *others = (torch.nan_to_num(tensor, 0.5, 4.0, -4.0) for tensor in tensors_of(inputs))
         if others:
-            f = of_tensors(row, inputs)
+            f = of_tensors(row.function(), inputs)
             for kind, tensors in (
                 ("one dtype", [first, *others]),
                 ("x narrower", [first.float(), *others]),

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import engine
-from ..checks import check_tensor
+from ..arguments import check_tensor
 from ..errors import must, unknown_name
 from ..rule import RuleLike, RuleObject
-from .nearest import nearest_code
+from .nearest_code import nearest_code
 from .replace import replace_grad
 
 TRANSLATES = {"ste": "identity", "straight_through": "identity", "replace": "identity", "rotate": "rotation"}

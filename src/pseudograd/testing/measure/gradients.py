@@ -1,0 +1,67 @@
+"""The gradients of a function by backward and by functorch, what it saves, whether they add up, and its second derivatives."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import of_tensors, requiring_grad, tensors_of
+
+Gradients = list[Tensor | None]
+
+
+def by_backward(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, **how: bool) -> Gradients:
+    """One gradient per tensor input, through the recording path; create_graph=True forces the formula."""
+    leaves = requiring_grad(inputs)
+    found = torch.autograd.grad(f(*leaves), tensors_of(leaves), grad, allow_unused=True, **how)
+    return [None if g is None else g.detach() for g in found]
+
+
+def by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+    """Only the first input requires grad: what the kernels for tensor bounds are made for."""
+    leaf = inputs[0].detach().clone().requires_grad_()
+    y = f(leaf, *inputs[1:])
+    if not y.requires_grad:
+        return [None]
+    return list(torch.autograd.grad(y, [leaf], grad, allow_unused=True))
+
+
+def by_vjp(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+    """Through functorch."""
+    return list(torch.func.vjp(of_tensors(f, inputs), *tensors_of(inputs))[1](grad))
+
+
+def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors that one call gives to autograd to keep."""
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        f(*inputs)
+    return saved
+
+
+def additivity(
+    f: Callable[..., Tensor], inputs: tuple[Any, ...], shape: torch.Size, size: float = 1.0
+) -> list[tuple[Tensor, ...]]:
+    """For each input the gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
+    inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
+    a = torch.linspace(-2, 2, shape.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(shape)
+    pulls = [by_backward(f, inputs, grad) for grad in (a, -3 * a, -2 * a)]
+    return [parts for parts in zip(*pulls, strict=True) if all(part is not None for part in parts)]  # type: ignore[misc]
+
+
+def second_derivatives(
+    f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, weights: Iterable[float]
+) -> list[Tensor]:
+    """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad."""
+    leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()
+    tensors = tensors_of(leaves)
+    first = torch.autograd.grad(f(*leaves), tensors, grad, create_graph=True, allow_unused=True)
+    total = sum(weight * g for weight, g in zip(weights, first, strict=True) if g is not None)
+    assert isinstance(total, Tensor)
+    return list(torch.autograd.grad(total.sum(), [*tensors, grad], allow_unused=True, materialize_grads=True))
