@@ -1,7 +1,7 @@
 """The value matrix: every op and rule through every way torch has of asking for a gradient. A cell is equal values, or our error.
 
 Each way takes (f, x, weight) and returns what must equal the plain backward, or the plain double backward, of the same problem;
-those of testing/transforms.py also take all tensor inputs at once.
+those of testing/measure/transforms.py also take all tensor inputs at once.
 """
 
 import copy

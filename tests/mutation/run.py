@@ -116,18 +116,7 @@ class Workplace:
             *sorted((self.package / "rewrite").glob("*.py")),
             *sorted((self.package / "trace").glob("*.py")),
         ]
-        files += [
-            self.package / name
-            for name in (
-                "engine.py",
-                "formula.py",
-                "arguments.py",
-                "torch_forms.py",
-                "torch_eras.py",
-                "nn.py",
-                "optim.py",
-            )
-        ]
+        files += [self.package / name for name in SINGLE_FILES]
         names = {path: path.relative_to(self.package).as_posix() for path in files}
         chosen = [path for path in files if not only or names[path].startswith(tuple(only))]
         found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]

@@ -27,7 +27,7 @@ class Kernel:
 
     serves(call) -> bool is asked once for each call.
     backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
-    forward(call, inputs, wants) -> (y, kept), or None to decline.
+    forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     Both get tensors that are `plain`, and run where no mode watches and no second derivative is recorded.
     """
 
