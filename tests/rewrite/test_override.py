@@ -9,7 +9,8 @@ from torch.nn import functional
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.rewrite import override
+from pseudograd.reference.bounds import gradient
+from pseudograd.rewrite import override, pin_edge
 
 from .calls import LOW, SPELLINGS, Spelling, expected, inputs_for
 
@@ -210,3 +211,55 @@ def test_wrong_calls() -> None:
         override(relu=3)
     with pytest.raises(ValueError, match=r"override: one of .* must be given a rule, got none. Name at least one."):
         override(clamp=None)
+
+
+FOREACH = {
+    "clamp_min, number": (lambda xs: torch._foreach_clamp_min(xs, -1.0), (-1.0, None)),
+    "clamp_min, numbers": (lambda xs: torch._foreach_clamp_min(xs, scalars=[-1.0, -1.0]), (-1.0, None)),
+    "clamp_max, tensors": (lambda xs: torch._foreach_clamp_max(xs, [torch.ones(3), torch.ones(3)]), (None, 1.0)),
+    "maximum": (lambda xs: torch._foreach_maximum(xs, -1.0), (-1.0, None)),
+    "minimum": (lambda xs: torch._foreach_minimum(xs, 1.0), (None, 1.0)),
+}
+
+
+@pytest.mark.parametrize("rule", ["inward", "identity", "zero"])
+@pytest.mark.parametrize("name", FOREACH)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_functions_of_lists(name: str, rule: str, sign: float) -> None:
+    f, (low, high) = FOREACH[name]
+    xs = [torch.tensor([-2.0, -1.0, 0.5], requires_grad=True), torch.tensor([1.0, 1.5, -1.5], requires_grad=True)]
+    with override(clamp=rule) as context:
+        ys = f(xs)
+        found = torch.autograd.grad(ys, xs, [torch.full((3,), sign)] * 2)
+    assert [y.tolist() for y in ys] == [x.clamp(low, high).tolist() for x in xs]
+    wanted = [[gradient(rule, value, sign, low, high)[0] for value in x.tolist()] for x in xs]
+    assert [grad.tolist() for grad in found] == wanted
+    assert sum(site.calls for site in context.report().rewritten) == 2
+    assert context.report().missed == ()
+
+
+def test_functions_of_lists_in_place_and_where_nothing_is_recorded() -> None:
+    xs = [torch.tensor([-2.0, 2.0], requires_grad=True), torch.tensor([0.25, 3.0], requires_grad=True)]
+    with override(clamp="identity", round="identity", sign="identity") as context:
+        ys = [x * 1 for x in xs]
+        assert torch._foreach_clamp_min_(ys, -1.0) is None
+        torch._foreach_round_(ys)
+        zs = torch._foreach_sign(ys)
+        assert [z.tolist() for z in zs] == [[-1, 1], [0, 1]]
+        assert [grad.tolist() for grad in torch.autograd.grad(zs, xs, [torch.ones(2)] * 2)] == [[1, 1], [1, 1]]
+        calls = sum(site.calls for site in context.report().rewritten)
+        with torch.no_grad():
+            torch._foreach_clamp_max_(xs, 1.0)
+        assert [x.tolist() for x in xs] == [[-2, 1], [0.25, 1]]
+        assert calls == sum(site.calls for site in context.report().rewritten) == 6
+    with pin_edge("half"):
+        found = torch.autograd.grad(torch._foreach_clamp_min(xs, 0.25), xs, [torch.ones(2)] * 2)
+    assert [grad.tolist() for grad in found] == [[0, 1], [0.5, 1]]
+
+
+def test_a_foreach_call_that_torch_refuses_is_torchs_own_error() -> None:
+    xs = [torch.ones(2, requires_grad=True)]
+    with override(clamp="identity"):
+        for wrong in (lambda: torch._foreach_clamp_min(xs, [1.0, 2.0]), lambda: torch._foreach_clamp_min(xs)):
+            with pytest.raises((RuntimeError, TypeError)):
+                wrong()
