@@ -165,6 +165,7 @@ class Call:
     """
 
     __slots__ = (
+        "_keeps",
         "_pull",
         "_values",
         "admitted",
@@ -193,6 +194,8 @@ class Call:
         ordered = [given[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
+        as_rule = primitive.saves == "rule" and isinstance(rule.keeps, tuple)
+        self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
     def spec(self) -> tuple[Any, ...]:
@@ -213,8 +216,8 @@ class Call:
 
     def keeps(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that backward needs."""
-        if self.primitive.saves == "as torch":
-            return self.primitive.inputs
+        if self._keeps is not None:
+            return self._keeps  # type: ignore[return-value]
         kept = self.rule.kept(wants)
         return self.primitive.inputs if kept and self.primitive.saves == "a copy" else kept
 

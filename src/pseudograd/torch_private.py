@@ -56,6 +56,18 @@ is_zero: Callable[[Tensor], bool] = _find(
     "torch.Tensor._is_zerotensor", "backward is the formula, without kernels", lambda tensor: True
 )
 
+
+class _NoKeys:
+    def raw_repr(self) -> int:
+        return 0
+
+
+# Which kinds of a tensor this one is: `.raw_repr()` is a number, 0 where torch does not say.
+dispatch_keys: Callable[[Tensor], Any] = _find(
+    "torch._C._dispatch_keys", "a backward costs some microseconds more", lambda tensor: _NoKeys()
+)
+
+
 if _find("torch.autograd.forward_ad._current_level", "every call takes the lowering for forward mode") is MISSING:
 
     def in_forward_mode() -> bool:

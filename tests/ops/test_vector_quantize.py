@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.ops import nearest, vector
+from pseudograd.ops import codebook as vector
+from pseudograd.ops import nearest_code as nearest
 
 from ..choices import one_in
 

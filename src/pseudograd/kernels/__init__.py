@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..rule import Call, Gradients, Wants
-from ..torch_private import is_zero
+from ..torch_private import dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 Key = tuple[str, str]  # a rule set and the name of a rule
@@ -89,13 +89,10 @@ def _changed() -> None:
 
 
 def _served(call: Call) -> _Served:
+    """Every call of every op comes by here, twice."""
     found: _Served | None = call.served
-    if found is None or found.state != _state:
-        found = call.served = _look_up(call)
-    return found
-
-
-def _look_up(call: Call) -> _Served:
+    if found is not None and found.state == _state:
+        return found
     key = call.primitive.rule_set, call.rule.name
     residuals = () if call.primitive.saves != "rule" else tuple(_residuals.get(key, ()))
     serving = [kernel for kernel in _kernels.get(key, ()) if kernel.name not in _off and kernel.serves(call)]
@@ -103,7 +100,8 @@ def _look_up(call: Call) -> _Served:
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
         for name in {kernel.residual.name for kernel in serving}
     }
-    return _Served(_state, residuals, by_residual)
+    call.served = found = _Served(_state, residuals, by_residual)
+    return found
 
 
 def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
@@ -126,13 +124,17 @@ def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tup
 
 def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """By the first kernel that can; None where none can."""
-    serving = _served(call).kernels.get(residual.name)
-    if serving and are_plain((grad, *kept)):
-        for kernel in serving:
-            found = kernel.backward(grad, kept, wants, call)
-            if found is not None:
-                return found
+    for kernel in _served(call).kernels.get(residual.name, ()):
+        if not are_plain((grad, *kept)):
+            return None
+        found = kernel.backward(grad, kept, wants, call)
+        if found is not None:
+            return found
     return None
+
+
+# By a tensor's dispatch keys, which say all of it: the methods of `_is_plain` would be calls of torch to every mode of functions.
+_plain_keys: dict[int, bool] = {}
 
 
 def are_plain(values: Iterable[Any]) -> bool:
@@ -140,17 +142,21 @@ def are_plain(values: Iterable[Any]) -> bool:
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is torch.nn.Parameter:
-            if (
-                value.layout is not torch.strided
-                or value.is_meta
-                or value.is_neg()
-                or value.is_mkldnn
-                or is_zero(value)
-            ):
+            keys = dispatch_keys(value).raw_repr()
+            if not (_plain_keys[keys] if keys in _plain_keys else _is_plain(value, keys)):
                 return False
         elif isinstance(value, Tensor):
             return False
     return True
+
+
+def _is_plain(value: Tensor, keys: int) -> bool:
+    plain = value.layout is torch.strided and not (
+        value.is_mkldnn or value.is_meta or value.is_neg() or value.is_conj() or is_zero(value)
+    )
+    if keys:
+        _plain_keys[keys] = plain
+    return plain
 
 
 def status() -> list[dict[str, str]]:

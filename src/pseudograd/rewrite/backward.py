@@ -7,10 +7,9 @@ rule would keep other tensors, which torch could not tell from the right ones.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from .. import torch_private
@@ -41,9 +40,8 @@ def leave(mode: Any) -> None:
             around_backward.unsubscribe(_put_back)
 
 
-@contextlib.contextmanager
-def _put_back(roots: Any) -> Iterator[None]:
-    """The modes of this thread, during a backward."""
+def _put_back(roots: Any) -> Callable[[], None]:
+    """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered.modes()
     for mode in modes:
         mode.log.look_at(mode, roots)
@@ -51,11 +49,12 @@ def _put_back(roots: Any) -> Iterator[None]:
     missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
     for mode in missing:
         torch_private.push_mode(mode)
-    try:
-        yield
-    finally:
-        for _ in missing:
-            torch_private.pop_mode()
+    return functools.partial(_take_off, len(missing))
+
+
+def _take_off(count: int) -> None:
+    for _ in range(count):
+        torch_private.pop_mode()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

@@ -122,14 +122,18 @@ class Log:
 
     def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
-        self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
+        if self.nodes.may_hide_some():
+            self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
         result, made = self.nodes.of_call(func, args, kwargs)
-        self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
+        if made:
+            self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
         return result
 
     def look_at(self, mode: Any, values: Iterable[Any]) -> None:
         """A call or a backward takes these values: which of them did code make that no mode sees?"""
-        self._note(mode, self.nodes.unseen_behind(values), "code that no mode sees: TorchScript or C++")
+        nodes = self.nodes.unseen_behind(values)
+        if nodes:
+            self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
 
     def _note(self, mode: Any, nodes: list[Any], why: str) -> None:
         for node in nodes:

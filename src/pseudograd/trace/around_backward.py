@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from ..torch_private import backward_owners
 
-Subscriber = Callable[[Any], AbstractContextManager[Any]]
+Subscriber = Callable[[Any], Callable[[], Any]]
 
 _lock = threading.Lock()
 _subscribers: tuple[Subscriber, ...] = ()
 
 
 def subscribe(around: Subscriber) -> None:
-    """around(roots) is entered before each backward, in whatever thread it is called, and left when it ends. Twice is once."""
+    """around(roots) is called before each backward, in whatever thread it runs, and what it returns when that ends. Twice is once."""
     global _subscribers
     with _lock:
         if around not in _subscribers:
@@ -41,10 +40,14 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
+        endings: list[Callable[[], Any]] = []
+        try:
             for around in _subscribers:
-                stack.enter_context(around(args[0]))
+                endings.append(around(args[0]))
             return self.run(*args, **kwargs)
+        finally:
+            for end in reversed(endings):
+                end()
 
 
 def _install() -> None:

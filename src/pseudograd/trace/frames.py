@@ -14,18 +14,19 @@ from ..torch_private import module_call, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_THEIRS = (_TORCH, _OURS)
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
 def is_users(file: str) -> bool:
     """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
-    return not file.startswith((_TORCH, _OURS))
+    return not file.startswith(_NOT_THEIRS)
 
 
 def calling_frame(depth: int) -> FrameType | None:
     """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
         frame = frame.f_back
     return frame
 

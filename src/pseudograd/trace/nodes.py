@@ -29,6 +29,10 @@ class Ranges:
         self.unseen = []
         self.forget()
 
+    def may_hide_some(self) -> bool:
+        """Is there anything that `unseen_behind` could find?"""
+        return bool(self.unseen) or node_number() != self.seen_up_to
+
     def of_call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         """What the function returns, and the nodes that it made."""
         before = node_number()
