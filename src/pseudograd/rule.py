@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .user_function import UserFunction, function_named, key_of
+from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
 
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]
