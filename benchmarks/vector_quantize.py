@@ -22,7 +22,7 @@ PROGRAM = """
 import json, resource, sys, time
 import torch
 import pseudograd as pg
-from pseudograd.ops import nearest
+from pseudograd.ops import nearest_code as nearest
 
 rule, dtype, mean, rows, size, codes = json.loads(sys.argv[1])
 torch.manual_seed(0)

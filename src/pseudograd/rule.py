@@ -36,7 +36,7 @@ RuleLike = str | RuleObject
 Edge = str | int  # a name; for abs the slope itself
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rule:
     """One backward rule.
 
@@ -96,7 +96,7 @@ class Rule:
         return self.keeps if isinstance(self.keeps, tuple) else self.keeps(wants)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sample:
     """Inputs for the contract tests and for `pseudograd rules`: `build()` makes fresh tensors on every call."""
 
@@ -115,7 +115,7 @@ class Picture(NamedTuple):
     of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Primitive:
     """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
 
@@ -138,7 +138,7 @@ class Primitive:
     either_is_bound: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Op(Primitive):
     """A primitive with a public function.
 

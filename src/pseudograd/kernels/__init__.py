@@ -21,7 +21,7 @@ from .residuals import INPUTS, Inputs, Kept, Residual
 Key = tuple[str, str]  # a rule set and the name of a rule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
     """A faster way to the gradients of a residual, and perhaps to the residual.
 
@@ -38,7 +38,7 @@ class Kernel:
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Served:
     """What the table has for one call, as long as the table does not change."""
 

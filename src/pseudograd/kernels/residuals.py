@@ -19,7 +19,7 @@ Inputs = tuple[Any, ...]
 Kept = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Residual:
     """serves(call, inputs, wants) -> bool: from the call, the kinds, dtypes and shapes of its inputs and `wants`, never from a mode.
 
