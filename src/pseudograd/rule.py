@@ -123,7 +123,7 @@ class Primitive:
     through(pull): a rule's pull for the inputs of this primitive, where they are not those that the rule is written for.
     saves: "rule" what the rule reads; "as torch" what torch's op of these inputs saves, because a rewritten call may not save more;
         "a copy" the same, and of the input a copy: torch's op keeps nothing of it, so a program may change it afterwards.
-    either_is_bound: backward alone tells which of two inputs asks for a gradient; the other one is its bound.
+    either_is: backward alone tells which of two inputs asks for a gradient; the other one is its bound, "min" or "max".
     """
 
     name: str
@@ -135,7 +135,7 @@ class Primitive:
     default_edge: Edge | None = None
     through: Callable[[Pull], Pull] | None = None
     saves: Literal["rule", "as torch", "a copy"] = "rule"
-    either_is_bound: bool = False
+    either_is: Literal["min", "max"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

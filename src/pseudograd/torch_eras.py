@@ -104,14 +104,18 @@ def era_of(version: str) -> str:
 _ASKED = re.compile(r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?")
 
 
-def era_named(text: str) -> str | None:
+def era_named(text: object) -> str | None:
     """The era that "torch<=2.13", "torch==2.12" or the like means; None for a text of another form.
 
     Raises ValueError for a version that was never measured, and where the versions that are meant belong to several eras.
     """
-    found = _ASKED.fullmatch(text.strip()) if isinstance(text, str) else None
-    if text in ERAS or found is None:
-        return text if text in ERAS else None
+    if not isinstance(text, str):
+        return None
+    if text in ERAS:
+        return text
+    found = _ASKED.fullmatch(text.strip())
+    if found is None:
+        return None
     version = int(found["major"]), int(found["minor"])
     if not FIRST <= version <= LAST:
         known = f"name a version from {_dotted(FIRST)} to {_dotted(LAST)}, which were measured"

@@ -290,6 +290,27 @@ def _fake_quantized(x: Tensor, bound: Tensor) -> Tensor:
     return torch.fake_quantize_per_tensor_affine(x, 1.0, 0, 0, 15)
 
 
+def _of_two(
+    name: str,
+    switch: str,
+    arrange: Arrange,
+    *at_the_bound: AtTheBound,
+    overload: str = "default",
+    nodes: tuple[str, ...] = (),
+) -> Form:
+    """A function of two tensors. Without the second it is another function of that name, which is left alone."""
+    return Form(
+        name,
+        switches=(switch,),
+        takes=("input", "other"),
+        defaults=(MISSING, None),
+        arrange=arrange,
+        overloads=(overload,),
+        nodes=nodes,
+        at_the_bound=at_the_bound,
+    )
+
+
 _OPEN, _HALF = (0.0,), (0.5, 0.5)
 _NN = (fused_nn, functional)
 _GRID = ("quant_min", "quant_max")
@@ -411,50 +432,23 @@ for _form in (
             ("sign", "sign"),
         )
     ),
-    Form(
-        "maximum",
-        switches=("clamp",),
-        takes=("input", "other"),
-        defaults=(MISSING, None),
-        arrange=_maximum,
-        at_the_bound=(_at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), 0.5, 0.5),),
-    ),
-    Form(
-        "minimum",
-        switches=("clamp",),
-        takes=("input", "other"),
-        defaults=(MISSING, None),
-        arrange=_minimum,
-        at_the_bound=(_at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), 0.5, 0.5),),
-    ),
-    *(
-        Form(
-            name,
-            switches=("clamp",),
-            takes=("input", "other"),
-            defaults=(MISSING, None),
-            arrange=arrange,
-            overloads=("other",),
-        )
-        for name, arrange in (("min", _minimum), ("max", _maximum))
-    ),
-    Form(
+    _of_two("maximum", "clamp", _maximum, _at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), 0.5, 0.5)),
+    _of_two("minimum", "clamp", _minimum, _at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), 0.5, 0.5)),
+    _of_two("min", "clamp", _minimum, overload="other"),
+    _of_two("max", "clamp", _maximum, overload="other"),
+    _of_two(
         "fmax",
-        switches=(EDGE,),
-        takes=("input", "other"),
-        defaults=(MISSING, None),
-        arrange=_fmax,
+        EDGE,
+        _fmax,
+        _at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), 1.0, 0.0, since_2_14=_HALF),
         nodes=("Fmax",),
-        at_the_bound=(_at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), 1.0, 0.0, since_2_14=_HALF),),
     ),
-    Form(
+    _of_two(
         "fmin",
-        switches=(EDGE,),
-        takes=("input", "other"),
-        defaults=(MISSING, None),
-        arrange=_fmin,
+        EDGE,
+        _fmin,
+        _at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), 1.0, 0.0, since_2_14=_HALF),
         nodes=("Fmin",),
-        at_the_bound=(_at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), 1.0, 0.0, since_2_14=_HALF),),
     ),
     Form(
         switches=(),

@@ -103,7 +103,10 @@ _batched = _find("torch._C._functorch._add_batch_dim", "forward mode is refused"
 _is_wrapped_for_grad = _find("torch._C._functorch.is_gradtrackingtensor", "forward mode is refused", None)
 _wrapped_for_grad = _find("torch._C._functorch._wrap_for_grad", "forward mode is refused", None)
 _unwrapped_for_grad = _find("torch._C._functorch._unwrap_for_grad", "forward mode is refused", None)
-has_forward_mode = all(name.found for name in NAMES if name.without == "forward mode is refused")
+has_forward_mode = None not in (
+    *(_interpreters, _kinds, _forward_mode_enabled, _is_batched_here, _unwrapped, _batched_dimension),
+    *(_level_of, _batched, _is_wrapped_for_grad, _wrapped_for_grad, _unwrapped_for_grad),
+)
 is_wrapped: Callable[[Tensor], bool] = _find(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     "minimum and maximum keep torch's rule under override",

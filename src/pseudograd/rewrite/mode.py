@@ -162,7 +162,7 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
             return f"rule {call.rule.name} needs both bounds"
     if call.rule.requires and len(inputs) < 3:
         return f"rule {call.rule.name} needs both bounds"
-    if call.primitive.either_is_bound and only_backward_tells() and in_forward_mode():
+    if call.primitive.either_is is not None and only_backward_tells() and in_forward_mode():
         return "compiled forward mode does not tell which of the two is the constant"
     if not call.is_linear and in_forward_mode():
         return f"rule {call.rule.name} reads the incoming gradient, and forward mode has none"

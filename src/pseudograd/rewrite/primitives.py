@@ -106,7 +106,7 @@ def _stand_in(
     inputs: tuple[str, ...] = _BOUNDED,
     through: Callable[[Pull], Pull] | None = None,
     saves: Literal["as torch", "a copy"] = "as torch",
-    either_is_bound: bool = False,
+    either_is: Literal["min", "max"] | None = None,
 ) -> None:
     """A primitive with the rules of the op `of`. Kernels know those of the clamp family that read the same inputs."""
     op = OPS[of]
@@ -121,7 +121,7 @@ def _stand_in(
             default_edge=op.default_edge,
             through=through,
             saves=saves,
-            either_is_bound=either_is_bound,
+            either_is=either_is,
         )
     )
 
@@ -131,14 +131,15 @@ _stand_in("torch.clamp_min", lambda x, min, max: torch.clamp_min(x, min), "clamp
 _stand_in("torch.clamp_max", lambda x, min, max: torch.clamp_max(x, max), "clamp")
 _stand_in("torch.minimum", lambda x, min, max: torch.minimum(x, max), "clamp")
 _stand_in("torch.maximum", lambda x, min, max: torch.maximum(x, min), "clamp")
-for _name, _is_min in (("minimum", True), ("maximum", False)):
+_SIDES: dict[str, Literal["min", "max"]] = {"minimum": "max", "maximum": "min"}  # of the bound
+for _name, _side in _SIDES.items():
     _stand_in(
         f"torch.{_name}, of two",
         getattr(torch, _name),
         "clamp",
         ("x", "other"),
-        through=partial(_of_two, is_min=_is_min),
-        either_is_bound=True,
+        through=partial(_of_two, is_min=_side == "max"),
+        either_is=_side,
     )
 _stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 _stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import torch_forms
+from ..rule import PRIMITIVES
 from ..torch_private import constant_result
 from ..trace import frames
 from . import entered
@@ -45,10 +46,11 @@ class RuleBySite:
 
 
 def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-    if len(inputs) != 2 or not primitive.startswith(("torch.minimum", "torch.maximum")):
+    either_is = PRIMITIVES[primitive].either_is
+    if either_is is None:
         return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
     bound = _bound_of_two(*inputs)
-    return (None, bound) if primitive.startswith("torch.minimum") else (bound, None)
+    return (bound, None) if either_is == "min" else (None, bound)
 
 
 def _bound_of_two(x: Any, other: Any) -> Any:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from .. import torch_eras
 from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP, clamp
 from ..rule_text import parsed
 
 Clamp = Callable[[Tensor, float, float], Tensor]
 Loss = Callable[[Tensor], Tensor]
-ERAS = ("zero/closed", "zero/open")  # torch <= 2.13 and torch >= 2.14, with number bounds
+ERAS = tuple(era.rule for era in torch_eras.ERAS.values())  # what torch of each era does with number bounds
 INSTALLED = "torch.clamp"
 NO_CLAMP = "no clamp"
 PROJECT = "project"

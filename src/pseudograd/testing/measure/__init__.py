@@ -1,1 +1,4 @@
-"""Measurements of any function: inputs, gradients by every way, what is saved, differences. They return values and assert nothing."""
+"""Measurements of any function: inputs, gradients by every way, what is saved, differences.
+
+They return values; what must hold of these, `contract` asserts.
+"""
