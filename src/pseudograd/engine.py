@@ -64,7 +64,7 @@ def run(call: Call, *inputs: Any) -> Tensor:
         return call.primitive.forward(*inputs)
     if not _is_compiling():
         return _apply_eager(call, *inputs)
-    return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *inputs)
+    return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
 
 def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
@@ -236,16 +236,26 @@ class PseudogradFunctional(Function):
 
 
 class PseudogradCompiled(Function):
-    """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule."""
+    """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule.
+
+    The rule's numbers come as arguments, before the inputs: where the call alone holds a symbolic number, torch 2.8 and 2.10 put a
+    size of x in its place.
+    """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
-        _remember(ctx, call, INPUTS, kept_inputs(call, inputs, ctx.needs_input_grad[1:]))
+    def forward(ctx: Any, call: Call, *numbers_and_inputs: Any) -> Tensor:
+        count = len(call.numbers)
+        inputs = numbers_and_inputs[count:]
+        _remember(ctx, call, INPUTS, kept_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
+        ctx.numbers = numbers_and_inputs[:count]
         return call.primitive.forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, *formula.pull(grad, _recall(ctx), ctx.needs_input_grad[1:], ctx.state[0])
+        call, count = ctx.state[0], len(ctx.numbers)
+        numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
+        found = formula.plain(grad, _recall(ctx), ctx.needs_input_grad[1 + count :], call, numbers)
+        return None, *[None] * count, *found
 
 
 def _over_functorch(call: Call, inputs: tuple[Any, ...]) -> Tensor:

@@ -40,10 +40,15 @@ def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients
         return plain(grad, inputs, wants, call)
 
 
-def plain(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients:
-    """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y."""
+def plain(
+    grad: Tensor, inputs: list[Any], wants: Wants, call: Call, numbers: dict[str, float] | None = None
+) -> Gradients:
+    """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y.
+
+    `numbers` are parameters of the rule that stand for those of the call.
+    """
     if not (call.rule.compares and call.keeps(wants)):
-        return call.pull(grad, tuple(inputs), None, wants)
+        return call.pull(grad, tuple(inputs), None, wants, numbers)
     y = call.primitive.forward(*inputs)
     operands: tuple[Any, ...] = tuple(
         value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
@@ -51,4 +56,4 @@ def plain(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradient
     )
     if _is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == ("x", "min", "max"):
         y = torch.clamp(*operands)  # to the rounded bounds: Inductor fuses what it rounds into what it does not
-    return call.pull(grad, operands, y, wants)
+    return call.pull(grad, operands, y, wants, numbers)

@@ -207,11 +207,24 @@ class Call:
     def label(self) -> str:
         return f"{self.primitive.name}/{self.rule.name}"
 
-    def pull(self, grad: Tensor, inputs: tuple[Any, ...], y: Tensor | None, wants: Wants) -> Gradients:
-        """The rule's gradients. Under ascent the rule sees the descent problem: -rule(-grad)."""
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Those of the parameters that are numbers, which Dynamo may make symbols of."""
+        return {key: value for key, value in self.parameters.items() if isinstance(value, float)}
+
+    def pull(
+        self,
+        grad: Tensor,
+        inputs: tuple[Any, ...],
+        y: Tensor | None,
+        wants: Wants,
+        numbers: dict[str, float] | None = None,
+    ) -> Gradients:
+        """The rule's gradients. Under ascent the rule sees the descent problem: -rule(-grad). `numbers` replace parameters."""
+        parameters = {**self.parameters, **numbers} if numbers else self.parameters
         if not self.maximize:
-            return self._pull(grad, *inputs, y=y, wants=wants, **self.parameters)
-        found = self._pull(-grad, *inputs, y=y, wants=wants, **self.parameters)
+            return self._pull(grad, *inputs, y=y, wants=wants, **parameters)
+        found = self._pull(-grad, *inputs, y=y, wants=wants, **parameters)
         return tuple(None if g is None else -g for g in found)
 
     def keeps(self, wants: Wants) -> tuple[str, ...]:

@@ -15,17 +15,17 @@ from torch.autograd import functional
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from pseudograd.testing.contract import all_inputs
-from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.transforms import by_backward, loss_of
 
-from .rows import ROWS
+from .cases import CASES
 
 Way = Callable[..., Any]
 
-# One row for each op and rule, at the op's own edge, descending.
-MATRIX_ROWS = [
-    row for row in ROWS if not row.parameters and not row.maximize and row.edge in (row.op.default_edge, None)
+# One case for each op and rule, at the op's own edge, descending.
+MATRIX_CASES = [
+    case for case in CASES if not case.parameters and not case.maximize and case.edge in (case.op.default_edge, None)
 ]
 
 
@@ -79,19 +79,19 @@ def traced_by_jit(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 class _Module(nn.Module):
     """A model as users write it: it holds what it was told, and calls the op."""
 
-    def __init__(self, row: str, others: list[Any]) -> None:
+    def __init__(self, case: str, others: list[Any]) -> None:
         super().__init__()
-        self.row, self.others = row, others
+        self.case, self.others = case, others
 
     def forward(self, x: Tensor) -> Tensor:
-        return _BY_NAME[self.row](x, *self.others)
+        return _BY_NAME[self.case](x, *self.others)
 
 
-_BY_NAME: dict[str, Callable[..., Tensor]] = {str(row): row.function() for row in MATRIX_ROWS}
+_BY_NAME: dict[str, Callable[..., Tensor]] = {str(case): case.function() for case in MATRIX_CASES}
 
 
-def as_module(row: Row, others: list[Any]) -> _Module:
-    return _Module(str(row), others)
+def as_module(case: Case, others: list[Any]) -> _Module:
+    return _Module(str(case), others)
 
 
 def copied(f: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ ALL_INPUTS: dict[str, Way] = {
 COMPILED_ALL_INPUTS: dict[str, Way] = {
     name: way for name, way in {**COMPILED_ALONE, **COMPILED_FIRST}.items() if name in {"plain", *ALL_INPUTS}
 }
-ROWS_OF_MANY = [row for row in MATRIX_ROWS if any(all_inputs.problems(row))]
+CASES_OF_MANY = [case for case in MATRIX_CASES if any(all_inputs.problems(case))]
 
 # How the page of the docs is arranged: its columns and the order of its rows.
 PLACES = ("eager", "compiled, static", "compiled, dynamic", "inductor")
@@ -224,12 +224,12 @@ class _Rounded(nn.Module):
         return _BY_NAME["replace_grad-replace"](soft.detach().round(), soft)
 
 
-def problem(row: Row) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+def problem(case: Case) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     """(f, x, weight): both sides of each bound and the bounds themselves, both signs of grad, in float64."""
-    inputs = row.samples()[0].build(torch.float64)
+    inputs = case.samples()[0].build(torch.float64)
     bounds = [value for value in inputs[1:] if isinstance(value, float)] or [0.5]
     x = torch.tensor([bounds[0], bounds[0] - 0.7, bounds[0] + 0.3, bounds[-1], bounds[-1] + 0.9, bounds[-1] - 0.2])
     x = torch.cat([x, x]).double().reshape(4, 3)
     weight = torch.tensor([[1.0, -0.5, 2.0], [-1.5, 0.25, 1.0]], dtype=torch.float64)
-    f = _Rounded() if row.op.name == "replace_grad" else as_module(row, list(inputs[1:]))
+    f = _Rounded() if case.op.name == "replace_grad" else as_module(case, list(inputs[1:]))
     return f, x, torch.cat([weight, -weight])

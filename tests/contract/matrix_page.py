@@ -8,7 +8,7 @@ import torch
 
 from . import matrix
 
-Cell = tuple[str, str, str, str]  # place, way, row, outcome
+Cell = tuple[str, str, str, str]  # place, way, case, outcome
 
 
 class Collector:
@@ -32,7 +32,7 @@ class Collector:
         self.path.write_text("\n".join(self.page()) + "\n", encoding="utf-8")
 
     def page(self) -> Iterator[str]:
-        pairs = sorted({row for _, _, row, _ in self.cells if row != "torch.sin"})
+        pairs = sorted({case for _, _, case, _ in self.cells if case != "torch.sin"})
         ways = [way for way in matrix.WAYS if any(way == name for _, name, *_ in self.cells)]
         yield "# The value matrix"
         yield ""

@@ -14,8 +14,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.ops.bound_rules import EDGES, RULES
 from pseudograd.ops.bounds import CLAMP
+from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
-from pseudograd.testing.contract.rows import Row
 
 EXAMPLES = int(os.environ.get("PSEUDOGRAD_EXAMPLES", "300"))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -51,7 +51,7 @@ def calls(draw: some.DrawFn) -> dict[str, Any]:
         "low": bounds[low_kind](low),
         "high": bounds[high_kind](high),
         "grad": draw(some.lists(GRADS, min_size=_count(common), max_size=_count(common))),
-        "row": Row(CLAMP, RULES[rule], (), draw(some.sampled_from(EDGES)), draw(some.booleans())),
+        "case": Case(CLAMP, RULES[rule], (), draw(some.sampled_from(EDGES)), draw(some.booleans())),
         "dtype": draw(some.sampled_from(DTYPES)),
         "strided": draw(some.booleans()),
     }
@@ -68,13 +68,13 @@ def _made(value: Any, dtype: torch.dtype, strided: bool) -> Any:
     return torch.stack([found, found + 1], dim=-1)[..., 0] if strided else found
 
 
-def _expected(row: Row, inputs: list[Any], grad: Tensor) -> list[Tensor]:
+def _expected(case: Case, inputs: list[Any], grad: Tensor) -> list[Tensor]:
     """The reference for each element, one gradient per input, unreduced and in float64."""
     spread = [
         v.expand(grad.shape).reshape(-1).tolist() if isinstance(v, Tensor) else [v] * grad.numel() for v in inputs
     ]
     rounded = [[None if v is None else _in(grad.dtype, v) for v in values] for values in spread]
-    of_one = row.reference_in(grad.dtype)
+    of_one = case.reference_in(grad.dtype)
     first, *others = rounded
     found = [of_one(*numbers) for numbers in zip(first, grad.reshape(-1).tolist(), *others, strict=True)]
     columns = torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
@@ -95,20 +95,20 @@ def _of_one_kind(low: Any, high: Any, dtype: torch.dtype) -> list[Any]:
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 @given(calls())
 def test_any_call_equals_the_reference(call: dict[str, Any]) -> None:
-    row, dtype = call["row"], call["dtype"]
+    case, dtype = call["case"], call["dtype"]
     x, low, high = (_made(call[name], dtype, call["strided"]) for name in ("x", "low", "high"))
     grad = torch.tensor(call["grad"], dtype=torch.float64).reshape(x.shape).to(dtype)
     leaves = [v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in (x, low, high)]
-    y = pg.clamp(*leaves, rule=row.rule.name, edge=row.edge, maximize=row.maximize)
+    y = pg.clamp(*leaves, rule=case.rule.name, edge=case.edge, maximize=case.maximize)
     assert_same_bits(y.detach(), torch.clamp(x, *_of_one_kind(low, high, dtype)), "forward")
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     found = iter(torch.autograd.grad(y, tensors, grad))
-    for leaf, unreduced in zip(leaves, _expected(row, [x, low, high], grad), strict=True):
+    for leaf, unreduced in zip(leaves, _expected(case, [x, low, high], grad), strict=True):
         if isinstance(leaf, Tensor):
             # Summed as torch sums: in the dtype of the gradient, from elements of that dtype.
             expected = unreduced.to(dtype).sum_to_size(leaf.shape)
             ours = next(found)
-            if row.rule.name in NO_ARITHMETIC or leaf.shape == y.shape:
+            if case.rule.name in NO_ARITHMETIC or leaf.shape == y.shape:
                 assert_same_values(ours, expected, f"gradient of shape {tuple(leaf.shape)}", x=leaf.detach())
             else:
                 assert torch.allclose(ours, expected, rtol=1e-2, equal_nan=True)

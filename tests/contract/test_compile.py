@@ -6,35 +6,35 @@ import pytest
 import torch
 from torch import Tensor
 
+from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.contract.equality import assert_same_values
-from pseudograd.testing.contract.rows import Row
 from pseudograd.testing.measure import transforms
 
-from .rows import ROWS
+from .cases import CASES
 
 REVERSE = (transforms.by_func_grad, transforms.by_vmap_of_grad, transforms.by_vjp, transforms.by_jacrev)
 FORWARD = (transforms.diagonal_by_jvp, transforms.diagonal_by_jacfwd)
 
 
-def _usual(row: Row) -> bool:
+def _usual(case: Case) -> bool:
     """One linear and one other rule, with an edge that differs from torch's newest."""
-    return (row.op.name, row.rule.name, row.edge, row.maximize) in {
+    return (case.op.name, case.rule.name, case.edge, case.maximize) in {
         ("clamp", "zero", "closed", False),
         ("clamp", "inward", "projected", True),
         ("replace_grad", "replace", None, False),
     }
 
 
-def _adds_something(row: Row) -> bool:
-    """Every row of clamp; of the other ops, which share its rules, those at their default edge, and every edge of fake_quantize."""
-    plain = not row.parameters and not row.maximize
-    return row.op.name == "clamp" or (plain and (row.edge == row.op.default_edge or row.op.name == "fake_quantize"))
+def _adds_something(case: Case) -> bool:
+    """Every case of clamp; of the other ops, which share its rules, those at their default edge, and every edge of fake_quantize."""
+    plain = not case.parameters and not case.maximize
+    return case.op.name == "clamp" or (plain and (case.edge == case.op.default_edge or case.op.name == "fake_quantize"))
 
 
 COMPILED = [
-    pytest.param(row, id=str(row), marks=() if _usual(row) else pytest.mark.slow)
-    for row in ROWS
-    if _adds_something(row)
+    pytest.param(case, id=str(case), marks=() if _usual(case) else pytest.mark.slow)
+    for case in CASES
+    if _adds_something(case)
 ]
 
 
@@ -45,11 +45,11 @@ def _forget_what_was_compiled():
     torch._dynamo.reset()
 
 
-def _op(row: Row) -> Callable[[Tensor], Tensor]:
-    call = row.function()
-    if row.op.name == "replace_grad":
+def _op(case: Case) -> Callable[[Tensor], Tensor]:
+    call = case.function()
+    if case.op.name == "replace_grad":
         return lambda soft: call(soft.detach().round(), soft)
-    inputs = row.samples()[-1].build(torch.float32)
+    inputs = case.samples()[-1].build(torch.float32)
     others = [value.reshape(-1)[0] if isinstance(value, Tensor) else value for value in inputs[1:]]
     return lambda x: call(x, *others)
 
@@ -65,9 +65,9 @@ def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(f, backend="aot_eager", fullgraph=True)
 
 
-@pytest.mark.parametrize("row", COMPILED)
-def test_compiled_alone(row: Row) -> None:
-    f, (x, grad) = _op(row), _points()
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_alone(case: Case) -> None:
+    f, (x, grad) = _op(case), _points()
     compiled = _compiled(f)
     assert_same_values(compiled(x), f(x), "forward, not recording")
     leaf = x.clone().requires_grad_()
@@ -76,29 +76,29 @@ def test_compiled_alone(row: Row) -> None:
         transforms.by_backward(compiled, x, grad),
         transforms.by_backward(f, x, grad),
         "gradient",
-        ulps=row.ulps,
+        ulps=case.ulps,
         x=x,
         grad=grad,
     )
 
 
-@pytest.mark.parametrize("row", COMPILED)
+@pytest.mark.parametrize("case", COMPILED)
 @pytest.mark.parametrize("transform", REVERSE, ids=lambda path: path.__name__)
-def test_compiled_over_functorch(row: Row, transform: Callable[..., Tensor]) -> None:
+def test_compiled_over_functorch(case: Case, transform: Callable[..., Tensor]) -> None:
     """Dynamo drops the backward of a Function it may look into; ours must survive."""
-    f, (x, grad) = _op(row), _points()
+    f, (x, grad) = _op(case), _points()
     compiled = _compiled(lambda x, grad: transform(f, x, grad))
     assert_same_values(
-        compiled(x, grad), transforms.by_backward(f, x, grad), transform.__name__, ulps=row.ulps, x=x, grad=grad
+        compiled(x, grad), transforms.by_backward(f, x, grad), transform.__name__, ulps=case.ulps, x=x, grad=grad
     )
 
 
-@pytest.mark.parametrize("row", [p for p in COMPILED if p.values[0].is_linear])
+@pytest.mark.parametrize("case", [p for p in COMPILED if p.values[0].is_linear])
 @pytest.mark.parametrize("transform", FORWARD, ids=lambda path: path.__name__)
-def test_compiled_forward_mode_of_linear_rules(row: Row, transform: Callable[..., Tensor]) -> None:
-    f, (x, tangent) = _op(row), _points()
+def test_compiled_forward_mode_of_linear_rules(case: Case, transform: Callable[..., Tensor]) -> None:
+    f, (x, tangent) = _op(case), _points()
     compiled = _compiled(lambda x, tangent: transform(f, x, tangent))
-    assert_same_values(compiled(x, tangent), transform(f, x, tangent), transform.__name__, ulps=row.ulps, x=x)
+    assert_same_values(compiled(x, tangent), transform(f, x, tangent), transform.__name__, ulps=case.ulps, x=x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)

@@ -8,37 +8,37 @@ import torch
 from pseudograd import engine, kernels
 from pseudograd.rule import OPS, Op
 from pseudograd.testing.contract import all_inputs, derivatives, transforms, values
-from pseudograd.testing.contract.rows import Row, rows_of
+from pseudograd.testing.contract.cases import Case, cases_of
 
 from . import broken_rules
 
 
 def _failures(op: Op, rule: str) -> Iterator[str]:
-    """The name of every check that some row of this rule of `op` fails."""
-    for row in rows_of(op):
-        if row.parameters or row.rule.name != rule:
+    """The name of every check that some case of this rule of `op` fails."""
+    for case in cases_of(op):
+        if case.parameters or case.rule.name != rule:
             continue
-        for name, check in _checks(row):
+        for name, check in _checks(case):
             try:
                 check()
             except (AssertionError, RuntimeError, TypeError, AttributeError, pytest.fail.Exception):
                 yield name
 
 
-def _checks(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
-    sample = row.samples()[0]
+def _checks(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
+    sample = case.samples()[0]
     for dtype in (torch.float32, torch.float16):
-        yield "forward", lambda dtype=dtype: values.check_forward(row, dtype)
-        yield "gradient", lambda dtype=dtype: values.check_gradient(row, dtype)
-    yield "random", lambda: values.check_random(row, torch.float32)
-    yield "saved", lambda: values.check_saved(row)
-    if row.is_linear:
-        yield "additive", lambda: values.check_additive(row, sample)
-        yield "forward mode", lambda: transforms.check_forward_mode(row, sample)
+        yield "forward", lambda dtype=dtype: values.check_forward(case, dtype)
+        yield "gradient", lambda dtype=dtype: values.check_gradient(case, dtype)
+    yield "random", lambda: values.check_random(case, torch.float32)
+    yield "saved", lambda: values.check_saved(case)
+    if case.is_linear:
+        yield "additive", lambda: values.check_additive(case, sample)
+        yield "forward mode", lambda: transforms.check_forward_mode(case, sample)
     else:
-        yield "not additive", lambda: values.check_not_additive(row)
-        yield "no forward mode", lambda: transforms.check_forward_mode_raises(row, sample)
-    yield "derivatives", lambda: derivatives.check_double_backward(row)
+        yield "not additive", lambda: values.check_not_additive(case)
+        yield "no forward mode", lambda: transforms.check_forward_mode_raises(case, sample)
+    yield "derivatives", lambda: derivatives.check_double_backward(case)
 
 
 def _in_the_table(monkeypatch: pytest.MonkeyPatch, op: Op) -> Op:
@@ -91,8 +91,8 @@ def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pyt
 @pytest.mark.parametrize("lowering", [engine.Pseudograd, engine.PseudogradFunctional], ids=lambda kind: kind.__name__)
 def test_a_lowering_that_forgets_a_bound_fails(lowering: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """x gets its gradient; a lower bound gets half, from one lowering and not from the others."""
-    row = next(row for row in rows_of(OPS["clamp"]) if row.rule.name == "zero")
-    all_inputs.check_all_inputs(row)
+    case = next(case for case in cases_of(OPS["clamp"]) if case.rule.name == "zero")
+    all_inputs.check_all_inputs(case)
     right = lowering.backward  # type: ignore[attr-defined]
 
     def halved(ctx: object, grad: torch.Tensor) -> tuple[object, ...]:
@@ -101,4 +101,4 @@ def test_a_lowering_that_forgets_a_bound_fails(lowering: type, monkeypatch: pyte
 
     monkeypatch.setattr(lowering, "backward", staticmethod(halved))
     with pytest.raises(AssertionError, match="by backward"):
-        all_inputs.check_all_inputs(row)
+        all_inputs.check_all_inputs(case)

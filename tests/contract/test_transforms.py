@@ -8,57 +8,57 @@ import torch
 
 import pseudograd as pg
 from pseudograd.testing.contract import transforms, values
-from pseudograd.testing.contract.rows import Row
+from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure.inputs import DTYPES
 
-from .rows import ROWS, as_parameters, every_linear_row, every_other_row, every_row
+from .cases import CASES, as_parameters, every_case, every_linear_case, every_other_case
 
 
-@every_row
-def test_reverse_mode_gives_one_answer(row: Row) -> None:
-    for sample in row.samples()[-2:]:
-        transforms.check_reverse(row, sample)
+@every_case
+def test_reverse_mode_gives_one_answer(case: Case) -> None:
+    for sample in case.samples()[-2:]:
+        transforms.check_reverse(case, sample)
 
 
-@every_linear_row
-def test_linear_rules_add_up_and_have_forward_mode(row: Row) -> None:
-    for sample in row.samples():
-        values.check_additive(row, sample)
-        transforms.check_forward_mode_of_all_inputs(row, sample)
-    transforms.check_forward_mode(row, row.samples()[0])
+@every_linear_case
+def test_linear_rules_add_up_and_have_forward_mode(case: Case) -> None:
+    for sample in case.samples():
+        values.check_additive(case, sample)
+        transforms.check_forward_mode_of_all_inputs(case, sample)
+    transforms.check_forward_mode(case, case.samples()[0])
 
 
-@every_other_row
-def test_other_rules_refuse_forward_mode(row: Row) -> None:
-    values.check_not_additive(row)
-    transforms.check_forward_mode_raises(row, row.samples()[0])
+@every_other_case
+def test_other_rules_refuse_forward_mode(case: Case) -> None:
+    values.check_not_additive(case)
+    transforms.check_forward_mode_raises(case, case.samples()[0])
 
 
 def _layout_cells() -> list[Any]:
     """Every dtype at the default edge, going down; elsewhere float32 shows the layouts, and the other dtypes are for --slow."""
-    cells = itertools.product(as_parameters(ROWS), DTYPES)
+    cells = itertools.product(as_parameters(CASES), DTYPES)
     return [
         pytest.param(
-            *row.values,
+            *case.values,
             dtype,
-            id=f"{row.id}-{str(dtype).removeprefix('torch.')}",
-            marks=row.marks if _is_usual(*row.values) or dtype is torch.float32 else pytest.mark.slow,
+            id=f"{case.id}-{str(dtype).removeprefix('torch.')}",
+            marks=case.marks if _is_usual(*case.values) or dtype is torch.float32 else pytest.mark.slow,
         )
-        for row, dtype in cells
+        for case, dtype in cells
     ]
 
 
-def _is_usual(row: Row) -> bool:
-    return row.edge == row.op.default_edge and not row.maximize and not row.parameters
+def _is_usual(case: Case) -> bool:
+    return case.edge == case.op.default_edge and not case.maximize and not case.parameters
 
 
-@pytest.mark.parametrize(("row", "dtype"), _layout_cells())
-def test_every_layout_keeps_form_and_values(row: Row, dtype: torch.dtype) -> None:
-    transforms.check_form(row, dtype)
+@pytest.mark.parametrize(("case", "dtype"), _layout_cells())
+def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> None:
+    transforms.check_layouts(case, dtype)
 
 
 def test_the_table_is_not_empty_and_has_both_kinds() -> None:
-    kinds = {(row.op.name, row.is_linear) for row in ROWS}
+    kinds = {(case.op.name, case.is_linear) for case in CASES}
     assert {("clamp", True), ("clamp", False), ("relu", True), ("replace_grad", True)} <= kinds
 
 

@@ -14,8 +14,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import pseudograd as pg
 from pseudograd.rule import OPS
+from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.contract.equality import assert_same_values
-from pseudograd.testing.contract.rows import Row, rows_of
 
 from ..choices import one_in
 
@@ -168,17 +168,17 @@ def test_compiled(pair: str, way: str) -> None:
 
 
 LINEAR = [
-    row for op in OPS.values() for row in rows_of(op) if row.is_linear and not row.parameters and not row.maximize
+    case for op in OPS.values() for case in cases_of(op) if case.is_linear and not case.parameters and not case.maximize
 ]
 
 
-@pytest.mark.parametrize("row", LINEAR, ids=str)
-def test_forward_mode_over_vmap_for_every_linear_row(row: Row) -> None:
+@pytest.mark.parametrize("case", LINEAR, ids=str)
+def test_forward_mode_over_vmap_for_every_linear_case(case: Case) -> None:
     """The tangent of each input alone, over and under vmap of the last sample's broadcast inputs, is that without vmap."""
-    inputs = row.samples()[-1].build(torch.float64)
+    inputs = case.samples()[-1].build(torch.float64)
     x = inputs[0]
     others = [value.reshape(-1)[0] if isinstance(value, Tensor) else value for value in inputs[1:]]
-    call = row.function()
+    call = case.function()
 
     def f(x: Tensor) -> Tensor:
         return call(x, *others)

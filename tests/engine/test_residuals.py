@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import pseudograd as pg
 from pseudograd import kernels
 from pseudograd.testing.contract import values
-from pseudograd.testing.contract.rows import rows_of
+from pseudograd.testing.contract.cases import cases_of
 
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
@@ -118,10 +118,10 @@ def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
 @pytest.mark.parametrize("rule", [name for _, name in RULES])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype, two_bits: list[str]) -> None:
-    for row in rows_of(pg.rule.OPS["clamp"]):
-        if row.rule.name == rule and not row.parameters:
-            values.check_saved(row)
-            values.check_random(row, dtype)
+    for case in cases_of(pg.rule.OPS["clamp"]):
+        if case.rule.name == rule and not case.parameters:
+            values.check_saved(case)
+            values.check_random(case, dtype)
 
 
 def test_it_keeps_two_bits(two_bits: list[str]) -> None:

@@ -10,7 +10,7 @@ from pseudograd.arguments import rounded, rounded_to
 from pseudograd.kernels import portable
 from pseudograd.testing.measure.inputs import DTYPES, random_bits
 
-from ..contract.rows import every_dtype
+from ..contract.cases import every_dtype
 
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

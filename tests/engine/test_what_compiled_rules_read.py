@@ -121,6 +121,18 @@ def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | N
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_a_parameter_and_the_sizes_of_x_change(name: str) -> None:
+    """torch 2.8 and 2.10 put a size of x where a symbolic number was that only an object held."""
+    f = RULES[name]
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=True)
+    for step, shape in zip(STEPS, [(2, 3), (3, 4), (5, 2), (4, 4)], strict=True):
+        x = torch.linspace(-3, 2, shape[0] * shape[1]).reshape(shape)
+        expected = by_backward(lambda x, step=step: f(x, step), x, torch.ones_like(x))
+        found = by_backward(lambda x, step=step: compiled(x, step), x, torch.ones_like(x))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
 def test_a_wrong_parameter_is_refused_in_compiled_code_too() -> None:
     compiled = torch.compile(RULES["leaky"], backend="aot_eager")
     with pytest.raises(ValueError, match="leaky: slope must be finite and above 0"):

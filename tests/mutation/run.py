@@ -71,7 +71,12 @@ TESTS: dict[str, list[list[str]]] = {
     "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
     "optim.py": [["tests/test_optim.py"]],
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
-    "torch_": [["tests/test_torch_forms.py"], ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"]],
+    "torch_": [
+        ["tests/test_torch_forms.py"],
+        ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"],
+        ["tests/rewrite/test_transforms.py", "tests/rewrite/test_report.py", "tests/rewrite/test_context.py"],
+        ["tests/rewrite/test_compile.py"],
+    ],
     "trace/": [["tests/trace", "tests/rewrite/test_report.py"], ["tests/rewrite/test_context.py"]],
     "rewrite/": [
         [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],

@@ -62,12 +62,12 @@ TORCH: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
     "clip_grad": (lambda x, limit: x * limit, (1.5,)),
     "replace_grad": (lambda x: x * 1, ()),
 }
-ROWS = [
+CASES = [
     (name, {**({"rule": rule} if len(OPS[op].rules) > 1 else {}), **({"edge": edge} if edge is not None else {})})
     for name in TORCH
     for op in [name.split(" ")[0]]
-    for rule, row in OPS[op].rules.items()
-    if None not in row.parameters.values()
+    for rule, case in OPS[op].rules.items()
+    if None not in case.parameters.values()
     for edge in OPS[op].edges or (None,)
 ]
 
@@ -121,7 +121,7 @@ def _how_torch_does(name: str, layout: str) -> str:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("name", "how"), ROWS, ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value
+    ("name", "how"), CASES, ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value
 )
 def test_every_rule_in_every_layout_of_torch(name: str, how: dict[str, Any], layout: str) -> None:
     f = _ours(name, how)

@@ -39,8 +39,8 @@ def fake_quantize(
 
     Forward:  code = clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max); y = (code - zero_point) * scale. Half precision
         is computed in float32; so are 1 / scale and the last product, in float64 too, unless scale is a float64 tensor. Bit for bit
-        torch.fake_quantize_per_tensor_affine on the CPU with that one exception, where x is finite (and |x / scale| < 2^63 on torch
-        2.8); infinities go to the ends of the grid and NaN stays NaN.
+        torch.fake_quantize_per_tensor_affine on the CPU with that one exception, where x is finite; infinities go to the ends of the
+        grid and NaN stays NaN. torch 2.8 itself differs for float64 x, for grids beyond 2^24 and where |x / scale| >= 2^63.
     Backward: grad_x = grad where the code lies inside [quant_min, quant_max], by `rule` outside and by `edge` at both ends, as `clamp`
         does with the code before it was clamped: a pseudo-gradient, because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x

@@ -191,10 +191,10 @@ def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
     if kind_of(old) not in TABLE:
         remedy = "Give a module or a function instead, or use override around the calls"
         raise TypeError(must("convert", f"{path!r}", f"be one of {NAMES} to take a rule", type(old).__name__, remedy))
-    row = TABLE[kind_of(old)]
-    row.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
-    primitive = PRIMITIVES[row.primitive]
-    new = row.with_rule.__new__(row.with_rule)
+    twin = TABLE[kind_of(old)]
+    twin.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
+    primitive = PRIMITIVES[twin.primitive]
+    new = twin.with_rule.__new__(twin.with_rule)
     new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag
     new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]
     return new

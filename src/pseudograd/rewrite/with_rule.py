@@ -81,20 +81,20 @@ class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
         return self._through(super().forward, input, -3.0, 3.0)
 
 
-class Row(NamedTuple):
+class Twin(NamedTuple):
     with_rule: type[nn.Module]
     primitive: str
     public: Callable[..., Tensor]  # which has the error texts
 
 
 # ReLU6 is a Hardtanh: the exact class decides.
-TABLE: dict[type[nn.Module], Row] = {
-    nn.ReLU: Row(ReLUWithRule, "torch.relu", ops.relu),
-    nn.ReLU6: Row(ReLU6WithRule, "torch.relu6", ops.relu6),
-    nn.Hardtanh: Row(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
-    nn.Hardsigmoid: Row(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
+TABLE: dict[type[nn.Module], Twin] = {
+    nn.ReLU: Twin(ReLUWithRule, "torch.relu", ops.relu),
+    nn.ReLU6: Twin(ReLU6WithRule, "torch.relu6", ops.relu6),
+    nn.Hardtanh: Twin(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
+    nn.Hardsigmoid: Twin(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
 }
-_KIND: dict[type[Any], type[nn.Module]] = {row.with_rule: kind for kind, row in TABLE.items()}
+_KIND: dict[type[Any], type[nn.Module]] = {twin.with_rule: kind for kind, twin in TABLE.items()}
 NAMES = ", ".join(f"nn.{kind.__name__}" for kind in TABLE)
 
 

@@ -1,1 +1,1 @@
-"""What must hold for every rule of the table: asserted of a row, by the measurements of `measure`."""
+"""What must hold for every rule of the table: asserted of a case, by the measurements of `measure`."""

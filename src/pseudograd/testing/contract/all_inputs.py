@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..measure.inputs import of_tensors, tensors_of
 from ..measure.transforms import REVERSE, Function, Gradients, by_backward
-from .rows import Row
+from .cases import Case
 
 
 class Problem(NamedTuple):
@@ -22,13 +22,13 @@ class Problem(NamedTuple):
     weight: Tensor
 
 
-def problems(row: Row) -> Iterator[Problem]:
-    """Every sample of the row with several tensors, in float64; x narrower than the others; the others narrower than x."""
-    for sample in row.samples():
+def problems(case: Case) -> Iterator[Problem]:
+    """Every sample of the case with several tensors, in float64; x narrower than the others; the others narrower than x."""
+    for sample in case.samples():
         inputs = sample.build(torch.float64)
         first, *others = (torch.nan_to_num(tensor, 0.5, 4.0, -4.0) for tensor in tensors_of(inputs))
         if others:
-            f = of_tensors(row.function(), inputs)
+            f = of_tensors(case.function(), inputs)
             for kind, tensors in (
                 ("one dtype", [first, *others]),
                 ("x narrower", [first.float(), *others]),
@@ -48,9 +48,9 @@ def assert_same_gradients(found: Gradients, expected: Gradients, tensors: list[T
         assert torch.allclose(ours, theirs, rtol=near, atol=near), f"{where}: {ours}, by backward {theirs}"
 
 
-def check_all_inputs(row: Row) -> None:
+def check_all_inputs(case: Case) -> None:
     """Every tensor input gets the gradient that backward gives it, by every way and with mixed dtypes."""
-    for name, f, tensors, weight in problems(row):
+    for name, f, tensors, weight in problems(case):
         expected = by_backward(f, tensors, weight)
         for way in REVERSE:
             assert_same_gradients(way(f, tensors, weight), expected, tensors, f"{name}, {way.__name__}")

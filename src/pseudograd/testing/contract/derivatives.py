@@ -8,24 +8,24 @@ from torch import Tensor
 
 from ..measure.gradients import second_derivatives
 from ..measure.inputs import special_pairs
-from .rows import Row
+from .cases import Case
 
 STEP = 1e-6
 JUMP = 1e3  # no rule is steeper at the samples; a jump by 0.01 looks ten times steeper
 WEIGHTS = (1.0, 0.75, -0.5)  # of grad_x, grad_min, grad_max in the scalar that is differentiated again
 
 
-def check_double_backward(row: Row) -> None:
+def check_double_backward(case: Case) -> None:
     """d(sum of weighted gradients) by every input and by grad, wherever the reference is smooth; finite and 0 where it is constant."""
-    tested, of_one = 0, row.reference_in(torch.float64)
-    for sample in row.samples():
+    tested, of_one = 0, case.reference_in(torch.float64)
+    for sample in case.samples():
         inputs, grad = _finite(*special_pairs(sample.build(torch.float64), torch.float64))
-        second = second_derivatives(row.function(), inputs, grad, _weights(row, inputs))
+        second = second_derivatives(case.function(), inputs, grad, _weights(case, inputs))
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, Tensor)]
         for index in range(grad.numel()):
             point = tuple(v[index].item() if isinstance(v, Tensor) else v for v in inputs)
             found = [s[index].item() for s in second]
-            tested += _check_point(row, of_one, tensors, point, grad[index].item(), found, sample.name)
+            tested += _check_point(case, of_one, tensors, point, grad[index].item(), found, sample.name)
     assert tested > 50
 
 
@@ -36,12 +36,12 @@ def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[Any, ...], Ten
     return tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
 
 
-def _weights(row: Row, inputs: tuple[Any, ...]) -> list[float]:
+def _weights(case: Case, inputs: tuple[Any, ...]) -> list[float]:
     return [weight for weight, value in zip(WEIGHTS, inputs, strict=False) if isinstance(value, Tensor)]
 
 
 def _check_point(
-    row: Row,
+    case: Case,
     of_one: Callable[..., tuple[float, ...]],
     tensors: list[int],
     point: tuple[Any, ...],
@@ -66,24 +66,24 @@ def _check_point(
         up, down = moved(STEP), moved(-STEP)
         right, left = (up - here) / STEP, (here - down) / STEP
         if abs(right - left) < 1e-3 * max(1.0, abs(right)) and abs(right) < JUMP:
-            what = f"{row}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]} instead of {(right + left) / 2}"
+            what = f"{case}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]} instead of {(right + left) / 2}"
             assert abs(found[slot] - (right + left) / 2) < 1e-4 * max(1.0, abs(right)), what
             tested += 1
         else:  # a jump or a kink: whatever branch was taken, its derivative is a number
-            assert abs(found[slot]) < 1e3, f"{row}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]}"
+            assert abs(found[slot]) < 1e3, f"{case}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]}"
     return tested
 
 
-def check_second_derivative_is_finite_everywhere(row: Row) -> None:
+def check_second_derivative_is_finite_everywhere(case: Case) -> None:
     """No where() may let a NaN of the branch not taken through: finite values and grads give finite second derivatives."""
-    for sample in row.samples():
+    for sample in case.samples():
         inputs, grad = special_pairs(sample.build(torch.float64), torch.float64)
         keep = (grad.abs() < 10) & (inputs[0].abs() < 100)
         kept = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs)
-        for position, second in enumerate(second_derivatives(row.function(), kept, grad[keep], _weights(row, kept))):
+        for position, second in enumerate(second_derivatives(case.function(), kept, grad[keep], _weights(case, kept))):
             wrong = ~second.isfinite()
             where = int(wrong.nonzero()[0]) if wrong.any() else 0
             shown = [v[where].item() if isinstance(v, Tensor) else v for v in kept]
             assert not wrong.any(), (
-                f"{row}, {sample.name}: derivative {position} at {shown}, grad={grad[keep][where].item()}"
+                f"{case}, {sample.name}: derivative {position} at {shown}, grad={grad[keep][where].item()}"
             )

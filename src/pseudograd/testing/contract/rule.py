@@ -1,4 +1,4 @@
-"""check_rule: all checks of the contract on the rows of one rule."""
+"""check_rule: all checks of the contract on the cases of one rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import must, unknown_name
 from ...rule import OPS, Op, RuleObject
 from ..measure.inputs import DTYPES
 from . import all_inputs, derivatives, transforms, values
-from .rows import Row, rows_of
+from .cases import Case, cases_of
 
 
 def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
@@ -28,54 +28,54 @@ def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
         rule: a name or a rule object; with a name every edge, both directions and a second set of parameters are run.
         op: an op that has the rule, such as "clamp", "round" or "sign".
     Returns: None.
-    Raises: AssertionError with the row, the check and the first difference; ValueError if the op or the rule is unknown.
+    Raises: AssertionError with the case, the check and the first difference; ValueError if the op or the rule is unknown.
     Example:
         >>> check_rule("identity", op="round")
-    Source: tests/contract of this library runs the same checks on every row.
+    Source: tests/contract of this library runs the same checks on every case.
     """
     if not __debug__:
         raise RuntimeError("check_rule: Python must run without -O, which removes the assertions it is made of.")
     if op not in OPS:
         raise unknown_name("check_rule", "op", OPS, op)
-    for row in _rows(OPS[op], rule):
-        for name, check in checks_of(row):
+    for case in _cases(OPS[op], rule):
+        for name, check in checks_of(case):
             try:
                 check()
             except AssertionError as error:
-                raise AssertionError(f"{row}: {name}: {error}") from error
+                raise AssertionError(f"{case}: {name}: {error}") from error
 
 
-def _rows(op: Op, rule: str | RuleObject) -> list[Row]:
+def _cases(op: Op, rule: str | RuleObject) -> list[Case]:
     name = rule.name if isinstance(rule, RuleObject) else rule
     if name not in op.rules:
         raise unknown_name("check_rule", f"rule of {op.name}", op.rules, name)
     if isinstance(rule, RuleObject) and rule.parameters:
-        found = [Row(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
+        found = [Case(op, op.rules[name], rule.parameters, edge) for edge in op.edges or (None,)]
     else:
-        found = [row for row in rows_of(op) if row.rule.name == name]
+        found = [case for case in cases_of(op) if case.rule.name == name]
     if not found:
         raise ValueError(must("check_rule", "rule", "have samples it can work with", name))
     return found
 
 
-def checks_of(row: Row) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every check of a row, by name."""
+def checks_of(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every check of a case, by name."""
     for dtype in DTYPES:
         label = str(dtype).removeprefix("torch.")
-        yield f"forward, {label}", partial(values.check_forward, row, dtype)
-        yield f"gradient, {label}", partial(values.check_gradient, row, dtype)
-        yield f"broadcast, {label}", partial(values.check_reduced, row, dtype)
-        yield f"layouts, {label}", partial(transforms.check_form, row, dtype)
-    yield "random values", partial(values.check_random, row, torch.float32)
-    yield "saved tensors", partial(values.check_saved, row)
-    sample = row.samples()[0]
-    yield "reverse mode", partial(transforms.check_reverse, row, sample)
-    yield "all inputs", partial(all_inputs.check_all_inputs, row)
-    if row.is_linear:
-        yield "linear in grad", partial(values.check_additive, row, sample)
-        yield "forward mode", partial(transforms.check_forward_mode, row, sample)
+        yield f"forward, {label}", partial(values.check_forward, case, dtype)
+        yield f"gradient, {label}", partial(values.check_gradient, case, dtype)
+        yield f"broadcast, {label}", partial(values.check_reduced, case, dtype)
+        yield f"layouts, {label}", partial(transforms.check_layouts, case, dtype)
+    yield "random values", partial(values.check_random, case, torch.float32)
+    yield "saved tensors", partial(values.check_saved, case)
+    sample = case.samples()[0]
+    yield "reverse mode", partial(transforms.check_reverse, case, sample)
+    yield "all inputs", partial(all_inputs.check_all_inputs, case)
+    if case.is_linear:
+        yield "linear in grad", partial(values.check_additive, case, sample)
+        yield "forward mode", partial(transforms.check_forward_mode, case, sample)
     else:
-        yield "not linear in grad", partial(values.check_not_additive, row)
-        yield "no forward mode", partial(transforms.check_forward_mode_raises, row, sample)
-    yield "double backward", partial(derivatives.check_double_backward, row)
-    yield "finite second derivative", partial(derivatives.check_second_derivative_is_finite_everywhere, row)
+        yield "not linear in grad", partial(values.check_not_additive, case)
+        yield "no forward mode", partial(transforms.check_forward_mode_raises, case, sample)
+    yield "double backward", partial(derivatives.check_double_backward, case)
+    yield "finite second derivative", partial(derivatives.check_second_derivative_is_finite_everywhere, case)

@@ -1,4 +1,4 @@
-"""Checks of a row under torch's transforms; like those in values.py they take a row and assert."""
+"""Checks of a case under torch's transforms; like those in values.py they take a case and assert."""
 
 import re
 from collections.abc import Callable
@@ -10,53 +10,55 @@ from torch import Tensor
 from ...rule import Sample
 from ..measure import transforms
 from ..measure.inputs import of_tensors, tensors_of
+from .cases import Case
 from .equality import assert_same_values
-from .rows import Row
 from .values import plain
 
 
-def same_shape_problem(row: Row, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+def same_shape_problem(case: Case, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     """(f, x, grad): the op as a function of the tensor its gradient goes to, at finite values, all of one shape (rows, 3).
 
     Other tensors travel inside f: those behind it as 0-d tensors, so that vmap may split x along any dimension, and one in front of it,
     whose shape the result has, as ones.
     """
     inputs = sample.build(torch.float64)
-    at = row.op.inputs.index(row.op.gradient_to)
+    at = case.op.inputs.index(case.op.gradient_to)
     x = inputs[at].reshape(-1)
     x = x[x.isfinite()]
     x = x[: len(x) // 3 * 3].reshape(-1, 3)
     others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[at + 1 :]]
     grad = torch.linspace(-2, 2, x.numel(), dtype=torch.float64).reshape(x.shape).flip(0)
-    return lambda value: row(*[torch.ones_like(value)] * at, value, *others), x, grad
+    return lambda value: case(*[torch.ones_like(value)] * at, value, *others), x, grad
 
 
-def check_reverse(row: Row, sample: Sample) -> None:
+def check_reverse(case: Case, sample: Sample) -> None:
     """Every reverse-mode path gives the value that backward gives."""
-    f, x, grad = same_shape_problem(row, sample)
+    f, x, grad = same_shape_problem(case, sample)
     expected = transforms.by_backward(f, x, grad)
     for path in transforms.REVERSE:
-        assert_same_values(path(f, x, grad), expected, f"{sample.name}, {path.__name__}", ulps=row.ulps, x=x, grad=grad)
+        assert_same_values(
+            path(f, x, grad), expected, f"{sample.name}, {path.__name__}", ulps=case.ulps, x=x, grad=grad
+        )
 
 
-def check_forward_mode(row: Row, sample: Sample) -> None:
+def check_forward_mode(case: Case, sample: Sample) -> None:
     """A linear rule's forward mode is the transpose of its reverse mode: <u, J v> = <J^T u, v>, by real jvp and vjp."""
-    f, x, tangent = same_shape_problem(row, sample)
+    f, x, tangent = same_shape_problem(case, sample)
     slope = transforms.by_backward(f, x, torch.ones_like(x))
     for path in transforms.FORWARD_MODE:
         assert_same_values(
-            path(f, x, tangent), transforms.by_backward(f, x, tangent), path.__name__, ulps=row.ulps, x=x, slope=slope
+            path(f, x, tangent), transforms.by_backward(f, x, tangent), path.__name__, ulps=case.ulps, x=x, slope=slope
         )
     u = torch.linspace(1, 2, x.numel(), dtype=x.dtype).reshape(x.shape)
     forward, reverse = transforms.diagonal_by_jvp(f, x, tangent), torch.func.vjp(f, x)[1](u)[0]
     assert torch.allclose((u * forward).sum(), (reverse * tangent).sum(), rtol=1e-12)
 
 
-def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
+def check_forward_mode_of_all_inputs(case: Case, sample: Sample) -> None:
     """The same with a tangent for every tensor input, broadcast as they are: what bounds contribute must be there too."""
     inputs = sample.build(torch.float64)
     tensors = tuple(torch.nan_to_num(value, 0.5, 4.0, -4.0) for value in tensors_of(inputs))
-    f = of_tensors(row.function(), inputs)
+    f = of_tensors(case.function(), inputs)
     tangents = tuple(torch.linspace(-1, 2, t.numel(), dtype=t.dtype).reshape(t.shape) for t in tensors)
     y, forward = torch.func.jvp(f, tensors, tangents)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
@@ -65,9 +67,9 @@ def check_forward_mode_of_all_inputs(row: Row, sample: Sample) -> None:
     assert torch.allclose((u * forward).sum(), sum((r * t).sum() for r, t in pairs), rtol=1e-12), sample.name
 
 
-def check_forward_mode_raises(row: Row, sample: Sample) -> None:
+def check_forward_mode_raises(case: Case, sample: Sample) -> None:
     """Forward mode of a rule that reads grad is an error that says so, and what to use instead."""
-    f, x, tangent = same_shape_problem(row, sample)
+    f, x, tangent = same_shape_problem(case, sample)
     for path in (*transforms.FORWARD_MODE, transforms.hessian):
         try:
             path(f, x, tangent)
@@ -75,39 +77,39 @@ def check_forward_mode_raises(row: Row, sample: Sample) -> None:
             text = str(error)
         else:
             raise AssertionError(
-                f"{row}: {path.__name__} must raise NotImplementedError, the rule is not linear in grad"
+                f"{case}: {path.__name__} must raise NotImplementedError, the rule is not linear in grad"
             )
-        assert text.startswith(f"{row.op.name}/{row.rule.name}: forward mode must not be used")
+        assert text.startswith(f"{case.op.name}/{case.rule.name}: forward mode must not be used")
         assert "reads the incoming gradient" in text
         assert "reverse mode" in text
-        for name in row.op.rules:
-            linear = row.op.rules[name].is_linear
+        for name in case.op.rules:
+            linear = case.op.rules[name].is_linear
             assert (re.search(rf"\b{name}\b", text.partition("linear in grad")[2]) is not None) == linear, name
 
 
-def check_form(row: Row, dtype: torch.dtype) -> None:
+def check_layouts(case: Case, dtype: torch.dtype) -> None:
     """Shape, dtype and device of result and gradients, for every layout; values as in the contiguous layout."""
-    for sample in row.samples():
-        inputs = torch_inputs(row, sample, dtype)
-        flat_y = plain(row, inputs)
+    for sample in case.samples():
+        inputs = torch_inputs(case, sample, dtype)
+        flat_y = plain(case, inputs)
         grad = torch.linspace(-2, 2, flat_y.numel(), dtype=torch.float64).reshape(flat_y.shape).to(dtype)
-        flat_gradients = _gradients(row, inputs, grad)
+        flat_gradients = _gradients(case, inputs, grad)
         for layout in LAYOUTS:
             laid = tuple(layout(v) if isinstance(v, Tensor) else v for v in inputs)
-            y = row(*laid)
+            y = case(*laid)
             what = f"{sample.name}, {layout.__name__}"
             assert_same_values(y, layout(flat_y), what)
             assert y.device == laid[0].device
-            found = _gradients(row, laid, layout(grad))
+            found = _gradients(case, laid, layout(grad))
             for ours, theirs, leaf in zip(found, flat_gradients, tensors_of(laid), strict=True):
                 if theirs is not None:
                     assert ours is not None
                     assert ours.shape == leaf.shape
                     assert ours.dtype == leaf.dtype
-                    assert_same_values(ours, layout(theirs), f"{what}, gradient", ulps=row.ulps)
+                    assert_same_values(ours, layout(theirs), f"{what}, gradient", ulps=case.ulps)
 
 
-def torch_inputs(row: Row, sample: Sample, dtype: torch.dtype) -> tuple[Any, ...]:
+def torch_inputs(case: Case, sample: Sample, dtype: torch.dtype) -> tuple[Any, ...]:
     """The sample, its tensors expanded to one shape of four dimensions, so that every layout fits all of them."""
     inputs = sample.build(dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
@@ -117,9 +119,9 @@ def torch_inputs(row: Row, sample: Sample, dtype: torch.dtype) -> tuple[Any, ...
     )
 
 
-def _gradients(row: Row, inputs: tuple[Any, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(case: Case, inputs: tuple[Any, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
     leaves = tuple(v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
-    return torch.autograd.grad(row(*leaves), tensors_of(leaves), grad, allow_unused=True)
+    return torch.autograd.grad(case(*leaves), tensors_of(leaves), grad, allow_unused=True)
 
 
 def contiguous(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A row of the table with everything that can be varied: op, rule, parameters, edge, maximize; and its sample inputs."""
+"""A rule of the table with everything that can be varied: op, rule, parameters, edge, maximize; and its sample inputs."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -11,7 +11,7 @@ from ...rule import Call, Op, Rule, RuleObject, Sample, call_for
 from ..measure.inputs import DTYPES
 
 
-class Row(NamedTuple):
+class Case(NamedTuple):
     op: Op
     rule: Rule
     parameters: tuple[tuple[str, float], ...] = ()
@@ -93,7 +93,7 @@ def _rounder(dtype: torch.dtype) -> Any:
 _ROUND = {dtype: _rounder(dtype) for dtype in DTYPES[:3]} | {torch.float64: lambda value: value}
 
 
-def rows_of(op: Op) -> Iterator[Row]:
+def cases_of(op: Op) -> Iterator[Case]:
     for rule in op.rules.values():
         if None in rule.parameters.values():  # a rule that needs a user's function; it has tests of its own
             continue
@@ -101,6 +101,6 @@ def rows_of(op: Op) -> Iterator[Row]:
         for parameters in dict.fromkeys([(), others]):
             for edge in op.edges or (None,):
                 for maximize in (False, True) if op.takes_maximize else (False,):
-                    row = Row(op, rule, parameters, edge, maximize)
-                    if row.samples():
-                        yield row
+                    case = Case(op, rule, parameters, edge, maximize)
+                    if case.samples():
+                        yield case
