@@ -68,11 +68,12 @@ def _clamp(kept: Kept) -> None:
 
 def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
     numbers = [(p, pair[side]) for p, pair in kept if is_number(pair[side])]
-    if numbers and clamp_all is not None:
-        clamp_all([p for p, _ in numbers], [number for _, number in numbers])
+    together = [] if clamp_all is None else [one for one in numbers if not hasattr(one[0], "device_mesh")]  # torch 2.10
+    if together:
+        clamp_all([p for p, _ in together], [number for _, number in together])  # type: ignore[misc]
     for p, pair in kept:
         bound = pair[side]
-        if clamp_all is None and is_number(bound):
+        if is_number(bound) and (clamp_all is None or hasattr(p, "device_mesh")):
             p.clamp_(**{name: bound})  # type: ignore[arg-type]
         if isinstance(bound, Tensor):
             p.clamp_(**{name: _beside(p, bound)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType
 from typing import Any, ParamSpec
 
 import torch
@@ -121,6 +122,8 @@ def straight_through(
 
 
 def _first_name(function: Callable[..., Tensor]) -> str:
+    if isinstance(function, BuiltinFunctionType):  # which Dynamo on torch 2.10 cannot ask for a signature
+        return "input"
     try:
         return next(iter(inspect.signature(function).parameters))
     except (ValueError, TypeError, StopIteration):  # torch's built-in functions show no signature, and call it so
