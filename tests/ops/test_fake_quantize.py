@@ -37,8 +37,8 @@ def _torch_saturates() -> bool:
     return torch.fake_quantize_per_tensor_affine(torch.tensor([1e30]), 1.0, 0, -4, 3).item() == 3
 
 
-def _torch_multiplies_in_float32() -> bool:
-    """torch 2.8 computes the last product of a float64 x in float64, and counts the steps of a wide grid in integers."""
+def torch_counts_in_float32() -> bool:
+    """torch 2.8 counts the steps of a wide grid in integers, and multiplies them in the dtype of x."""
     return torch.fake_quantize_per_tensor_affine(torch.tensor([0.3]).double(), 0.1, 0, -4, 3).item() != 3 * float(
         torch.tensor(0.1)
     )
@@ -47,7 +47,7 @@ def _torch_multiplies_in_float32() -> bool:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: torch.dtype) -> None:
-    if dtype is torch.float64 and not _torch_multiplies_in_float32():
+    if dtype is torch.float64 and not torch_counts_in_float32():
         pytest.skip("this torch multiplies in float64, where ours and later ones use float32")
     for scale in SCALES:
         x = _values(dtype, scale)
@@ -71,7 +71,7 @@ WIDE = ((0, 2**24 + 1), (-(2**26), 2**27), (-(2**31), 2**31 - 1), (0, 2**23), (0
 @pytest.mark.parametrize("of", ["numbers", "tensors"])
 def test_grids_that_float32_cannot_count(of: str, grid: tuple[int, int], dtype: torch.dtype) -> None:
     """torch clamps and subtracts in integers, on both sides of every end and wherever the zero point is."""
-    if not _torch_multiplies_in_float32():
+    if not torch_counts_in_float32():
         pytest.skip("this torch does not round the steps to float32 before the last product, as ours and later ones do")
     torch.manual_seed(0)
     for scale in SCALES[1:6]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..ops.test_fake_quantize import torch_counts_in_float32
+
 CASES = 40
 GRIDS = ((-8, 7), (0, 15), (-128, 127), (0, 2**24 + 3))
 
@@ -68,6 +70,8 @@ def test_per_tensor(kind: torch.dtype | None, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for case in range(CASES):
         low, high = grid = GRIDS[case % 4]
+        if high > 2**24 and not torch_counts_in_float32():
+            continue
         scale = float(torch.rand(1, dtype=torch.float64) * 0.05 + 0.001)
         zero_point: Any = int(torch.randint(low, min(high, 1000) + 1, (1,)))
         x = _at_the_ends(torch.tensor([scale]), torch.tensor([zero_point]), grid, dtype)
