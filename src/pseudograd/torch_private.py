@@ -139,6 +139,16 @@ def primal(value: Any, level: int | None) -> Any:
     return value
 
 
+def physical(value: Tensor) -> Tensor:
+    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front."""
+    while is_wrapped(value):
+        if _unwrapped is None:
+            return value
+        below = _unwrapped(value)
+        value = below.movedim(_batched_dimension(value), 0) if _is_batched_here(value) else below
+    return value
+
+
 def is_functionalized() -> bool:
     if _interpreters is None or _kinds is None:
         return False
@@ -182,6 +192,13 @@ node_number: Callable[[], int] = _find(
 def number_of(node: Any) -> int:
     """Of a node: those that one thread makes are numbered in order."""
     return int(node._sequence_nr())
+
+
+current_node: Callable[[], Any] = _find(
+    "torch._C._current_autograd_node", "diagnose has neither sides nor what-ifs", lambda: None
+)
+# On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
+node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
 
 
 checkpoint_frame: Any = _find(

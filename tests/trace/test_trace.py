@@ -95,7 +95,7 @@ def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:
 def heard() -> Iterator[list[str]]:
     notes: list[str] = []
 
-    def around(roots: Any) -> Callable[[], None]:
+    def around(roots: Any, grads: Any) -> Callable[[], None]:
         notes.append(f"begins, {len(roots)}")
         return lambda: notes.append("ends")
 
@@ -126,7 +126,7 @@ def test_it_ends_where_a_backward_raises(heard: list[str]) -> None:
 
 
 def test_without_subscribers_torch_has_its_own_function() -> None:
-    def around(roots: Any) -> Any:
+    def around(roots: Any, grads: Any) -> Any:
         return lambda: None
 
     before = torch.autograd._engine_run_backward  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ def leave(mode: Any) -> None:
             around_backward.unsubscribe(_put_back)
 
 
-def _put_back(roots: Any) -> Callable[[], None]:
+def _put_back(roots: Any, grads: Any = None) -> Callable[[], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered.modes()
     for mode in modes:

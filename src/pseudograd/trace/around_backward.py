@@ -9,14 +9,14 @@ from typing import Any
 
 from ..torch_private import backward_owners
 
-Subscriber = Callable[[Any], Callable[[], Any]]
+Subscriber = Callable[[Any, Any], Callable[[], Any]]
 
 _lock = threading.Lock()
 _subscribers: tuple[Subscriber, ...] = ()
 
 
 def subscribe(around: Subscriber) -> None:
-    """around(roots) is called before each backward, in whatever thread it runs, and what it returns when that ends. Twice is once."""
+    """around(roots, grads) is called before each backward, in its thread, and what that returns when the backward ends. Twice is once."""
     global _subscribers
     with _lock:
         if around not in _subscribers:
@@ -27,7 +27,7 @@ def subscribe(around: Subscriber) -> None:
 def unsubscribe(around: Subscriber) -> None:
     global _subscribers
     with _lock:
-        _subscribers = tuple(other for other in _subscribers if other is not around)
+        _subscribers = tuple(other for other in _subscribers if other != around)  # a method is another object each time
         if not _subscribers:
             _uninstall()
 
@@ -43,7 +43,7 @@ class _Announced:
         endings: list[Callable[[], Any]] = []
         try:
             for around in _subscribers:
-                endings.append(around(args[0]))
+                endings.append(around(*args[:2]))
             return self.run(*args, **kwargs)
         finally:
             for end in reversed(endings):

@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +22,11 @@ _PACKAGES = f"{os.sep}site-packages{os.sep}"
 def is_users(file: str) -> bool:
     """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
     return not file.startswith(_NOT_THEIRS)
+
+
+def is_of_a_package(file: str) -> bool:
+    """Was it installed?"""
+    return _PACKAGES in file
 
 
 def calling_frame(depth: int) -> FrameType | None:
@@ -43,18 +49,90 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
 
 def expression(frame: FrameType) -> str:
     """The source of the call that the frame is at, as Python shows it in a traceback; its whole line before Python 3.11."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    if not line or not hasattr(frame.f_code, "co_positions"):
-        return line.strip()
-    positions = list(frame.f_code.co_positions())
-    first, last, start, end = positions[frame.f_lasti // 2]
-    if first is None or last is None or start is None or end is None:
-        return line.strip()
-    lines = [linecache.getline(frame.f_code.co_filename, number) for number in range(first, last + 1)]
+    return expression_at(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+def expression_at(code: CodeType, line: int, instruction: int) -> str:
+    text = linecache.getline(code.co_filename, line)
+    span = span_at(code, instruction)
+    if not text or span is None:
+        return text.strip()
+    first, last, start, end = span
+    lines = [linecache.getline(code.co_filename, number) for number in range(first, last + 1)]
     encoded = [text.encode() for text in lines]  # positions count bytes
     encoded[-1] = encoded[-1][:end]
     encoded[0] = encoded[0][start:]
     return " ".join(part.decode(errors="replace").strip() for part in encoded)
+
+
+def span_at(code: CodeType, instruction: int) -> tuple[int, int, int, int] | None:
+    """First line, last line, and the columns in bytes where they start and end; None before Python 3.11."""
+    if not hasattr(code, "co_positions"):
+        return None
+    first, last, start, end = list(code.co_positions())[instruction // 2]
+    if first is None or last is None or start is None or end is None:
+        return None
+    return first, last, start, end
+
+
+class Point(NamedTuple):
+    """A place in a program that outlives its frame."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+    def __str__(self) -> str:
+        return shown(self.code, self.line)
+
+    @property
+    def expression(self) -> str:
+        return expression_at(*self)
+
+
+class Place(NamedTuple):
+    """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
+
+    call: Point | None
+    program: Point | None
+    module: str | None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal places; the hash of a code object would cost more than the walk."""
+        call, program = self.call, self.program
+        return (
+            *((0, 0) if call is None else (id(call.code), call.instruction)),
+            *((0, 0) if program is None else (id(program.code), program.instruction)),
+            self.module,
+        )
+
+
+NOWHERE = Place(None, None, None)
+
+
+def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
+    """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
+    call = program = None
+    innermost = outermost = None
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        if code is module_call:
+            outermost = frame.f_locals["self"]
+            if innermost is None:
+                innermost = outermost
+        elif program is None:
+            file = code.co_filename
+            if not file.startswith(_NOT_THEIRS):
+                if call is None:
+                    call = Point(code, frame.f_lineno, frame.f_lasti)
+                if _PACKAGES not in file and not file.startswith("<frozen"):
+                    program = Point(code, frame.f_lineno, frame.f_lasti)
+        frame = frame.f_back
+    if outermost is not None and roots is not None and id(outermost) not in roots:
+        roots[id(outermost)] = weakref.ref(outermost)
+    return Place(call, program, None if innermost is None or outermost is None else _path(innermost, outermost))
 
 
 def shown(code: CodeType | str, line: int) -> str:
@@ -76,11 +154,14 @@ def module_path() -> str | None:
     running = _running_modules(sys._getframe(2))
     if not running:
         return None
-    innermost, root = running[0], running[-1]
+    return _path(running[0], running[-1])
+
+
+def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     paths = _paths.get(root)
-    if paths is None or id(innermost) not in paths:
+    if paths is None or id(module) not in paths:
         paths = _paths[root] = {id(module): path for path, module in root.named_modules()}
-    return paths.get(id(innermost))
+    return paths.get(id(module))
 
 
 def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
