@@ -53,7 +53,8 @@ class Form:
     names: what it is called; each one in place too, with "_" behind it. owners: what has functions of these names; overloads: those of
         aten that are meant. with_inplace: those that take the argument `inplace`.
     each: it does to every tensor of a list what the method of that name does to one.
-    nodes: how the names of its autograd nodes start. at_the_bound: what it does there.
+    nodes: how the names of its autograd nodes start. saved: what these keep of the arguments, in the order of `takes`, None for what they
+        do not keep; empty where they keep no argument. at_the_bound: what it does there.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class Form:
         "of_aten",
         "overloads",
         "owners",
+        "saved",
         "switches",
         "takes",
         "with_inplace",
@@ -84,6 +86,7 @@ class Form:
         with_inplace: tuple[Any, ...] = (),
         each: str = "",
         nodes: tuple[str, ...] = (),
+        saved: tuple[str, ...] = (),
         at_the_bound: tuple[AtTheBound, ...] = (),
     ) -> None:
         self.names = names
@@ -97,6 +100,7 @@ class Form:
         self.with_inplace = with_inplace
         self.each = each
         self.nodes = nodes
+        self.saved = saved
         self.at_the_bound = at_the_bound
 
 
@@ -307,6 +311,7 @@ def _of_two(
         arrange=arrange,
         overloads=(overload,),
         nodes=nodes,
+        saved=("self", "other"),
         at_the_bound=at_the_bound,
     )
 
@@ -362,6 +367,35 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     return any(some.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
 
+class Kept(NamedTuple):
+    """What a node of autograd keeps: its arguments, one for each gradient that leaves it, and how its form reads them."""
+
+    values: list[Any]
+    primitive: str
+    inputs: tuple[Any, ...]
+
+
+def kept_by(form: Form, node: Any) -> Kept | None:
+    """None where the form's nodes keep too little, and where torch will not hand it out: a checkpoint unpacks once."""
+    if not form.saved:
+        return None
+    try:
+        values = [getattr(node, f"_saved_{name}") for name in form.saved]
+        read = form.arrange(*values)
+    except (RuntimeError, AttributeError, TypeError):  # CheckpointError is a RuntimeError
+        return None
+    return None if read is None else Kept(values, *read)
+
+
+def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
+    """What of grad x gets exactly at a bound, in each era; of torch.clamp where the form has no answer of its own for such a bound."""
+    for known in (form, FORMS[0]) if EDGE in form.switches else (form,):
+        for row in known.at_the_bound:
+            if (row.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
+                return {era: row.slopes_in(era).x for era in ERAS}
+    return {}
+
+
 def at_the_bound() -> list[AtTheBound]:
     """Every way to write a clamp that torch has an answer for, in the order of the table."""
     return [row for form in FORMS for row in form.at_the_bound]
@@ -378,6 +412,7 @@ for _form in (
         of_aten=_clamp_of_aten,
         overloads=("default", "Tensor"),
         nodes=("ClampBackward",),
+        saved=("self", "min", "max"),
         at_the_bound=(
             _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), 1.0, since_2_14=_OPEN),
             _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), 1.0, since_2_14=_OPEN),
@@ -396,6 +431,7 @@ for _form in (
         arrange=_clamp_min,
         overloads=("default", "Tensor"),
         nodes=("ClampMin",),
+        saved=("self", "min"),
         at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), 1.0, since_2_14=_OPEN),),
     ),
     Form(
@@ -406,6 +442,7 @@ for _form in (
         arrange=_clamp_max,
         overloads=("default", "Tensor"),
         nodes=("ClampMax",),
+        saved=("self", "max"),
     ),
     *(
         Form(
@@ -464,19 +501,21 @@ for _form in (
             owners=(torch, Tensor, *_NN, torch.ops.aten),
             with_inplace=(functional,),
             nodes=(name.capitalize(),),
+            saved=saved,
             at_the_bound=at_the_bound,
         )
-        for name, bounds, values, arrange, at_the_bound in (
-            ("relu", (), (), _relu, (_at("relu(x)", lambda x, b: torch.relu(x), 0.0),)),
-            ("relu6", (), (), _relu6, (_at("relu6(x)", lambda x, b: functional.relu6(x), 0.0),)),
+        for name, bounds, values, arrange, saved, at_the_bound in (
+            ("relu", (), (), _relu, (), (_at("relu(x)", lambda x, b: torch.relu(x), 0.0),)),
+            ("relu6", (), (), _relu6, (), (_at("relu6(x)", lambda x, b: functional.relu6(x), 0.0),)),
             (
                 "hardtanh",
                 ("min_val", "max_val"),
                 (-1.0, 1.0),
                 _hardtanh,
+                ("self", "min_val", "max_val"),
                 (_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), 0.0),),
             ),
-            ("hardsigmoid", (), (), _hardsigmoid, ()),
+            ("hardsigmoid", (), (), _hardsigmoid, ("self",), ()),
         )
     ),
     Form(
