@@ -38,6 +38,11 @@ class Rewriting:
     def __repr__(self) -> str:
         return self._label
 
+    @property
+    def replacements(self) -> dict[str, Replacement]:
+        """By the switch of `torch_forms` that each acts on."""
+        return self._replacements
+
     def __enter__(self) -> Rewriting:
         if is_compiling():
             mode = Rewrite(self._replacements, None)
