@@ -50,6 +50,7 @@ from .ops import (
 
 if TYPE_CHECKING:
     from . import nn
+    from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "codebook_loss",
     "commitment_loss",
     "convert",
+    "diagnose",
     "fake_quantize",
     "floor",
     "get_gradient",
@@ -106,15 +108,23 @@ del _name
 __version__: str
 
 
+_ELSEWHERE = {
+    "convert": ".rewrite",
+    "diagnose": ".diagnosis",
+    "override": ".rewrite",
+    "pin_edge": ".rewrite",
+}
+
+
 def _on_demand(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # it stands once, in pyproject.toml
 
         return version("pseudograd")
-    if name in ("convert", "override", "pin_edge"):
-        from . import rewrite  # most programs rewrite nothing
+    if name in _ELSEWHERE:  # most programs rewrite nothing
+        from importlib import import_module
 
-        globals()[name] = found = getattr(rewrite, name)
+        globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)
         return found
     if name == "nn":
         from importlib import import_module  # a script that clamps needs no modules

@@ -1,4 +1,4 @@
-"""The command line: `pseudograd rules`, `compare`, `run` and `doctor`."""
+"""The command line: `pseudograd rules`, `compare`, `run`, `diagnose`, `bisect` and `doctor`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         options = _parsed(arguments)
-        if options.run is _run:  # the program prints as it would without us
+        if getattr(options, "is_program", False):  # which prints as it would without us
             return _answer(options)
         with streams.plain():
             return _answer(options)
@@ -111,6 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(
         commands.add_parser("run", help="run a program, unedited, with another edge or rule in torch's own clamps")
     )
+    _add_diagnose(commands.add_parser("diagnose", help="run a program, unedited, and say which line cuts its gradient"))
+    _add_bisect(
+        commands.add_parser("bisect", help="which line decides how a program behaves under another edge or rule?")
+    )
     doctor = commands.add_parser("doctor", help="what the installed torch does at a bound, and which kernels run")
     doctor.add_argument("--json", action="store_true", help="the findings as JSON")
     doctor.add_argument(
@@ -120,15 +124,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    run.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
-    run.add_argument(
+def _add_change(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
+    command.add_argument(
         "--override",
         metavar="FAMILY=RULE",
         action="append",
         default=[],
         help="such as clamp=inward or 'clamp=leaky(0.2)'; may be repeated",
     )
+
+
+def _add_bisect(bisect: argparse.ArgumentParser) -> None:
+    _add_change(bisect)
+    bisect.add_argument("--check", metavar="CMD", help="its status, not the program's, is the verdict of each run")
+    bisect.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    _add_program(bisect, _bisect)
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    _add_change(run)
     _add_import(run)
     run.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too, as JSON")
     run.add_argument(
@@ -136,10 +151,34 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         action="store_true",
         help="status 3 if --pin or --override rewrote nothing and the program ends well",
     )
-    run.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
-    run.add_argument("program", metavar="SCRIPT", help="what python would run")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    run.set_defaults(run=_run)
+    _add_program(run, _run)
+
+
+def _add_diagnose(diagnose: argparse.ArgumentParser) -> None:
+    diagnose.add_argument("--steps", type=int, metavar="N", help="end the program after N backward passes")
+    diagnose.add_argument("--html", type=Path, metavar="FILE", help="write a page, too: one file, no network")
+    diagnose.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
+    diagnose.add_argument(
+        "--whatif",
+        metavar="CHANGE",
+        action="append",
+        default=[],
+        help="what would each parameter get under 'torch>=2.14', or under FAMILY=RULE such as clamp=inward? may be repeated",
+    )
+    diagnose.add_argument(
+        "--fail-on",
+        metavar="CODE>SHARE",
+        help="such as 'cut>0.5', 'starved' or 'any': status 4 if it holds and the program ends well",
+    )
+    diagnose.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
+    _add_program(diagnose, _diagnose)
+
+
+def _add_program(command: argparse.ArgumentParser, act: Callable[[argparse.Namespace], int]) -> None:
+    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
+    command.add_argument("program", metavar="SCRIPT", help="what python would run")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    command.set_defaults(run=act, is_program=True)
 
 
 def _add_import(command: argparse.ArgumentParser) -> None:
@@ -281,6 +320,64 @@ def _run(options: argparse.Namespace) -> int:
         json_file=options.json,
         requires=options.require,
     )
+
+
+# --- diagnose ---------------------------------------------------------------------------------------------------------
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from .diagnosis import diagnose, run
+
+    if options.steps is not None and options.steps < 1:
+        raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
+    fails = None if options.fail_on is None else run.condition(options.fail_on)
+    return run.run(
+        options.program,
+        options.arguments,
+        options.is_module,
+        diagnose(whatif=_what_ifs(options.whatif), detail="counts" if options.counts else "full"),
+        steps=options.steps,
+        html=options.html,
+        json_file=options.json,
+        fails=fails,
+    )
+
+
+def _what_ifs(texts: Sequence[str]) -> dict[str, Any]:
+    from .rewrite.run import rules_of
+
+    changes: dict[str, Any] = {}
+    for text in texts:
+        is_era = text.strip().startswith("torch") or "=" not in text
+        changes[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
+    return changes
+
+
+# --- bisect -----------------------------------------------------------------------------------------------------------
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    from .program import checked_file, write
+    from .rewrite.bisection import FOUND, bisect
+
+    target = None if options.json is None else checked_file("bisect", "--json", options.json)
+    found = bisect(
+        options.program,
+        options.arguments,
+        pin=options.pin,
+        overrides=options.override,
+        is_module=options.is_module,
+        checked_by=options.check,
+        on_run=lambda run, changed, places, passes: print(
+            f"bisect: run {run}, the change at {changed} of {places} places: {'passes' if passes else 'fails'}",
+            file=sys.stderr,
+            flush=True,
+        ),
+    )
+    if target is not None:
+        write("bisect", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+    print(found)
+    return 0 if found.outcome == FOUND else 1
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------

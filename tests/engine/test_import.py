@@ -20,7 +20,8 @@ LEVELS = [
     {"__main__"},
     {"cli"},
     {"report", "doctor", "listing"},
-    {"tasks", "diagnose", "rewrite", "nn", "optim"},
+    {"tasks", "diagnosis"},
+    {"rewrite", "nn", "optim"},
     {"analysis", "testing", "trace"},
     {"ops", "rules", "rule_text"},
     {"engine"},
@@ -29,7 +30,7 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"arguments", "torch_private"},
+    {"arguments", "torch_private", "program"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types

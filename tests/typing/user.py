@@ -134,6 +134,17 @@ def contexts(x: Tensor) -> None:
     assert_type(next(stepping(x)), Tensor)
 
 
+def diagnosed(model: torch.nn.Module, x: Tensor) -> None:
+    with pg.diagnose(model, whatif={"inward": {"clamp": "inward"}, "newer": "torch>=2.14"}) as d:
+        model(x).sum().backward()
+    assert_type([(one.code, one.where, one.next_step) for one in d.findings], list[tuple[str, str, str]])
+    assert_type([(site.op, site.cut_share) for site in d.sites], list[tuple[str, float]])
+    assert_type([one.parameter for one in d.starved], list[str])
+    assert_type([cut.reaches_loss for cut in d.structural], list[bool | None])
+    assert_type({name: [row.norm for row in rows] for name, rows in d.whatif.items()}, dict[str, list[float]])
+    assert_type(str(d), str)
+
+
 def converted() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Hardtanh())
     with pg.convert(model, "inward") as conversion:
@@ -187,6 +198,7 @@ def main() -> None:
     rule_objects()
     registered()
     converted()
+    diagnosed(torch.nn.Linear(3, 1), x)
 
 
 def picture() -> None:

@@ -1,0 +1,40 @@
+"""Where does my gradient die? A context around real training code that says which line cuts what, and which parameters starve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from .context import Diagnosis
+
+__all__ = ["diagnose"]
+
+
+def diagnose(
+    model: nn.Module | None = None, *, whatif: Mapping[str, Any] | None = None, detail: str = "full"
+) -> Diagnosis:
+    """Record what real training code does to its gradients: which line cuts what, and which parameters get nothing.
+
+    Forward:  the program's own, unchanged. Compiled regions run eagerly inside the context.
+    Backward: the program's own, unchanged; hooks compare what arrives at every node of autograd with what leaves it.
+
+    Args:
+        model: whose parameters are meant, by their names; None: those of every module that runs, and other leaves.
+        whatif: questions, by a name of yours: {"inward": dict(clamp="inward")} takes what override takes, {"newer": "torch>=2.14"} what
+            pin_edge takes. Each costs one more backward pass, before the program's own.
+        detail: "full", or "counts" for the share of elements alone, at less cost.
+    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural` and `whatif` hold
+        records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that start inside the
+        context are seen.
+    Raises: TypeError if model is no module; ValueError for a whatif that names no family or era, or an unknown detail.
+    Example:
+        >>> scale = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
+        >>> with diagnose() as d:
+        ...     (scale.clamp(0, 1) * 3).sum().backward()
+        >>> d.sites[0].op, d.sites[0].cut, d.sites[0].recoverable
+        ('clamp', 1, 1)
+    Source: new in pseudograd; pytorch#83537 has the method.
+    """
+    return Diagnosis(model, whatif, detail)

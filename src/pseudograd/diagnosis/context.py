@@ -1,0 +1,208 @@
+"""What the user holds: a context around real training code, and what it found."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
+from ..dynamo import when_dynamo_arrives
+from ..errors import must
+from ..program import checked_file, write
+from ..torch_eras import installed_era
+from ..torch_private import node_creation_hook
+from ..trace import around_backward, functions
+from .findings import Evidence, found
+from .recorder import Recorder, Watch
+from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
+from .whatif import Asking, Changed, questions
+
+
+class Diagnosis:
+    """A context; when it has ended, what it found. Enter it once."""
+
+    def __init__(self, model: nn.Module | None, whatif: Mapping[str, Any] | None, detail: str) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            remedy = "Give the module whose parameters are trained, or nothing: modules that run are found"
+            raise TypeError(must("diagnose", "model", "be a torch.nn.Module", model, remedy))
+        if detail not in ("full", "counts"):
+            raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
+        self._recorder = Recorder(detail == "full")
+        if model is not None:
+            self._recorder.leaves.add_module(model)
+        asked = questions(whatif)
+        self._asking = Asking(asked, self._recorder.leaves) if asked else None
+        self._recorder.before_backward = self._asking
+        self._stack: contextlib.ExitStack | None = None
+        self._has_ended = False
+
+    def __enter__(self) -> Diagnosis:
+        if self._stack is not None or self._has_ended:
+            raise RuntimeError("diagnose: a diagnosis must be entered once, got a second time. Make a new one.")
+        recorder = self._recorder
+        self._stack = stack = contextlib.ExitStack()
+        recorder.is_on = True
+        stack.callback(setattr, recorder, "is_on", False)
+        around_backward.subscribe(recorder.around_backward)
+        stack.callback(around_backward.unsubscribe, recorder.around_backward)
+        when_dynamo_arrives(self._run_eagerly)
+        if node_creation_hook is not None:
+            stack.enter_context(node_creation_hook(recorder.made))
+        stack.enter_context(functions.watched(recorder.applied if node_creation_hook is None else None))
+        stack.enter_context(Watch(recorder))
+        return self
+
+    def _run_eagerly(self, dynamo: Any) -> None:
+        """Compiled code hides its nodes: inside the context it runs as it is written."""
+        if self._stack is not None and self._recorder.is_on:
+            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def __exit__(self, *exception: Any) -> None:
+        assert self._stack is not None, "entered"
+        self._stack.close()
+        self._stack, self._has_ended = None, True
+        for leaf in self._recorder.leaves.all:
+            leaf.release()
+
+    def after_backward(self, act: Callable[[int], None]) -> None:
+        """Call act(number of backward passes so far) after each; what it raises, the program's backward raises."""
+        self._recorder.after_backward = act
+
+    # --- what it found ------------------------------------------------------------------------------------------------
+
+    @property
+    def backwards(self) -> int:
+        """How many backward passes were recorded."""
+        return self._recorder.backwards
+
+    @property
+    def sites(self) -> list[Site]:
+        """Every op that a gradient arrived at, in the order in which a backward meets them."""
+        return self._once("sites", lambda: sorted(map(site_of, self._tallies()), key=lambda site: site.order))
+
+    def _tallies(self) -> list[Any]:
+        return [tally for tally in self._recorder.tallies.values() if tally.calls]
+
+    @property
+    def structural(self) -> list[Structural]:
+        """Values that leave the graph with a parameter upstream; those that a loss depended on first."""
+        return self._once("structural", self._structural)
+
+    def _structural(self) -> list[Structural]:
+        leaves = self._recorder.leaves
+        cuts = [cut for cut in self._recorder.influence.cuts.values() if cut.upstream]
+        return sorted(
+            (structural_of(cut, leaves) for cut in cuts), key=lambda one: {True: 0, None: 1, False: 2}[one.reaches_loss]
+        )
+
+    @property
+    def starved(self) -> list[Starved]:
+        """Parameters that got no gradient, or zeros alone, in every recorded backward."""
+        return self._once("starved", self._starved)
+
+    def _starved(self) -> list[Starved]:
+        recorder, some = self._recorder, []
+        if not recorder.backwards:
+            return []
+        for bit, leaf in enumerate(recorder.leaves.all):
+            if not leaf.starves or (leaf.tensor() is not None and not leaf.tensor().requires_grad):  # type: ignore[union-attr]
+                continue
+            gradient = "zeros" if leaf.gradients else "no gradient"
+            cause, why = self._cause(1 << bit, bool(leaf.gradients))
+            if not leaf.is_named and cause is None and not recorder.reached >> bit & 1:
+                continue  # a tensor of somebody that no loss depends on, such as what was copied from
+            others = [one.where for one in self.structural if one.upstream >> bit & 1 and one.reaches_loss]
+            elsewhere = tuple(dict.fromkeys(where for where in others if cause is None or where != cause.where))
+            some.append(Starved(leaf.name, leaf.shape, gradient, cause, why, elsewhere))
+        return some
+
+    def _cause(self, leaf: int, has_zeros: bool) -> tuple[Site | Structural | None, str]:
+        """What to blame: the cut nearest to the parameter that stops all of its gradient."""
+        stopping = [site for site in self.sites if site.upstream & leaf and site.arrived and site.cut == site.arrived]
+        if has_zeros and stopping:
+            site = stopping[-1]
+            return site, f"all of the gradient is cut by {site.op}"
+        if has_zeros:
+            return None, "the gradient becomes 0 on the way, at no single op"
+        blamed = [cut for cut in self.structural if cut.upstream & leaf and cut.reaches_loss is not False]
+        for cut in blamed:
+            if cut.reaches_loss:
+                return cut, f"its only way to the loss is cut by {cut.kind}"
+        if blamed:
+            return blamed[
+                0
+            ], f"its value left torch through {blamed[0].kind}; whether the loss depends on it nobody can see"
+        if self._recorder.reached & leaf:
+            return (
+                None,
+                "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others",
+            )
+        return None, "it is on no path to the loss"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What a person should know, in the order in which a backward meets it."""
+        recorder = self._recorder
+        values = list(recorder.values.values())
+        return self._once(
+            "findings",
+            lambda: found(Evidence(self.sites, self.starved, values, recorder.leaves, recorder.backwards)),
+        )
+
+    @property
+    def whatif(self) -> dict[str, list[Changed]]:
+        """Of each parameter, by the name of the what-if; "as it is" is what the program computed."""
+        return {} if self._asking is None else self._asking.answers()
+
+    @property
+    def inexact(self) -> dict[str, list[str]]:
+        """Why a what-if has no answer."""
+        return {} if self._asking is None else {q.name: sorted(q.inexact) for q in self._asking.asked if q.inexact}
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of those that were met."""
+        return [leaf.name for leaf in self._recorder.leaves.all]
+
+    def _once(self, name: str, compute: Any) -> Any:
+        """Lists are made once, when the context has ended; inside it they show what has happened so far."""
+        if not self._has_ended:
+            return compute()
+        kept = self.__dict__.setdefault("_kept", {})
+        if name not in kept:
+            kept[name] = compute()
+        return kept[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in plain lists, dictionaries and numbers."""
+        return {
+            "kind": "pseudograd diagnose",
+            "torch": torch.__version__,
+            "era": installed_era(),
+            "backwards": self.backwards,
+            "findings": [plain(one) for one in self.findings],
+            "starved": [plain(one) for one in self.starved],
+            "sites": [plain(one) for one in self.sites],
+            "structural": [plain(one) for one in self.structural],
+            "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
+            "inexact": self.inexact,
+            "errors": self._recorder.errors[:20],
+        }
+
+    def __str__(self) -> str:
+        from .text import text
+
+        return text(self)
+
+    def write_html(self, file: str | Path) -> Path:
+        """One self-contained page. Raises ValueError where it cannot be written; an older file stays until the new one is whole."""
+        from .page import page
+
+        target = checked_file("diagnose", "file", Path(file))
+        write("diagnose", "file", target, page(self))
+        return target

@@ -1,0 +1,274 @@
+"""From what was recorded to what a person should know: findings in the order in which a backward meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..torch_eras import ERAS, installed_era
+from .records import Finding, Site, Starved, Structural, shown
+
+CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
+AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
+DEAD = 0.999  # of what arrives at any op
+# They cut on purpose: a mask, a choice, a place that was not chosen.
+_ON_PURPOSE = (
+    "mul",
+    "where",
+    "maskedFill",
+    "index",
+    "gather",
+    "nativeDropout",
+    "maxPool",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "sort",
+    "topk",
+)
+_REMEDIES = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # the rule to try, by family
+_TELLING = ("guard", "kink", "starved", "cut", "dead", "edge", "wind-up")
+# Where the cause is known and reported, by what the path of the line ends in.
+_KNOWN = {
+    "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
+    "kornia/enhance/adjust.py": "https://github.com/kornia/kornia/issues/4229",
+}
+_EDGE_ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that findings are made from."""
+
+    sites: Sequence[Site]
+    starved: Sequence[Starved]
+    values: Sequence[Any]
+    leaves: Any
+    backwards: int
+
+
+def found(evidence: Evidence) -> list[Finding]:
+    """Every finding, the same ones at several places folded into one."""
+    findings = [
+        *_at_the_kink(evidence),
+        *(finding for site in evidence.sites for finding in _of_site(site)),
+        *_winding_up(evidence),
+        *_of_starved(evidence.starved),
+    ]
+    return _folded(findings)
+
+
+# --- sites ------------------------------------------------------------------------------------------------------------
+
+
+def _of_site(site: Site) -> Iterable[Finding]:
+    if site.is_guard:
+        yield Finding(
+            "guard",
+            site.where,
+            site.expression,
+            f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
+            "this op keeps infinite gradients from the parameters",
+            "Leave it alone: no override, no pin here. Look at what makes the gradient infinite.",
+            site.nonfinite / max(site.arrived, 1),
+        )
+        return
+    if _is_on_purpose(site) or not site.arrived:
+        return
+    edge = _edge(site)
+    if edge is not None:
+        yield edge
+    is_clamp = site.family == "clamp" or site.op == "hardtanh"
+    if site.family in ("round", "sign") and site.cut_share > DEAD:
+        yield Finding(
+            "cut",
+            site.where,
+            site.expression,
+            f"all of {site.arrived:,} arriving gradients are cut",
+            f"{site.op} is a step: its true gradient is 0",
+            _override(site, site.family, _REMEDIES[site.family]),
+            site.cut_share,
+        )
+    elif is_clamp and site.cut_share - (site.at_bound_share if edge is not None else 0.0) >= CUT:
+        yield Finding(
+            "cut",
+            site.where,
+            site.expression,
+            f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
+            f"size; {percent(site.recoverable_share)} of that would lead back inside",
+            _sides(site),
+            _override(site, "relu" if site.family == "relu" else "clamp", "inward"),
+            site.cut_share,
+        )
+    elif site.cut_share >= DEAD and not is_clamp:
+        yield Finding(
+            "dead",
+            site.where,
+            site.expression,
+            f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",
+            f"every element of this {site.op} stands where its slope is 0",
+            _override(site, site.family, "leaky")
+            if site.family
+            else "Look at the values that enter here: print their range.",
+            site.cut_share,
+        )
+
+
+def _is_on_purpose(site: Site) -> bool:
+    return site.op.startswith(_ON_PURPOSE) and site.cut_share < 1.0
+
+
+def _edge(site: Site) -> Finding | None:
+    """Much stands exactly at a bound, where the eras of torch differ."""
+    shares = set(site.eras.values())
+    if len(shares) < 2 or site.at_bound_share < AT_BOUND:
+        return None
+    here = installed_era()
+    other = next(name for name in ERAS if site.eras[name] != site.eras[here])
+    does = "; ".join(f"{name} passes {percent(share)} of it" for name, share in site.eras.items())
+    loses = site.eras[here] < site.eras[other]
+    return Finding(
+        "edge",
+        site.where,
+        site.expression,
+        f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
+        f"this torch is of the era {here}" + (", which cuts there" if loses else f"; {other} cuts there"),
+        f"with pseudograd.pin_edge({(other if loses else here)!r}): ...  # around the training step",
+        site.at_bound_share,
+        issue=next((issue for path, issue in _KNOWN.items() if path in site.where), _EDGE_ISSUE),
+    )
+
+
+def _sides(site: Site) -> str:
+    if site.below is None or site.above is None:
+        return f"{site.op} cuts outside its range"
+    parts = [f"{count:,} {side}" for count, side in ((site.below, "below"), (site.above, "above")) if count]
+    return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
+
+
+def _override(site: Site, family: str | None, rule: str) -> str:
+    here = site.where
+    return f"with pseudograd.override({family}=lambda site: {rule!r} if site.where == {here!r} else None): ...  # around the training step"
+
+
+def percent(share: float) -> str:
+    """A share as a person reads it; only all is 100 %, and only nothing 0 %."""
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _at_the_kink(evidence: Evidence) -> Iterable[Finding]:
+    for one in evidence.values:
+        if not one.upstream or not one.starts_on_a_bound:
+            continue
+        from_form = _slopes(one)
+        if not from_form or all(share == 1 for share in from_form.values()):
+            continue
+        names = [leaf.name for leaf in evidence.leaves.named(one.leaf)] if one.leaf else []
+        who, it = (f"Every entry of {names[0]}", "it") if names else ("Every element that enters", "nothing behind it")
+        says = [
+            f"{era} passes {percent(share)} there" + (f", so {it} never trains" if share == 0 and names else "")
+            for era, share in from_form.items()
+        ]
+        here = installed_era()
+        better = next((era for era, share in from_form.items() if share > from_form.get(here, 1.0)), None)
+        start = f"start {names[0] if names else 'it'} inside the range, not at the bound"
+        yield Finding(
+            "kink",
+            shown(one.place.call),
+            _expression(one),
+            f"{who} ({one.elements:,}) starts exactly at {one.shown_bounds} of this {one.op}: {'; '.join(says)}; inward passes what leads "
+            "inside",
+            "it was initialised there"
+            if names
+            else "what comes before it gives its bound, such as a last layer of zeros",
+            f"with pseudograd.pin_edge({better!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
+            issue=_EDGE_ISSUE if len(set(from_form.values())) > 1 else None,
+        )
+
+
+def _expression(one: Any) -> str:
+    return "" if one.place.call is None else one.place.call.expression
+
+
+def _slopes(one: Any) -> dict[str, float]:
+    from ..torch_forms import shares_at_the_edge
+
+    return shares_at_the_edge(one.form, one.has_tensor_bound)
+
+
+def _winding_up(evidence: Evidence) -> Iterable[Finding]:
+    cuts = {site.where: site.cut_share for site in evidence.sites if site.family == "clamp"}
+    for one in evidence.values:
+        where = shown(one.place.call)
+        if not one.runs_away or cuts.get(where, 0.0) > 0.5:
+            continue
+        yield Finding(
+            "wind-up",
+            where,
+            _expression(one),
+            f"over {one.steps:,} steps the values that enter moved further outside, from {float(one.first):.3g} to "
+            f"{float(one.last):.3g} on average",
+            "the gradient passes outside while the forward saturates, so nothing leads back",
+            "pseudograd.optim.project(optimizer, {parameter: (low, high)})  # or rule='inward' instead of 'identity'",
+        )
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
+    """One for each cause, with all parameters that it starves."""
+    by_cause: dict[tuple[str, str], list[Starved]] = {}
+    for one in starved:
+        where = one.cause.where if one.cause is not None else "?"
+        by_cause.setdefault((where, one.why), []).append(one)
+    for (where, why), some in by_cause.items():
+        names = [one.parameter for one in some]
+        listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        cause = some[0].cause
+        others = list(dict.fromkeys(where for one in some for where in one.others))
+        elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
+        yield Finding(
+            "starved",
+            where,
+            "" if cause is None else cause.expression,
+            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {some[0].gradient} in every backward: {listed}{elsewhere}",
+            why,
+            _remedy(some[0]),
+        )
+
+
+def _remedy(starved: Starved) -> str:
+    cause = starved.cause
+    if isinstance(cause, Site):
+        family = cause.family
+        if family in _REMEDIES:
+            return _override(cause, family, _REMEDIES[family])
+        return "Look at the values that enter there: print their range."
+    if isinstance(cause, Structural):
+        if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
+            return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
+        return "Remove it there, or use the tensor itself where the loss is computed."
+    if starved.gradient == "zeros":
+        return "Print what it is multiplied with: something there is 0."
+    return "Remove it from the optimiser, or use it in the loss."
+
+
+def _folded(findings: Iterable[Finding]) -> list[Finding]:
+    """What is said of one line stands once: the most telling code, with the others' evidence behind it."""
+    groups: dict[Any, list[Finding]] = {}
+    for number, one in enumerate(findings):
+        groups.setdefault((one.where, one.expression) if one.where != "?" else number, []).append(one)
+    folded = []
+    for some in groups.values():
+        first = min(some, key=lambda one: (_TELLING.index(one.code), -one.share))
+        rest = tuple(dict.fromkeys(one.evidence for one in some if one.evidence != first.evidence))
+        folded.append(replace(first, also=rest, issue=next((one.issue for one in some if one.issue), None)))
+    return folded

@@ -1,0 +1,178 @@
+"""Structural cuts: values that leave the graph without a derivative, and of these the ones that still decide the loss.
+
+A list of every detach and argmax is mostly noise. Each such value carries a mark through the calls that read it; a backward whose loss
+has the mark is influenced by the cut.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..trace import frames, functions
+from ..trace.frames import Place
+from .leaves import Leaves
+
+# Of the values of their tensors these read nothing, or nothing that a loss could need.
+# fmt: off
+_READ_NO_VALUE = {
+    "size", "dim", "numel", "__len__", "stride", "storage_offset", "is_contiguous", "zeros_like", "ones_like", "empty_like",
+    "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor",
+    "__repr__", "__format__", "is_floating_point", "is_complex", "element_size", "data_ptr", "requires_grad_", "retain_grad",
+    "register_hook", "backward", "zero_", "get_device", "ndimension", "__hash__", "is_same_size", "__deepcopy__",
+    "untyped_storage", "is_pinned", "is_shared", "share_memory_", "result_type", "can_cast", "type_as", "is_tensor", "is_nonzero",
+}
+# fmt: on
+_LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
+_COMPARISONS = (
+    "eq",
+    "ne",
+    "gt",
+    "ge",
+    "lt",
+    "le",
+    "__eq__",
+    "__ne__",
+    "__gt__",
+    "__ge__",
+    "__lt__",
+    "__le__",
+    "isclose",
+)
+_CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
+
+
+class Cut:
+    """One structural cut: its kind, its place, the leaves upstream, and whether a loss depended on it."""
+
+    def __init__(self, kind: str, place: Place, bit: int) -> None:
+        self.kind = kind
+        self.place = place
+        self.bit = bit
+        self.calls = 0
+        self.upstream = 0
+        self.reaches_loss: bool | None = False  # None: the value left torch, and nobody can say
+
+
+class Influence:
+    """The marks that tensors carry, and the cuts that they stand for."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        self.cuts: dict[tuple[Any, ...], Cut] = {}
+        self._by_bit: list[Cut] = []
+        self._leaves = leaves
+        self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+
+    def mark_of(self, tensor: Tensor) -> int:
+        known = self._marks.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else 0
+
+    def _mark(self, tensor: Tensor, bits: int) -> None:
+        key = id(tensor)
+        known = self._marks.get(key)
+        if known is not None and known[0]() is tensor:
+            self._marks[key] = known[0], known[1] | bits
+        else:
+            marks = self._marks
+
+            def forget(reference: Any) -> None:
+                if key in marks and marks[key][0] is reference:
+                    del marks[key]
+
+            marks[key] = weakref.ref(tensor, forget), bits
+
+    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """After a call of torch."""
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            if getattr(func, "__self__", None) is not torch.Tensor.data:
+                return
+            name = ".data"
+        if name in _READ_NO_VALUE:
+            return
+        inputs: list[Tensor] = []
+        _gather(args, inputs)
+        if kwargs:
+            _gather(kwargs, inputs)
+        if not inputs:
+            return
+        marks = 0
+        if self._marks:
+            for one in inputs:
+                marks |= self.mark_of(one)
+        learning = [one for one in inputs if one.requires_grad and one.is_floating_point()]
+        if not (learning or marks):
+            return
+        outputs: list[Tensor] = []
+        _gather(result, outputs)
+        if learning:
+            new = [one for one in outputs if not one.requires_grad]
+            if new:
+                if not functions.is_inside():
+                    bits = self._cut(_kind(name, len(new) < len(outputs)), learning)
+                    for one in new:
+                        self._mark(one, bits)
+            elif not outputs and name in _LEAVE_TORCH and not functions.is_inside():
+                self._cut(
+                    f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()", learning, leaves_torch=True
+                )
+        if marks:
+            for one in outputs:
+                self._mark(one, marks)
+            is_in_place = name.endswith("_") and not name.endswith("__")
+            if is_in_place or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
+                self._mark(args[0], marks)
+
+    def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False) -> int:
+        place = frames.place(4)
+        key = (kind, *place.key)
+        cut = self.cuts.get(key)
+        if cut is None:
+            cut = self.cuts[key] = Cut(kind, place, len(self._by_bit))
+            self._by_bit.append(cut)
+            if leaves_torch:
+                cut.reaches_loss = None
+        cut.calls += 1
+        for one in learning:
+            cut.upstream |= self._leaves.of_tensor(one)
+        return 1 << cut.bit
+
+    def reached(self, roots: Any) -> None:
+        """A backward starts from these."""
+        marks = 0
+        for root in roots:
+            if isinstance(root, Tensor):
+                marks |= self.mark_of(root)
+        for cut in self._by_bit:
+            if marks >> cut.bit & 1 and cut.reaches_loss is not None:
+                cut.reaches_loss = True
+
+
+def _kind(name: str, is_one_of_several: bool) -> str:
+    if name in ("detach", "detach_"):
+        return ".detach()"
+    if name == ".data":
+        return ".data"
+    if is_one_of_several:
+        return f"indices of {name}"
+    if not torch.is_grad_enabled():
+        return f"{name} under no_grad"
+    if name in _COMPARISONS:
+        return "comparison"
+    if name in _CASTS:
+        return "cast to integers"
+    return "torch.tensor(x)" if name == "tensor" else name
+
+
+def _gather(value: Any, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _gather(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _gather(item, found)

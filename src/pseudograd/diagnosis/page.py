@@ -1,0 +1,49 @@
+"""A diagnosis as one page: no network, no server; the data of `to_json` and the script that shows it."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from pathlib import Path
+from typing import Any
+
+from .records import Site, Structural, plain
+
+_AROUND = 3  # lines of source before and behind the one that counts
+
+
+def page(diagnosis: Any) -> str:
+    here = Path(__file__).parent
+    data = diagnosis.to_json()
+    data["sites"] = [{**plain(site), "source": _excerpt(site)} for site in diagnosis.sites]
+    data["structural"] = [{**plain(cut), "source": _excerpt(cut)} for cut in diagnosis.structural]
+    data["parameters"] = len(diagnosis.parameters)
+    # Inside a script element only "</" and "<!--" would end it.
+    embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    template = (here / "page.html").read_text(encoding="utf-8")
+    return template.replace("%DATA%", embedded).replace("%TEXT%", _escaped(str(diagnosis)))
+
+
+def _excerpt(record: Site | Structural) -> dict[str, Any] | None:
+    """Some lines of the source, and where in the middle one the expression stands, counted in characters."""
+    if record.source is None:
+        return None
+    file, line, start, end = record.source
+    lines = linecache.getlines(file)
+    if not lines:
+        return None
+    first = max(line - _AROUND, 1)
+    text = lines[line - 1] if line <= len(lines) else ""
+    encoded = text.encode()
+    columns = [len(encoded[:at].decode(errors="replace")) for at in (start, end)] if 0 <= start < end else None
+    return {
+        "file": file,
+        "first": first,
+        "line": line,
+        "lines": [one.rstrip("\n") for one in lines[first - 1 : line + _AROUND]],
+        "columns": columns,
+    }
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,306 @@
+"""What a diagnosis hears of a program: every node of autograd that it makes, every call of torch, every backward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .. import torch_forms
+from ..formula import own
+from ..torch_private import current_node, mode_stack, node_creation_hook, pop_mode, push_mode
+from ..trace import frames, nodes
+from ..trace.frames import NOWHERE, Place
+from . import tally, values
+from .influence import Influence
+from .leaves import Leaves
+from .tally import Tally
+
+_LEAF = "torch::autograd::AccumulateGrad"
+# They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
+_HAND_ON = (
+    *(
+        "View",
+        "UnsafeView",
+        "Reshape",
+        "T",
+        "Transpose",
+        "Permute",
+        "Expand",
+        "Add",
+        "Addmm",
+        "Mm",
+        "Bmm",
+        "Convolution",
+        "Alias",
+    ),
+    *(
+        "Unsqueeze",
+        "Squeeze",
+        "Sum",
+        "Mean",
+        "Clone",
+        "Cat",
+        "Stack",
+        "Split",
+        "Select",
+        "Slice",
+        "Unbind",
+        "Detach",
+        "Embedding",
+    ),
+)
+_PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON for number in range(4))
+_names = iter(range(1 << 60))
+
+
+class Recorder:
+    """All that was heard, by place. It keeps no node, no tensor and no frame."""
+
+    def __init__(self, is_full: bool) -> None:
+        self.is_full = is_full
+        self.is_on = False
+        self.backwards = 0
+        self.tallies: dict[tuple[Any, ...], Tally] = {}
+        self.values: dict[tuple[Any, ...], values.Values] = {}
+        key = f"pseudograd diagnosis {next(_names)}"
+        self._attached = key
+        self.leaves = Leaves(f"{key}: leaves", self._name_roots)
+        self.influence = Influence(self.leaves)
+        self.reached = 0  # the leaves that some loss depends on by a differentiable path
+        self.roots: dict[int, Any] = {}  # the outermost modules that ran
+        self._known_roots: set[int] = set()
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._order = 0
+        self.before_backward: Callable[[Any, Any], None] | None = None
+        self.after_backward: Callable[[int], None] | None = None
+        self.errors: list[str] = []
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def made(self, node: Any) -> None:
+        """A node was made, on a torch that says so."""
+        if self.is_on and not self.is_paused and not own.depth:
+            self._attach(node, 2)
+
+    def _attach(self, node: Any, depth: int, place: Place | None = None) -> None:
+        name = node.name()
+        if name == _LEAF and place is None:
+            frames.place(depth + 1, self.roots)  # a parameter is used for the first time: by which module?
+        if name == _LEAF or name in _PASSING or self._attached in node.metadata:
+            return
+        node.metadata[self._attached] = True
+        if place is None:
+            place = frames.place(depth + 1, self.roots)
+        node.register_hook(partial(self._ran, self._tally(name, place)))
+
+    def _tally(self, name: str, place: Place) -> Tally:
+        key = (name, *place.key)
+        found = self.tallies.get(key)
+        if found is None:
+            with self._lock:
+                found = self.tallies.setdefault(key, Tally(name, place))
+        return found
+
+    def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
+        """After a node ran in a backward: gradients arrived, others leave."""
+        if not self.is_on or self.is_paused:
+            return
+        self.is_paused = True
+        try:
+            with torch.no_grad(), own:
+                self._count(to, leaving, arriving)
+        except Exception as error:  # a diagnosis never breaks a backward
+            self.errors.append(f"{to.op}: {type(error).__name__}: {error}")
+        finally:
+            self.is_paused = False
+
+    def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
+        counted = tally.of_grads(leaving, arriving, self.is_full)
+        if counted is None:
+            return
+        found, grad = counted
+        is_first = not to.calls
+        node = current_node() if self.is_full or is_first else None
+        if is_first and node is not None:
+            self._order += 1
+            to.order = self._order
+            to.leaves = self.leaves.upstream(node)
+            to.form = torch_forms.form_of_node(to.op)
+        if self.is_full and to.form is not None and node is not None:
+            self._count_sides(to, node, leaving, grad, found)
+        with self._lock:
+            to.calls += 1
+            to.add(found)
+
+    def _count_sides(self, to: Tally, node: Any, leaving: Any, grad: Any, found: tally.Sums) -> None:
+        kept = torch_forms.kept_by(to.form, node)  # type: ignore[arg-type]
+        if kept is None:
+            return
+        sides = tally.sides(grad, tally.cut_of(grad, leaving), kept)
+        if sides is not None:
+            to.is_known = True
+            to.has_tensor_bound = any(isinstance(one, torch.Tensor) for one in kept.inputs[1:])
+            found.update(sides)
+
+    # --- calls of torch -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        return getattr(self._local, "is_paused", False)
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        self._local.is_paused = value
+
+    def ranges(self) -> nodes.Ranges:
+        found = getattr(self._local, "ranges", None)
+        if found is None:
+            found = self._local.ranges = nodes.Ranges()
+            found.start_afresh()
+        return found
+
+    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call of torch, which runs here."""
+        spelling = torch_forms.SPELLINGS.get(func)
+        if spelling is not None and self.is_full:
+            self._look(spelling, args, kwargs)
+        result = self._with_nodes(func, args, kwargs) if node_creation_hook is None else func(*args, **kwargs)
+        self.influence.seen(func, args, kwargs, result)
+        return result
+
+    def _with_nodes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        ranges = self.ranges()
+        if ranges.may_hide_some():
+            for node in ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args):
+                self._attach(node, 0, NOWHERE)
+        result, made = ranges.of_call(func, args, kwargs)
+        if not made and ranges.may_hide_some():  # in place: the node is behind the argument
+            made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+        if made:
+            place = frames.place(4, self.roots)
+            for node in made:
+                self._attach(node, 0, place)
+        return result
+
+    def applied(self, result: Any) -> None:
+        """A custom Function ran, on a torch that announces no nodes."""
+        if not self.is_on or self.is_paused:
+            return
+        place = None
+        for node in nodes.of(result):
+            place = place or frames.place(3, self.roots)
+            self._attach(node, 0, place)
+        self.ranges().forget()
+
+    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
+        given = args[0] if args else None
+        self.is_paused = True
+        try:
+            with torch.no_grad():
+                read = values.read(spelling, args, kwargs)
+                if read is None:
+                    return
+                place = frames.place(4, self.roots)
+                key = (spelling.name, *place.key)
+                found = self.values.get(key)
+                if found is None:
+                    found = self.values[key] = values.Values(spelling, place, *read)
+                    if isinstance(given, torch.Tensor) and given.requires_grad:
+                        found.upstream = self.leaves.of_tensor(given)
+                        found.leaf = found.upstream if given.grad_fn is None else None
+                if spelling.form.switches[0] == "clamp":
+                    found.add(*read)
+        except Exception as error:
+            self.errors.append(f"{spelling.name}: {type(error).__name__}: {error}")
+        finally:
+            self.is_paused = False
+
+    # --- backwards ----------------------------------------------------------------------------------------------------
+
+    def around_backward(self, roots: Any, grads: Any = None) -> Callable[[], None]:
+        if not self.is_on or self.is_paused:
+            return lambda: None
+        is_outermost = not getattr(self._local, "depth", 0)
+        self._local.depth = getattr(self._local, "depth", 0) + 1
+        starts = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+        if is_outermost:
+            self.backwards += 1
+            self._name_roots()
+            self.influence.reached(roots)
+        for start in starts:
+            self._walk(start)
+            self.reached |= self.leaves.upstream(start)
+        if is_outermost and self.before_backward is not None:
+            self._what_if(roots, grads)
+        pushed = self._push()
+        return partial(self._end, is_outermost, pushed)
+
+    def _walk(self, start: Any) -> None:
+        """Nodes that nobody saw being made: in another thread, or before the context."""
+        seen, stack = set(), [start]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            self._attach(node, 0, NOWHERE)
+            stack += [other for other, _ in node.next_functions]
+
+    def _what_if(self, roots: Any, grads: Any) -> None:
+        self.is_paused = True
+        self.leaves.pause(True)
+        try:
+            with own:
+                self.before_backward(roots, grads)  # type: ignore[misc]
+        finally:
+            self.leaves.pause(False)
+            self.is_paused = False
+
+    def _push(self) -> Watch | None:
+        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
+        if any(isinstance(mode, Watch) and mode.recorder is self for mode in mode_stack()):
+            return None
+        mode = Watch(self)
+        push_mode(mode)
+        return mode
+
+    def _end(self, is_outermost: bool, pushed: Watch | None) -> None:
+        if pushed is not None:
+            pop_mode()
+        self._local.depth -= 1
+        if is_outermost:
+            for one in list(self.values.values()):
+                one.end_step()
+            if self.after_backward is not None:
+                self.after_backward(self.backwards)
+
+    def _name_roots(self) -> None:
+        """The parameters of modules that ran, where the user named no model."""
+        for key, reference in list(self.roots.items()):
+            module = reference()
+            if key in self._known_roots or module is None:
+                continue
+            self._known_roots.add(key)
+            prefix = f"{type(module).__name__}." if len(self._known_roots) > 1 else ""
+            self.leaves.add_module(module, prefix)
+
+
+class Watch(TorchFunctionMode):
+    """Hears the calls of torch in one thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        if recorder.is_paused or not recorder.is_on or own.depth or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        return recorder.called(func, args, kwargs)

@@ -1,0 +1,214 @@
+"""What a diagnosis finds, as records: sites, structural cuts, starving parameters, findings. The JSON has the same names."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..trace.frames import Place, Point, span_at
+from .tally import SIDES, SIGNS
+
+
+def shown(point: Point | None) -> str:
+    return "?" if point is None else str(point)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One op at one place, over all recorded backward passes. Counts are elements of the gradient that arrives; shares are 0 to 1.
+
+    where, user_where: the line that calls torch, and the program's own line that led there; "?" where nobody saw it. expression: the
+    source of the call. sides: counts below, at, inside and above the bounds, by the sign of the gradient, where the op keeps them;
+    then also recoverable (cut, and a descent step would lead back inside), at_bound, below and above. eras: what each era of torch
+    passes exactly at the bound.
+    """
+
+    op: str
+    where: str
+    user_where: str
+    expression: str
+    module: str | None
+    calls: int
+    elements: int
+    arrived: int
+    cut: int
+    cut_magnitude: float
+    nonfinite: int
+    recoverable: int | None = None
+    at_bound: int | None = None
+    below: int | None = None
+    above: int | None = None
+    sides: dict[str, int] = field(default_factory=dict)
+    eras: dict[str, float] = field(default_factory=dict)
+    magnitude: float = 0.0
+    family: str | None = None
+    order: int = field(default=0, repr=False)
+    upstream: int = field(default=0, repr=False)
+    source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+
+    @property
+    def cut_share(self) -> float:
+        """Of the elements that arrived."""
+        return self.cut / self.arrived if self.arrived else 0.0
+
+    @property
+    def cut_magnitude_share(self) -> float:
+        """Of the sum of |grad| that arrived."""
+        if not self.magnitude or not math.isfinite(self.magnitude):
+            return 0.0
+        return self.cut_magnitude / self.magnitude
+
+    @property
+    def recoverable_share(self) -> float:
+        """Of the elements that were cut."""
+        return (self.recoverable or 0) / self.cut if self.cut else 0.0
+
+    @property
+    def at_bound_share(self) -> float:
+        """Of the elements that arrived."""
+        return (self.at_bound or 0) / self.arrived if self.arrived else 0.0
+
+    @property
+    def is_guard(self) -> bool:
+        """Gradients that are not finite arrive and are cut: without this op they would reach the parameters."""
+        return self.nonfinite > 0 and self.cut > 0
+
+
+@dataclass(frozen=True)
+class Structural:
+    """A value that leaves the graph: `reaches_loss` says whether a loss depended on it, None where it left torch and nobody can say."""
+
+    kind: str
+    where: str
+    user_where: str
+    expression: str
+    calls: int
+    reaches_loss: bool | None
+    parameters: tuple[str, ...]
+    upstream: int = field(default=0, repr=False)
+    source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Starved:
+    """A parameter that got no gradient, or zeros alone, in every recorded backward. cause: a Site, a Structural, or None; others: where
+    else its way to a loss is cut.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    gradient: str
+    cause: Site | Structural | None
+    why: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """code: one of "guard", "kink", "starved", "cut", "dead", "edge", "wind-up". where, expression: the call.
+    evidence: the numbers.
+    cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
+    found there. share: what `--fail-on` compares.
+    """
+
+    code: str
+    where: str
+    expression: str
+    evidence: str
+    cause: str
+    next_step: str
+    share: float = 1.0
+    also: tuple[str, ...] = ()
+    issue: str | None = None
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record as JSON: its fields, a site's shares too, and without what only this process understands."""
+    found = {
+        one.name: _value(getattr(record, one.name))
+        for one in dataclasses.fields(record)
+        if one.name not in ("order", "upstream", "source")
+    }
+    if isinstance(record, Site):
+        for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
+            found[name] = _value(getattr(record, name))
+    return found
+
+
+def _value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def site_of(tally: Any) -> Site:
+    """The record of a Tally; waits for the device."""
+    sums = tally.read()
+    known: dict[str, Any] = {}
+    if tally.is_known:
+        sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
+        known = {
+            "recoverable": int(sums["recoverable"]),
+            "at_bound": int(sums["at_bound"]),
+            "below": sides["below-"] + sides["below+"],
+            "above": sides["above-"] + sides["above+"],
+            "sides": sides,
+        }
+    return Site(
+        op=_op(tally.op),
+        **_places(tally.place),
+        module=tally.place.module,
+        calls=tally.calls,
+        elements=int(sums["elements"]),
+        arrived=int(sums["arrived"]),
+        cut=int(sums["cut"]),
+        magnitude=sums["magnitude"],
+        cut_magnitude=sums["cut_magnitude"],
+        nonfinite=int(sums["nonfinite"]),
+        eras=tally.eras(),
+        family=None if tally.form is None else tally.form.switches[0] if tally.form.switches else None,
+        order=tally.order,
+        upstream=tally.leaves,
+        source=source_of(tally.place),
+        **known,
+    )
+
+
+def structural_of(cut: Any, leaves: Any) -> Structural:
+    return Structural(
+        kind=cut.kind,
+        **_places(cut.place),
+        calls=cut.calls,
+        reaches_loss=cut.reaches_loss,
+        parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
+        upstream=cut.upstream,
+        source=source_of(cut.place),
+    )
+
+
+def _places(place: Place) -> dict[str, Any]:
+    return {
+        "where": shown(place.call),
+        "user_where": shown(place.program),
+        "expression": "" if place.call is None else place.call.expression,
+    }
+
+
+def source_of(place: Place) -> tuple[str, int, int, int] | None:
+    """File, line, and the columns of the expression in bytes; -1 where it spans lines or is not known."""
+    if place.call is None:
+        return None
+    span = span_at(place.call.code, place.call.instruction)
+    columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
+    return place.call.code.co_filename, place.call.line, *columns
+
+
+def _op(name: str) -> str:
+    """ClampBackward1 is clamp; the node of a custom Function keeps its name, which ends in no number."""
+    name = name.removeprefix("torch::autograd::")
+    base = name.rstrip("0123456789").removesuffix("Backward")
+    return base[:1].lower() + base[1:] if name[-1:].isdigit() else name

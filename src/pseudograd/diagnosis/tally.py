@@ -1,0 +1,158 @@
+"""What one place of a program does to the gradient that arrives there, summed over its calls, on the device until it is read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import torch_forms
+from ..torch_private import physical
+from ..trace.frames import Place
+
+SIDES = ("below", "at", "inside", "above")
+SIGNS = ("-", "+")
+COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
+_KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
+
+Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
+
+
+class Tally:
+    """The sums of one op at one place."""
+
+    def __init__(self, op: str, place: Place) -> None:
+        self.op = op
+        self.place = place
+        self.form: torch_forms.Form | None = None
+        self.calls = 0
+        self.order = 0  # of its first call among those of a backward
+        self.leaves = 0  # which leaves lie upstream: a bit each
+        self.has_tensor_bound = False
+        self.is_known = False  # are the sides counted?
+        self.sums: Sums = {}
+
+    def add(self, found: Sums) -> None:
+        for key, value in found.items():
+            self.sums[key] = self.sums[key] + value if key in self.sums else value
+
+    def eras(self) -> dict[str, float]:
+        """What each era of torch passes exactly at the bound; empty where this op has none."""
+        return {} if self.form is None else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
+
+    def read(self) -> dict[str, float]:
+        """Waits for the device."""
+        names = (*COUNTS, *(_KNOWN if self.is_known else ()))
+        return {name: float(self.sums.get(name, 0)) for name in names}
+
+
+def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Tensor] | None:
+    """The counts of one backward call, and the gradient that arrived; None where the two cannot be compared element by element."""
+    grad = next((one for one in arriving if one is not None), None)
+    if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
+        return None
+    alike = [one for one in leaving if one is not None and one.shape == grad.shape]
+    if not alike and any(one is not None for one in leaving):
+        return None
+    grad, alike = physical(grad.detach()), [physical(one.detach()) for one in alike]
+    passes = any(one.data_ptr() == grad.data_ptr() and one.shape == grad.shape for one in alike)
+    if not is_full:
+        return {"elements": grad.numel(), **_counted(grad, alike, passes)}, grad
+    magnitude = grad.abs()
+    total = magnitude.sum(dtype=_wide(magnitude))
+    found = {"elements": grad.numel(), **_counted(grad, alike, passes), "magnitude": total, "cut_magnitude": 0}
+    found["nonfinite"] = _nonfinite(grad, total)
+    if not _is_zero(found["cut"]):
+        found["cut_magnitude"] = torch.where(_is_cut(grad, alike), magnitude, 0).sum(dtype=_wide(magnitude))
+    return {key: _settled(value) for key, value in found.items()}, grad
+
+
+def _counted(grad: Tensor, alike: list[Tensor], passes: bool) -> Sums:
+    """Where nothing that leaves is 0, nothing is cut: one look at it is enough, on a device that may be waited for."""
+    if passes:
+        return {"arrived": _settled(torch.count_nonzero(grad)), "cut": 0}
+    if grad.device.type == "cpu" and len(alike) == 1 and alike[0].numel() == grad.numel():
+        left = int(torch.count_nonzero(alike[0]))
+        if left == grad.numel():
+            return {"arrived": left, "cut": 0}
+    arrived, cut = torch.count_nonzero(grad), torch.count_nonzero(_is_cut(grad, alike))
+    return {"arrived": _settled(arrived), "cut": _settled(cut)}
+
+
+def _is_cut(grad: Tensor, alike: list[Tensor]) -> Tensor:
+    """Something arrives, and nothing leaves towards any input."""
+    cut = grad != 0
+    for one in alike:
+        cut = cut & (one == 0)
+    return cut
+
+
+def sides(grad: Tensor, cut: Tensor, kept: torch_forms.Kept) -> Sums | None:
+    """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
+    x, low, high = _bounded(kept)
+    if x is None or x.shape != grad.shape:
+        return None
+    below = x < low if low is not None else None
+    above = x > high if high is not None else None
+    at = _either(x == low if low is not None else None, x == high if high is not None else None)
+    up, down = grad < 0, grad > 0  # a descent step raises x where grad is negative
+    back = _either(
+        (x <= low) & up if low is not None else None,
+        (x >= high) & down if high is not None else None,
+    )
+    found: Sums = {
+        "recoverable": torch.count_nonzero(back & cut),
+        "at_bound": torch.count_nonzero(at & (grad != 0)),
+    }
+    outside = {"-": 0, "+": 0}
+    for side, where in (("below", below), ("at", at), ("above", above)):
+        for sign, signed in (("-", up), ("+", down)):
+            found[side + sign] = 0 if where is None else _settled(torch.count_nonzero(where & signed))
+            outside[sign] = outside[sign] + found[side + sign]
+    for sign, signed in (("-", up), ("+", down)):
+        found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
+    return {key: _settled(value) for key, value in found.items()}
+
+
+def cut_of(grad: Tensor, leaving: tuple[Any, ...]) -> Tensor:
+    return _is_cut(grad, [physical(one.detach()) for one in leaving if one is not None and one.numel() == grad.numel()])
+
+
+def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:
+    """x and its two bounds, as torch compares them; x None where the primitive has other inputs."""
+    _, primitive, inputs = kept
+    if primitive in ("torch.fmin", "torch.fmax"):
+        inputs = (inputs[0], None, inputs[1]) if primitive == "torch.fmin" else (inputs[0], inputs[1], None)
+    if len(inputs) != 3:
+        return None, None, None
+    x, low, high = (physical(one.detach()) if isinstance(one, Tensor) else one for one in inputs)
+    return x, low, high
+
+
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor:
+    if one is None or other is None:
+        found = other if one is None else one
+        assert found is not None, "a clamp has a bound"
+        return found
+    return one | other
+
+
+def _nonfinite(grad: Tensor, total: Tensor) -> Any:
+    if grad.device.type == "cpu" and math.isfinite(float(total)):
+        return 0
+    return torch.count_nonzero(~grad.isfinite())
+
+
+def _wide(magnitude: Tensor) -> torch.dtype:
+    return torch.float64 if magnitude.device.type == "cpu" else torch.float32
+
+
+def _is_zero(value: Any) -> bool:
+    return not isinstance(value, Tensor) and value == 0
+
+
+def _settled(value: Any) -> Any:
+    """A number where that costs nothing: a CPU need not be waited for."""
+    return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value

@@ -1,0 +1,122 @@
+"""A diagnosis as text, for a terminal or a log."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import torch
+
+from ..torch_eras import installed_era
+from .findings import percent
+from .whatif import AS_IT_IS
+
+_WIDTH = 110
+_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
+
+
+def text(diagnosis: Any) -> str:
+    findings, sites, starved = diagnosis.findings, diagnosis.sites, diagnosis.starved
+    head = (
+        f"diagnose: {_counted(diagnosis.backwards, 'backward pass', 'backward passes')}, torch {torch.__version__} "
+        f"({installed_era()}), gradients seen at {_counted(len(sites), 'place')}: {_counted(len(findings), 'finding')}"
+    )
+    if not diagnosis.backwards:
+        return f"{head}\n  no backward started inside the context, so there is nothing to say"
+    lines = [head]
+    for number, one in enumerate(findings, 1):
+        lines += [
+            "",
+            f"{number:>2}. {one.code}  {one.where}",
+            *([f"    {_short(one.expression)}"] if one.expression else []),
+        ]
+        lines += _wrapped("", one.evidence)
+        for evidence in one.also[:3]:
+            lines += _wrapped("also:  ", evidence)
+        lines += _wrapped("cause: ", one.cause)
+        lines.append(f"    next:  {one.next_step}")
+        if one.issue:
+            lines.append(f"    known: {one.issue}")
+    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved)), *_usual(diagnosis)]
+    for name, reasons in diagnosis.inexact.items():
+        lines += [
+            "",
+            f"what if {name}: no numbers, because they would not be exact",
+            *(f"    {reason}" for reason in reasons),
+        ]
+    lines += _what_if(diagnosis.whatif)
+    return "\n".join(lines)
+
+
+def _of_parameters(count: int, starving: int) -> str:
+    return (
+        f"parameters: {starving:,} of {count:,} starve: no gradient, or zeros alone"
+        if count
+        else "parameters: none were met"
+    )
+
+
+def _usual(diagnosis: Any) -> list[str]:
+    """What cuts and is no finding: relus, masks, choices."""
+    named = {one.where for one in diagnosis.findings}
+    ops: dict[str, list[int]] = {}
+    for site in diagnosis.sites:
+        if site.cut and site.where not in named:
+            sums = ops.setdefault(site.op, [0, 0, 0])
+            for at, value in enumerate((site.cut, site.arrived, 1)):
+                sums[at] += value
+    if not ops:
+        return []
+    parts = [
+        f"{op} {percent(cut / arrived)} at {_counted(places, 'place')}"
+        for op, (cut, arrived, places) in sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
+    ]
+    return _wrapped("cut as usual there, no finding: ", ", ".join(parts), indent=0)
+
+
+def _what_if(answers: dict[str, list[Any]]) -> list[str]:
+    """The parameters that change most."""
+    lines: list[str] = []
+    before = {one.parameter: one for one in answers.get(AS_IT_IS, ())}
+    for name, rows in answers.items():
+        if name == AS_IT_IS or not rows:
+            continue
+        changed = [
+            one for one in rows if (one.zero, one.norm) != (before[one.parameter].zero, before[one.parameter].norm)
+        ]
+        changed.sort(
+            key=lambda one: -abs(one.norm - before[one.parameter].norm) / (one.norm + before[one.parameter].norm or 1)
+        )
+        lines += ["", f"what if {name}?", *([_ROW.format("zeros", "norm", "cosine", "parameter")] if changed else [])]
+        for one in changed[:_SHOWN]:
+            old = before[one.parameter]
+            zeros, norms = f"{percent(old.zero)} -> {percent(one.zero)}", f"{old.norm:.5g} -> {one.norm:.5g}"
+            lines.append(_ROW.format(zeros, norms, f"{one.cosine:.3f}", one.parameter))
+        if len(changed) > _SHOWN:
+            lines.append(f"    and {_counted(len(changed) - _SHOWN, 'parameter')} that change less")
+        if len(rows) > len(changed):
+            lines.append(f"    the gradient of {_counted(len(rows) - len(changed), 'parameter')} stays as it is")
+    return lines
+
+
+_ROW = "    {:>20} {:>24} {:>8}  {}"
+
+
+def _short(expression: str) -> str:
+    return expression if len(expression) <= _WIDTH else f"{expression[: _WIDTH - 3]}..."
+
+
+def _counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _wrapped(label: str, content: str, indent: int = 4) -> list[str]:
+    first = " " * indent + label
+    return textwrap.wrap(
+        content,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first) if indent else "    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

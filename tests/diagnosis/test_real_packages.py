@@ -1,0 +1,94 @@
+"""Published packages, unedited: right line, right numbers, right class. docs/diagnoses.json holds what torch 2.13 and 2.15 gave.
+
+Those that are not installed are skipped; torchao, kornia and x-transformers come with the development extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pseudograd.torch_eras import era_of, installed_era
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = json.loads((ROOT / "docs" / "diagnoses.json").read_text(encoding="utf-8"))
+# The version of the same era: what a diagnosis says does not depend on more.
+KEPT = next(found for version, found in FOUND.items() if era_of(version) == installed_era())
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        yield importlib.import_module("measure_diagnoses")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="module")
+def diagnosed(script: Any) -> dict[str, Any]:
+    return {}
+
+
+def _diagnosis(script: Any, diagnosed: dict[str, Any], case: str) -> Any:
+    if case not in diagnosed:
+        try:
+            diagnosed[case] = getattr(script, case)()
+        except ImportError as error:
+            pytest.skip(f"not installed: {error}")
+    return diagnosed[case]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", KEPT)
+def test_a_package_is_diagnosed_as_it_was(case: str, script: Any, diagnosed: dict[str, Any]) -> None:
+    found, kept = script.in_short(_diagnosis(script, diagnosed, case)), KEPT[case]
+    assert found["findings"] == kept["findings"]
+    assert (found["starved"], found["parameters"]) == (kept["starved"], kept["parameters"])
+    assert list(found["shares"]) == list(kept["shares"])
+    for place, shares in kept["shares"].items():
+        assert found["shares"][place] == pytest.approx(shares, abs=0.05)  # of training steps, on another processor
+    for name, rows in kept["whatif"].items():
+        for ours, theirs in zip(found["whatif"][name], rows, strict=True):
+            assert ours[0] == theirs[0]
+            assert ours[1:] == pytest.approx(theirs[1:], rel=1e-4, abs=1e-6)
+
+
+def test_either_torch_says_what_the_other_does() -> None:
+    """The what-ifs of one torch are what the other measured as it is, to 1e-5."""
+    for case in ("torchao_int4", "kornia_brightness", "inverse_sigmoid"):
+        for version, of in FOUND.items():
+            for other, of_other in FOUND.items():
+                asked = of[case]["whatif"][era_of(other)]
+                for (name, zero, norm), row in zip(asked, of_other[case]["whatif"]["as it is"], strict=True):
+                    assert (name, zero) == (row[0], row[1]), (case, version, other)
+                    assert norm == pytest.approx(row[2], rel=1e-5)
+
+
+# facts measured without any tracer: the share of zeros, by torch
+ZEROS = {"2.13.0": (0.009766, 0.015625), "2.15.0": (0.09082, 0.080078)}
+
+
+def test_the_numbers_are_those_that_leaf_gradients_show() -> None:
+    for version, zeros in ZEROS.items():
+        assert [row[1] for row in FOUND[version]["torchao_int4"]["whatif"]["as it is"]] == list(zeros)
+        assert FOUND[version]["kornia_gamma"]["whatif"]["as it is"][0][1] == (0.0 if version == "2.13.0" else 0.5)
+        assert FOUND[version]["swinv2"]["starved"] == 2
+        assert FOUND[version]["torchmetrics_sam"]["findings"] == [["guard", "torchmetrics/functional/image/sam.py:77"]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_readme_shows_what_a_run_says(script: Any, diagnosed: dict[str, Any]) -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("diagnose: "))
+    shown = lines[first + 1 : lines.index("```", first)]
+    kept = FOUND["2.15.0"]["x_transformers"]["text"]
+    assert set(shown) <= set(kept)
+    if installed_era() == "torch>=2.14":
+        now = script.text(_diagnosis(script, diagnosed, "x_transformers"))
+        assert set(shown) <= set(now)

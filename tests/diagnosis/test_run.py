@@ -1,0 +1,212 @@
+"""`pseudograd diagnose`: a program that nobody edits; its status, its files, its errors; and the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pseudograd.cli import main
+
+PROGRAM = """\
+import sys
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+gain = torch.nn.Parameter(torch.tensor(4.0))
+steps = 0
+for step in range(5):
+    y = net(torch.randn(16, 4)) * gain.clamp(0.1, 2.0)
+    (torch.clamp(y * 5, 0.0, 1.0) - 0.5).pow(2).mean().backward()
+    steps += 1
+    print("step", step, __name__, sys.argv[1:])
+    if "--fail" in sys.argv:
+        raise KeyError("of the program")
+if "--exit" in sys.argv:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "forward.py").write_text("import torch\ntorch.ones(3, requires_grad=True).clamp(0, 1)\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(("diagnose", *arguments))
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_a_script_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "train.py", "--lr", "0.1")
+    assert code == 0
+    assert out.splitlines()[0] == "step 0 __main__ ['--lr', '0.1']"
+    assert re.match(r"diagnose: 5 backward passes, torch .*: 2 findings\n", err)
+    assert "starved  train.py:9\n    gain.clamp(0.1, 2.0)\n" in err
+    assert "cut  train.py:10\n    torch.clamp(y * 5, 0.0, 1.0)\n" in err
+
+
+def test_steps_end_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--steps", "2", "train.py")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert err.startswith("diagnose: 2 backward passes")
+
+
+def test_a_module(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--counts", "-m", "train")[0] == 0
+
+
+def test_what_ifs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--whatif", "clamp=inward", "--whatif", "torch>=2.14", "train.py")
+    assert code == 0
+    assert "what if clamp=inward?" in err
+    assert "what if torch>=2.14?" in err
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"), [("cut>0.5", 4), ("cut>1", 0), ("starved", 4), ("any", 4), ("guard", 0), ("edge>0.1", 0)]
+)
+def test_a_condition_decides_the_status(condition: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--fail-on", condition, "train.py")
+    assert code == status
+    assert ("--fail-on holds at train.py:" in err) == bool(status)
+
+
+def test_the_program_s_status_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--fail-on", "any", "train.py", "--exit")[0] == 7
+
+
+def test_what_was_recorded_before_an_error_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "--json", "found.json", "train.py", "--fail")
+    assert (code, len(out.splitlines())) == (1, 1)
+    assert "KeyError: 'of the program'" in err
+    assert "program.py" not in err.split("diagnose:")[0]
+    assert "diagnose: 1 backward pass," in err
+    assert json.loads((tmp_path / "found.json").read_text())["backwards"] == 1
+
+
+def test_no_backward(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--html", "page.html", "forward.py")
+    assert code == 0
+    assert "no backward started inside the context" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere.py"], "diagnose: the script must be a file, got 'nowhere.py'."),
+        (["--steps", "0", "train.py"], "diagnose: --steps must be at least 1, got 0."),
+        (
+            ["--fail-on", "loss>1", "train.py"],
+            "diagnose: --fail-on must be a finding's code, with a share if wanted, got 'loss>1'.",
+        ),
+        (
+            ["--fail-on", "cut>1e", "train.py"],
+            "diagnose: --fail-on must be a finding's code, with a share if wanted, got 'cut>1e'.",
+        ),
+        (
+            ["--whatif", "clomp=inward", "train.py"],
+            "diagnose: whatif 'clomp=inward' must be what override or pin_edge takes",
+        ),
+        (
+            ["--whatif", "torch>=9.9", "train.py"],
+            "diagnose: whatif 'torch>=9.9' must be what override or pin_edge takes",
+        ),
+        (
+            ["--whatif", "clamp=", "train.py"],
+            "diagnose: --whatif must be FAMILY=RULE, such as clamp=inward, got 'clamp='.",
+        ),
+        (
+            ["--html", "no/page.html", "train.py"],
+            "diagnose: --html must lie where files can be written, got 'no/page.html'.",
+        ),
+        (["--json", ".", "train.py"], "diagnose: --json must be a file, got '.'."),
+        (["-m", "no_such_module"], "diagnose: the module must be one that python can run, got 'no_such_module'."),
+    ],
+)
+def test_bad_calls_say_so_in_one_line(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = sorted(os.listdir(tmp_path))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"pseudograd: {text}")
+    assert err.count("\n") == 1
+    assert [name for name in sorted(os.listdir(tmp_path)) if name != "__pycache__"] == before
+
+
+def test_json_has_the_names_of_the_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(capsys, "--json", "found.json", "--whatif", "clamp=inward", "train.py")[0] == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["kind"] == "pseudograd diagnose"
+    site = next(one for one in found["sites"] if one["where"] == "train.py:10" and one["op"] == "clamp")
+    names = "op where user_where expression module calls elements arrived cut cut_magnitude recoverable at_bound below above nonfinite"
+    assert set(names.split()) <= set(site)
+    assert (site["calls"], site["elements"], site["expression"]) == (5, 80, "torch.clamp(y * 5, 0.0, 1.0)")
+    assert set(found["findings"][0]) >= {"code", "where", "evidence", "cause", "next_step"}
+    assert set(found["starved"][0]) >= {"parameter", "cause", "why"}
+    assert [row["parameter"] for row in found["whatif"]["clamp=inward"]] == [
+        row["parameter"] for row in found["whatif"]["as it is"]
+    ]
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+BROWSER = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
+KEYS = """<script>
+const first = document.querySelector("tr.site"); first.focus();
+first.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+document.querySelector("#cutting").click();
+document.querySelector("#heads th[data-key=arrived] button").click();
+const again = document.querySelector("tr.site"); again.focus();
+again.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+document.title = "arrived " + [...document.querySelectorAll("tr.site")].map((row) => row.children[3].textContent).join(" ");
+again.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexOf(document.activeElement);
+</script></body>"""
+
+
+def test_the_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(capsys, "--html", "page.html", "train.py")[0] == 0
+    text = (tmp_path / "page.html").read_text()
+    assert not re.search(r'(src|href)="https?:', text)
+    assert "%DATA%" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert [one["code"] for one in data["findings"]] == ["cut", "starved"]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_the_page_in_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What it shows, sorts and opens by keyboard."""
+    assert run(capsys, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
+    page = tmp_path / "page.html"
+    page.write_text(page.read_text().replace("</body>", KEYS))
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}/browser",
+        "--dump-dom",
+    ]
+    shown = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert '<h1 id="title">2 findings: cut, starved</h1>' in shown
+    assert shown.count('<article class="finding') == 2
+    arrived = [int(number.replace(",", "")) for number in re.search(r"<title>arrived (.*?)</title>", shown)[1].split()]  # type: ignore[index]
+    assert arrived == sorted(arrived, reverse=True)
+    assert len(arrived) >= 5  # all places, not only those that cut
+    assert 'data-focused="1"' in shown
+    assert "<mark>" in shown.split('id="sites"')[1]
+    assert "parameter 1 of shape ()" in shown

@@ -1,0 +1,288 @@
+"""Counts of every way to get a gradient, against a count written apart: 41 points, 20 outside [-1, 1], two at its bounds."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd.diagnosis import diagnose
+from pseudograd.torch_eras import installed_era
+from pseudograd.torch_private import mode_stack
+from pseudograd.trace import around_backward
+
+X = (
+    [-2.0 + 0.1 * number for number in range(9)]
+    + [-1.0, 1.0]
+    + [-0.9 + 0.09 * n for n in range(19)]
+    + [1.1 + 0.1 * n for n in range(11)]
+)
+AT_BOUND, OUTSIDE = 2, 20
+# What torch's own clamp lets through at its bound is measured here, not looked up.
+CUT = OUTSIDE + AT_BOUND * int(installed_era() == "torch>=2.14")
+
+
+def clamp(x: Tensor) -> Tensor:
+    return torch.clamp(x * 1, -1.0, 1.0)
+
+
+def backward(f: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor(X, requires_grad=True)
+    y = f(x)
+    (y * torch.linspace(-1, 1, 41).add(0.01)).sum().backward()
+
+
+def _retained() -> None:
+    x = torch.tensor(X, requires_grad=True)
+    y = clamp(x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+
+
+def _asked() -> None:
+    x = torch.tensor(X, requires_grad=True)
+    torch.autograd.grad(clamp(x).sum(), x)
+
+
+def _double() -> None:
+    x = torch.tensor(X, requires_grad=True)
+    (first,) = torch.autograd.grad((clamp(x) ** 2).sum(), x, create_graph=True)
+    first.sum().backward()
+
+
+def _in_place() -> None:
+    backward(lambda x: (x * 1).clamp_(-1.0, 1.0))
+
+
+def _in_place_on_a_view() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = torch.cat([x * 1, x.detach()])
+        y[:41].clamp_(-1.0, 1.0)
+        return y[:41]
+
+    backward(f)
+
+
+def _per_example() -> None:
+    torch.func.vmap(torch.func.grad(lambda x: clamp(x).sum()))(torch.tensor(X)[:, None])
+
+
+def _in_a_thread() -> None:
+    x = torch.tensor(X, requires_grad=True)
+    y = clamp(x).sum()
+    thread = threading.Thread(target=y.backward)
+    thread.start()
+    thread.join()
+
+
+def _scripted() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backward(torch.jit.script(clamp))
+
+
+def _in_bfloat16() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        backward(clamp)
+
+
+class Own(torch.autograd.Function):
+    """A clamp with the gradient of 2.15."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(-1.0, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * (x.abs() < 1)
+
+
+# The name of the op, how much arrives there, how much of it is cut.
+WAYS: dict[str, tuple[Callable[[], None], str, int, int]] = {
+    "backward": (lambda: backward(clamp), "clamp", 41, CUT),
+    "retain_graph": (_retained, "clamp", 82, 2 * CUT),
+    "double backward": (_double, "clamp", 41 + (41 - CUT), CUT),
+    "autograd.grad": (_asked, "clamp", 41, CUT),
+    "checkpoint": (lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=False)), "clamp", 41, CUT),
+    "checkpoint with reentry": (lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=True)), "clamp", 41, CUT),
+    "in place": (_in_place, "clamp", 41, CUT),
+    "in place on a view": (_in_place_on_a_view, "CopySlices", 41, CUT),
+    "custom Function": (lambda: backward(Own.apply), "OwnBackward", 41, OUTSIDE + AT_BOUND),
+    "ours": (
+        lambda: backward(lambda x: pg.clamp(x, -1, 1, rule="zero", edge="open")),
+        "PseudogradBackward",
+        41,
+        OUTSIDE + AT_BOUND,
+    ),
+    "func.grad": (lambda: torch.func.grad(lambda x: clamp(x).sum())(torch.tensor(X)), "clamp", 41, CUT),
+    "vmap of grad": (_per_example, "clamp", 41, CUT),
+    "TorchScript": (_scripted, "clamp", 41, CUT),
+    "autocast": (_in_bfloat16, "clamp", 41, CUT),
+    "another thread": (_in_a_thread, "clamp", 41, CUT),
+    "compiled": (lambda: backward(torch.compile(clamp, backend="aot_eager")), "clamp", 41, CUT),
+}
+
+
+@pytest.mark.parametrize("detail", ["full", "counts"])
+@pytest.mark.parametrize("way", WAYS)
+def test_counts(way: str, detail: str) -> None:
+    run, op, arrived, cut = WAYS[way]
+    with diagnose(detail=detail) as d:
+        run()
+    found = [site for site in d.sites if site.op == op]
+    assert sum(site.arrived for site in found) == arrived, d.sites
+    assert sum(site.cut for site in found) == cut
+    assert d.to_json()["errors"] == []
+
+
+def test_sides_are_counted_apart() -> None:
+    """Below, at, inside, above, for both signs of the gradient, and the magnitudes, written apart in plain Python."""
+    values = [-2.0, -1.0, 0.0, 1.0, 3.0, float("nan")]
+    for grad in (2.0, -0.5):
+        x = torch.tensor(values, requires_grad=True)
+        with diagnose() as d:
+            (torch.clamp(x, -1.0, 1.0) * grad).sum().backward()
+        (site,) = [site for site in d.sites if site.op == "clamp"]
+        sign, other = ("+", "-") if grad > 0 else ("-", "+")
+        assert {side: site.sides[side + sign] for side in ("below", "at", "inside", "above")} == {
+            "below": 1, "at": 2, "inside": 2, "above": 1,
+        }  # fmt: skip
+        assert all(site.sides[side + other] == 0 for side in ("below", "at", "inside", "above"))
+        closed = installed_era() == "torch<=2.13"
+        # A gradient below 0 raises x: that leads back inside from below, and from the lower bound.
+        back = 1 if closed else 2
+        assert (site.recoverable, site.at_bound, site.below, site.above) == (back, 2, 1, 1)
+        assert site.cut == (3 if closed else 5)  # torch gives NaN no gradient
+        assert site.magnitude == 6 * abs(grad)
+        assert site.cut_magnitude == site.cut * abs(grad)
+        assert site.eras == {"torch<=2.13": 1.0, "torch>=2.14": 0.0}
+
+
+def test_tensor_bounds_have_eras_of_their_own() -> None:
+    x, low = torch.tensor([0.0, 1.0], requires_grad=True), torch.tensor([0.0, 0.0])
+    with diagnose() as d:
+        torch.clamp(x, min=low).sum().backward()
+    (site,) = d.sites
+    assert (site.at_bound, site.eras) == (1, {"torch<=2.13": 1.0, "torch>=2.14": 0.5})
+
+
+def test_lines_and_expressions() -> None:
+    def library(x: Tensor) -> Tensor:
+        return 1 + torch.relu(x) + torch.clamp(
+            x, min=0.5)  # fmt: skip
+
+    x = torch.tensor([1.0, -1.0], requires_grad=True)
+    with diagnose() as d:
+        y = library(x)
+        y.sum().backward()
+    found = {site.op: site for site in d.sites}
+    assert found["relu"].expression == "torch.relu(x)"
+    assert found["clampMin" if "clampMin" in found else "clamp"].expression == "torch.clamp( x, min=0.5)"
+    line = found["relu"].where.rsplit(":", 1)
+    assert line[0] == "tests/diagnosis/test_sites.py"
+    assert "1 + torch.relu(x)" in Path(__file__).read_text(encoding="utf-8").splitlines()[int(line[1]) - 1]
+
+
+def test_the_module_is_named() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
+    with diagnose(net) as d:
+        net(torch.randn(3, 2)).sum().backward()
+    assert [site.module for site in d.sites if site.op == "relu"] == ["1.0"]
+    assert d.parameters == ["0.weight", "0.bias"]
+
+
+def test_nothing_is_kept_alive() -> None:
+    x = torch.tensor(X, requires_grad=True)
+    with diagnose() as d:
+        y = clamp(x)
+        held = weakref.ref(y)
+        y.sum().backward()
+        del y
+        gc.collect()
+        assert held() is None
+        for _ in range(20):  # no backward follows
+            clamp(x)
+        gc.collect()
+        assert sum(type(one).__name__ == "ClampBackward1" for one in gc.get_objects()) == 0
+    leaf = weakref.ref(x)
+    del x
+    gc.collect()
+    assert leaf() is None
+    assert d.sites
+
+
+def test_a_thousand_steps_leak_nothing() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Hardtanh())
+    with diagnose(net) as d:
+        for step in range(1000):
+            net(torch.randn(2, 4)).sum().backward()
+            if step in (200, 999):
+                gc.collect()
+                count = len(gc.get_objects())
+                places = len(d._recorder.tallies), len(d._recorder.influence._marks)
+                if step == 200:
+                    before = count, places
+    assert places == before[1]
+    assert count - before[0] < 200, (before[0], count)
+
+
+def test_the_program_s_gradient_is_its_own() -> None:
+    """To the bit, and its own hooks run once, with what-ifs too."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Hardtanh(), torch.nn.Linear(8, 2))
+    x, calls = torch.randn(5, 4), []
+    net(x).pow(2).sum().backward()
+    alone = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    net[2].weight.register_hook(lambda grad: calls.append(1))
+    with diagnose(net):
+        net(x).pow(2).sum().backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(alone, net.parameters(), strict=True))
+    assert calls == [1]
+
+
+def test_everything_is_as_before_when_it_has_ended() -> None:
+    apply, backward_of_torch = vars(torch.autograd.Function).get("apply"), torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError), diagnose():
+        clamp(x).sum().backward()
+    assert vars(torch.autograd.Function).get("apply") is apply
+    assert torch.autograd._engine_run_backward is backward_of_torch  # type: ignore[attr-defined]
+    assert around_backward._subscribers == ()
+    assert not mode_stack()
+    with diagnose() as d:
+        pass
+    with pytest.raises(RuntimeError, match="diagnose: a diagnosis must be entered once"), d:
+        pass
+    assert "no backward started" in str(d)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match=r"diagnose: model must be a torch\.nn\.Module, got 'net'"):
+        diagnose("net")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="diagnose: detail must be 'full' or 'counts', got 'all'"):
+        diagnose(detail="all")
+    for whatif in (
+        {"a": {"clomp": "inward"}},
+        {"a": "torch>=3"},
+        {"a": {"clamp": "onward"}},
+        {"a": 3},
+        {"": "open"},
+        {"a": {}},
+    ):
+        with pytest.raises(ValueError, match="diagnose: whatif"):
+            diagnose(whatif=whatif)

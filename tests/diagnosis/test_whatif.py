@@ -1,0 +1,136 @@
+"""What-ifs equal the program run with those rules, bit for bit; and where they would not, they give no number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd.diagnosis import diagnose
+
+BOUNDS = torch.tensor([-0.5, 0.0, 0.25, 0.5])
+CLAMPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "numbers": lambda x, b: torch.clamp(x, -0.5, 0.5),
+    "one number": lambda x, b: x.clamp(max=0.25) + torch.clamp_min(x, 0.0) + torch.clamp_max(x, 0.5),
+    "tensors": lambda x, b: torch.clamp(x, b, b + 0.5),
+    "min tensor": lambda x, b: torch.clamp(x, min=b) + torch.clamp_min(x, b),
+    "max tensor": lambda x, b: torch.clamp(x, max=b) + torch.clamp_max(x, b),
+    "fmin and fmax": lambda x, b: torch.fmin(x, b) + torch.fmax(x, b),
+    "in place": lambda x, b: (x * 1).clamp_(-0.5, 0.5),
+    "round": lambda x, b: torch.round(x) * x + torch.floor(x * 3) * x,
+    "hardtanh": lambda x, b: torch.nn.functional.hardtanh(x, -0.5, 0.5) + torch.nn.functional.hardsigmoid(x * 4),
+}
+CHANGES: dict[str, Any] = {
+    "inward": {"clamp": "inward"},
+    "leaky": {"clamp": pg.rules.leaky(0.3)},
+    "rounding": {"round": "identity"},
+    "both": {"clamp": "identity", "relu": "elastic"},
+    "closed": "closed",
+    "half": "half",
+    "older": "torch<=2.13",
+    "newer": "torch>=2.14",
+}
+
+
+def _program(f: Callable[[Tensor, Tensor], Tensor]) -> tuple[nn.Module, nn.Parameter, Callable[[], Tensor]]:
+    torch.manual_seed(0)
+    net, bound = nn.Linear(3, 4), nn.Parameter(BOUNDS.clone())
+    x = torch.randn(50, 3)
+    with torch.no_grad():
+        net.weight.mul_(2)
+
+    def loss() -> Tensor:
+        h = net(x)
+        h = torch.where(
+            torch.arange(200).reshape(50, 4) % 5 == 0, h - h.detach() + BOUNDS, h
+        )  # some exactly at the bound
+        return (f(h, bound) * torch.linspace(-1, 1, 200).reshape(50, 4)).sum()
+
+    return net, bound, loss
+
+
+def _context(change: Any) -> Any:
+    return pg.pin_edge(change) if isinstance(change, str) else pg.override(**change)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("clamp", CLAMPS)
+def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
+    net, bound, loss = _program(CLAMPS[clamp])
+    leaves = [*net.parameters(), bound]
+    before = torch.autograd.grad(loss(), leaves, allow_unused=True)
+    with _context(CHANGES[change]):
+        after = torch.autograd.grad(loss(), leaves, allow_unused=True)
+    with diagnose(net, whatif={change: CHANGES[change]}) as d:
+        loss().backward()
+    assert d.inexact == {}
+    answers = dict(zip(["weight", "bias", "parameter 1 of shape (4,)"], zip(before, after, strict=True), strict=True))
+    for name, at in (("as it is", 0), (change, 1)):
+        for row in d.whatif[name]:
+            gradient, old = answers[row.parameter][at], answers[row.parameter][0]
+            assert gradient is not None
+            assert row.norm == float(gradient.double().norm())
+            assert row.zero == float((gradient == 0).double().mean())
+            cosine = float(gradient.double().flatten() @ old.double().flatten()) / (
+                row.norm * float(old.double().norm()) or math.nan
+            )
+            assert row.cosine == pytest.approx(cosine, nan_ok=True)
+    assert {row.parameter for row in d.whatif[change]} == {
+        name for name, (old, _) in answers.items() if old is not None
+    }
+
+
+def test_several_steps_are_averaged() -> None:
+    p = nn.Parameter(torch.tensor([2.0, 0.5]))
+    with diagnose(whatif={"inward": {"clamp": "inward"}}) as d:
+        for size in (1.0, 3.0):
+            (p.clamp(0.0, 1.0) * size).sum().backward()
+    (row,) = d.whatif["as it is"]
+    assert (row.zero, row.norm) == (0.5, 2.0)
+    (row,) = d.whatif["inward"]
+    assert (row.zero, row.norm) == (0.0, pytest.approx(2.0 * math.sqrt(2)))
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
+    "relu": (torch.relu, {"relu": "leaky"}, "relu does not keep its input"),
+    "sign": (torch.sign, {"sign": "window"}, "sign does not keep its input"),
+    "checkpoint": (
+        lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=False),
+        "open",
+        "hands out what it keeps only once",
+    ),
+    "reentry": (lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True), "open", "use_reentrant=False"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_no_number_where_it_would_not_be_exact(case: str) -> None:
+    f, change, why = REFUSED[case]
+    p = nn.Parameter(torch.tensor([2.0, 0.5]))
+    with diagnose(whatif={"asked": change}) as d:
+        f(p * 1).sum().backward()
+    assert p.grad is not None
+    assert not d.whatif.get("asked")
+    assert why in d.inexact["asked"][0]
+    assert f"what if asked: no numbers, because they would not be exact\n    {d.inexact['asked'][0]}" in str(d)
+
+
+def test_the_program_s_own_gradient_stays() -> None:
+    net, _, loss = _program(CLAMPS["numbers"])
+    loss().backward()
+    alone = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    seen: list[int] = []
+    with diagnose(net, whatif={"inward": {"clamp": "inward"}}) as d:
+        loss().backward()
+        seen.append(sum(site.arrived for site in d.sites))
+    assert all(torch.equal(a, p.grad) for a, p in zip(alone, net.parameters(), strict=True))
+    with diagnose(net) as other:
+        loss().backward()
+    assert seen == [sum(site.arrived for site in other.sites)]  # the questions are not counted
