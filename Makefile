@@ -46,6 +46,7 @@ bench:
 	$(run) benchmarks/import_time.py --check
 	$(run) benchmarks/rewrite.py --check
 	$(run) benchmarks/vector_quantize.py --check
+	$(run) benchmarks/diagnose.py --check
 
 mutants:
 	@scripts/environment.sh $(VENV) dev

@@ -32,6 +32,7 @@ from tests.coming_from import page as coming_from  # noqa: E402  the page and it
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "compare" / "results.json"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
+DIAGNOSES = ROOT / "docs" / "diagnoses.json"
 Function = Callable[[Tensor], Tensor]
 FIGURES = ("retarget-1.png", "canvas-1.png")
 
@@ -147,10 +148,16 @@ def _support_matrix() -> str:
         "the other ops, default rules": _of_all_other_linear_ops,
     }
     rows = ["| transform | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    found: dict[tuple[str, ...], list[str]] = {}
     for name, transform in _TRANSFORMS.items():
-        rows.append(f"| {name} | " + " | ".join(_outcome(transform, f) for f in columns.values()) + " |")
+        found.setdefault(tuple(_outcome(transform, f) for f in columns.values()), []).append(name)
+    rows += [f"| {', '.join(names)} | {' | '.join(outcomes)} |" for outcomes, names in found.items()]
     return "\n".join(
-        [*rows, "", "The one other op whose default rule is directional is `clip_grad`: it has no forward mode."]
+        [
+            *rows,
+            "",
+            "`clip_grad` is directional too, and has no forward mode. Everything else: [docs/matrix.md](docs/matrix.md).",
+        ]
     )
 
 
@@ -197,10 +204,10 @@ _TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Te
     "vmap(grad)": lambda f, x, w: vmap(grad(_loss(f, w)))(x.expand(2, -1))[1],
     "jacrev": lambda f, x, w: jacrev(_loss(f, w))(x),
     "jvp": lambda f, x, w: jvp(f, (x,), (w,))[1],
-    "torch.compile": lambda f, x, w: _backward_of(_compiled(_loss(f, w)), x),
-    "torch.compile of func.grad": lambda f, x, w: _compiled(grad(_loss(f, w)))(x),
-    "torch.compile of vmap(grad)": lambda f, x, w: _compiled(vmap(grad(_loss(f, w))))(x.expand(2, -1))[1],
-    "torch.compile of jacrev": lambda f, x, w: _compiled(jacrev(_loss(f, w)))(x),
+    "torch.compile of backward": lambda f, x, w: _backward_of(_compiled(_loss(f, w)), x),
+    "of func.grad": lambda f, x, w: _compiled(grad(_loss(f, w)))(x),
+    "of vmap(grad)": lambda f, x, w: _compiled(vmap(grad(_loss(f, w))))(x.expand(2, -1))[1],
+    "of jacrev": lambda f, x, w: _compiled(jacrev(_loss(f, w)))(x),
 }
 
 
@@ -216,7 +223,22 @@ def _pinned() -> str:
     return f"Final losses of three seeds: {'; '.join(found)}."
 
 
+def _diagnosis() -> str:
+    """The first finding that scripts/measure_diagnoses.py got on the last torch; without what was also found there."""
+    figures = json.loads(DIAGNOSES.read_text(encoding="utf-8"))
+    lines: list[str] = []
+    is_also = False
+    for line in list(figures.values())[-1]["x_transformers"]["text"]:
+        is_also = line.startswith("    also:") or (is_also and line.startswith("     "))
+        if line.startswith("parameters:"):
+            break
+        if line and not is_also:
+            lines.append(line)
+    return "\n".join(["```text", *lines, "```"])
+
+
 _PARTS: dict[str, Callable[[], str]] = {
+    "diagnosis": _diagnosis,
     "rules": _rule_table,
     "compare": _compare_table,
     "support": _support_matrix,

@@ -23,9 +23,10 @@ def test_the_examples_print_what_they_say(page: Path, examples: int) -> None:
     assert found.failed == 0
 
 
-def test_the_page_on_override_prints_what_it_says() -> None:
-    found = doctest.testfile(str(README.parent / "docs" / "override.md"), module_relative=False)
-    assert found.attempted >= 6
+@pytest.mark.parametrize(("name", "examples"), [("override", 6), ("diagnose", 8)])
+def test_the_pages_of_docs_print_what_they_say(name: str, examples: int) -> None:
+    found = doctest.testfile(str(README.parent / "docs" / f"{name}.md"), module_relative=False)
+    assert found.attempted >= examples
     assert found.failed == 0
 
 

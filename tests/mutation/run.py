@@ -62,7 +62,8 @@ GRADIENTS = [
 # What other files have of their own; GRADIENTS is for files without. Prefixes, the first that fits.
 TESTS: dict[str, list[list[str]]] = {
     "ops/quantize.py": [
-        ["tests/ops/test_fake_quantize.py", "tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
+        [f"tests/ops/test_{part}.py" for part in ("fake_quantize", "new_bad_calls")],
+        ["tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
         ["tests/contract/test_values.py", "-k", "fake_quantize- and not ascent and float32"],
         ["tests/ops", "tests/contract/test_derivatives.py", "-k", "fake_quantize"],
         ["tests/contract/test_transforms.py", "-k", "fake_quantize- and not ascent"],

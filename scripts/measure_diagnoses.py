@@ -1,0 +1,227 @@
+"""Diagnose published packages, unedited, and keep what was found in docs/diagnoses.json. README, docs and tests read it.
+
+Run it once with each torch; it replaces what was found on that version only. Packages that are not installed are left out and said.
+
+pip install torchao==0.18.0 kornia==0.9.0 x-transformers==2.31.10
+pip install --no-deps transformers==5.23.0 vector-quantize-pytorch==1.32.0 torchmetrics==1.9.0 lightning-utilities   (and what they import)
+python scripts/measure_diagnoses.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pseudograd import diagnose
+
+ROOT = Path(__file__).resolve().parent.parent
+FOUND = ROOT / "docs" / "diagnoses.json"
+PLACES = (sysconfig.get_path("purelib"), *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+sys.path.insert(0, str(ROOT / "examples"))
+BOTH = {"torch<=2.13": "torch<=2.13", "torch>=2.14": "torch>=2.14"}
+
+
+def x_transformers() -> Any:
+    from x_transformers_polar import main
+
+    with diagnose() as d:
+        main()
+    return d
+
+
+def torchao_int4() -> Any:
+    from torchao.quantization.qat import FakeQuantizedLinear
+    from torchao.quantization.qat.fake_quantize_config import IntxFakeQuantizeConfig
+
+    torch.manual_seed(0)
+    first, last = nn.Linear(64, 64, bias=False), nn.Linear(64, 8, bias=False)
+    weights = IntxFakeQuantizeConfig(torch.int4, group_size=32)
+    activations = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
+    net = nn.Sequential(
+        FakeQuantizedLinear.from_linear(first, activations, weights),
+        nn.ReLU(),
+        FakeQuantizedLinear.from_linear(last, activations, weights),
+    )
+    x = torch.randn(32, 64)
+    with diagnose(net, whatif=BOTH) as d:
+        net(x).pow(2).mean().backward()
+    return d
+
+
+def _kornia(adjust: Callable[[Tensor], Tensor]) -> Any:
+    torch.manual_seed(0)
+    image = torch.rand(2, 3, 16, 16)
+    image[:, :, :4], image[:, :, -4:] = 0.0, 1.0
+    image.requires_grad_()
+    with diagnose(whatif=BOTH) as d:
+        adjust(image).sum().backward()
+    return d
+
+
+def kornia_brightness() -> Any:
+    import kornia.enhance as enhance
+
+    return _kornia(lambda image: enhance.adjust_brightness(image, torch.zeros(2)))
+
+
+def kornia_contrast() -> Any:
+    import kornia.enhance as enhance
+
+    return _kornia(lambda image: enhance.adjust_contrast(image, torch.ones(2)))
+
+
+def kornia_gamma() -> Any:
+    import kornia.enhance as enhance
+
+    return _kornia(lambda image: enhance.adjust_gamma(image, 1.0))
+
+
+def inverse_sigmoid() -> Any:
+    from transformers.models.deformable_detr.modeling_deformable_detr import inverse_sigmoid as of_detr
+
+    p = torch.tensor([0.0, 1e-6, 0.5, 1.0], requires_grad=True)
+    with diagnose(whatif=BOTH) as d:
+        of_detr(p).sum().backward()
+    return d
+
+
+def swinv2() -> Any:
+    from transformers import Swinv2Config, Swinv2ForImageClassification
+
+    torch.manual_seed(0)
+    sizes = {
+        "image_size": 32,
+        "patch_size": 4,
+        "embed_dim": 16,
+        "depths": [1, 1],
+        "num_heads": [2, 4],
+        "window_size": 4,
+    }
+    net = Swinv2ForImageClassification(Swinv2Config(**sizes, num_labels=5))
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if "logit_scale" in name:
+                parameter.fill_(5.0)
+    with diagnose(net, whatif={"inward": {"clamp": "inward"}}) as d:
+        net(torch.randn(2, 3, 32, 32), labels=torch.tensor([0, 1])).loss.backward()
+    return d
+
+
+def encodec() -> Any:
+    from transformers import EncodecConfig, EncodecModel
+
+    torch.manual_seed(0)
+    sizes = {"num_filters": 4, "hidden_size": 8, "codebook_size": 16, "codebook_dim": 8, "upsampling_ratios": [4, 2]}
+    net = EncodecModel(EncodecConfig(**sizes, num_lstm_layers=1, target_bandwidths=[6.0, 12.0], sampling_rate=24000))
+    x = torch.randn(1, 1, 640)
+    with diagnose(net) as d:
+        (net(x).audio_values - x).pow(2).mean().backward()
+    return d
+
+
+def vector_quantize() -> Any:
+    from vector_quantize_pytorch import VectorQuantize
+
+    torch.manual_seed(0)
+    before, after = nn.Linear(16, 16), nn.Linear(16, 16)
+    how = {"learnable_codebook": True, "ema_update": False, "rotation_trick": False, "commitment_weight": 0.0}
+    quantizer = VectorQuantize(dim=16, codebook_size=32, **how)
+    x = torch.randn(2, 20, 16)
+    with diagnose(quantizer) as d:
+        found = quantizer(before(x))
+        ((after(found[0]) - x).pow(2).mean() + found[2].sum()).backward()
+    return d
+
+
+def torchmetrics_sam() -> Any:
+    """The loss of two equal images: what arrives at the clamp is not finite."""
+    from torchmetrics.functional.image import spectral_angle_mapper
+
+    torch.manual_seed(0)
+    image = torch.rand(1, 3, 8, 8)
+    predicted = image.clone().requires_grad_()
+    with diagnose() as d:
+        spectral_angle_mapper(predicted, image).backward()
+    return d
+
+
+CASES = (
+    *(x_transformers, torchao_int4, kornia_brightness, kornia_contrast, kornia_gamma, inverse_sigmoid, swinv2, encodec),
+    *(vector_quantize, torchmetrics_sam),
+)
+
+
+def in_short(d: Any) -> dict[str, Any]:
+    """What is the same on every machine but for the last digits."""
+    return {
+        "findings": [[one.code, _from_package(one.where)] for one in d.findings],
+        "shares": {
+            f"{site.op} {_from_package(site.where)}": [round(site.cut_share, 4), round(site.at_bound_share, 4)]
+            for site in d.sites
+            if site.family == "clamp" and (site.cut or site.at_bound)
+        },
+        "starved": len(d.starved),
+        "parameters": len(d.parameters),
+        "whatif": {
+            name: [
+                [row.parameter, round(row.zero, 6), _digits(row.norm)]
+                for row in rows
+                if "weight" in row.parameter or len(rows) < 3
+            ]
+            for name, rows in d.whatif.items()
+        },
+    }
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}") if math.isfinite(value) else value
+
+
+def _from_package(where: str) -> str:
+    for place in PLACES:
+        if place and where.startswith(place + os.sep):
+            return where.removeprefix(place + os.sep)
+    return where
+
+
+def text(d: Any) -> list[str]:
+    """The report, without the version of this build."""
+    found = str(d)
+    for place in PLACES:
+        found = found.replace(f"{place}{os.sep}", "") if place else found
+    return re.sub(r"(torch [0-9.]+)\+\w+", r"\1", found).splitlines()
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    kept = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    now: dict[str, Any] = {}
+    for case in CASES:
+        try:
+            d = case()
+        except ImportError as error:
+            print(f"{case.__name__}: left out, {error}")
+            continue
+        now[case.__name__] = in_short(d)
+        if case is x_transformers:
+            now[case.__name__]["text"] = text(d)
+        print(case.__name__, json.dumps(now[case.__name__], indent=1))
+    kept[torch.__version__.split("+")[0]] = now
+    FOUND.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
