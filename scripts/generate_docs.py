@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import op_pages
 import torch
@@ -33,6 +34,8 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "compare" / "results.json"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 DIAGNOSES = ROOT / "docs" / "diagnoses.json"
+REPAIRS = ROOT / "docs" / "repairs.json"
+DIAGNOSE = ROOT / "docs" / "diagnose.md"
 Function = Callable[[Tensor], Tensor]
 FIGURES = ("retarget-1.png", "canvas-1.png")
 
@@ -47,7 +50,8 @@ def main() -> int:
     if not options.check:
         _draw_three_gradients()
         op_pages.draw()
-    generated = {README: _filled(README.read_text(encoding="utf-8")), coming_from.PAGE: coming_from.text()}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE)}
+    generated = {**filled, coming_from.PAGE: coming_from.text()}
     texts = {**generated, **op_pages.pages()}
     if options.check:
         return _check(texts)
@@ -237,7 +241,30 @@ def _diagnosis() -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
+def _repairs() -> str:
+    """What scripts/measure_repairs.py found on the last torch, and on the others where that differs."""
+    figures = json.loads(REPAIRS.read_text(encoding="utf-8"))
+    versions = list(figures)
+    rows = ["| line | finding | edit | zeros in the gradient, before → after |", "|---|---|---|---|"]
+    for name, last in figures[versions[-1]].items():
+        told = [f"torch {version}: {_before_and_after(figures[version][name])}" for version in versions]
+        same = len({one.split(": ", 1)[1] for one in told}) == 1
+        edit = f"`{last['old']}` → `{last['new']}`" if last["new"] else f"`{last['old']}` removed"
+        rows.append(
+            f"| `{last['line']}` | {', '.join(last['findings'])} | {edit} | {_before_and_after(last) if same else '; '.join(told)} |"
+        )
+    return "\n".join(rows)
+
+
+def _before_and_after(found: dict[str, Any]) -> str:
+    after = found["zeros after"]
+    return ", ".join(
+        f"{name} {100 * share:.0f} % → {100 * after[name]:.0f} %" for name, share in found["zeros before"].items()
+    )
+
+
 _PARTS: dict[str, Callable[[], str]] = {
+    "repairs": _repairs,
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "compare": _compare_table,

@@ -70,6 +70,27 @@ def test_either_torch_says_what_the_other_does() -> None:
                     assert norm == pytest.approx(row[2], rel=1e-5)
 
 
+REPAIRS = json.loads((ROOT / "docs" / "repairs.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", next(iter(REPAIRS.values())))
+def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: Any) -> None:
+    for of in REPAIRS.values():  # as it was measured
+        assert of[name]["findings"]
+        assert sum(of[name]["zeros after"].values()) <= sum(of[name]["zeros before"].values())
+    repairs = importlib.import_module("measure_repairs")  # from the folder of `script`
+    case = next(case for case in repairs.CASES if case.run.__name__ == name)
+    try:
+        found = repairs.measured(case)
+    except ImportError as error:
+        pytest.skip(f"not installed: {error}")
+    kept = next(of for version, of in REPAIRS.items() if era_of(version) == installed_era())[name]
+    assert (found["line"], found["findings"]) == (kept["line"], kept["findings"])
+    for when in ("zeros before", "zeros after"):
+        assert found[when] == pytest.approx(kept[when], abs=0.02)
+
+
 # facts measured without any tracer: the share of zeros, by torch
 ZEROS = {"2.13.0": (0.009766, 0.015625), "2.15.0": (0.09082, 0.080078)}
 

@@ -159,7 +159,7 @@ def site_of(tally: Any) -> Site:
             "sides": sides,
         }
     return Site(
-        op=_op(tally.op),
+        op=_op(tally.op) if tally.form is None else tally.form.names[0],
         **_places(tally.place),
         module=tally.place.module,
         calls=tally.calls,

@@ -1,0 +1,177 @@
+"""Does a finding name the line? Six published packages, one training step each: the line that `diagnose` names is edited, and the gradient
+is back. Before and after are kept in docs/repairs.json, for each torch that this was run with; docs/diagnose.md shows them.
+
+pip install kornia==0.9.0; pip install --no-deps snntorch==1.0.0 transformers==5.23.0 nflows==0.14 stable-baselines3==2.9.2 \
+    pytorch-msssim==1.0.0   (and what they import)
+python scripts/measure_repairs.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pseudograd import diagnose
+
+ROOT = Path(__file__).resolve().parent.parent
+FOUND = ROOT / "docs" / "repairs.json"
+Named = dict[str, Tensor]
+
+
+def snntorch() -> tuple[Tensor, Named]:
+    """A decay that learns and starts at 1, the upper end of its clamp."""
+    leaky = importlib.import_module("snntorch._neurons.leaky")
+    neuron = leaky.Leaky(beta=1.0, learn_beta=True, threshold=2.0)
+    layer, memory = nn.Linear(4, 6), neuron.init_leaky()
+    total = torch.zeros(())
+    for _ in range(5):
+        spikes, memory = neuron(layer(torch.rand(3, 4)), memory)
+        total = total + (memory - 0.5).pow(2).mean() + spikes.mean()
+    return total, {"beta": neuron.beta}
+
+
+def gpt_oss() -> tuple[Tensor, Named]:
+    """Experts whose gate has grown beyond the limit of 7."""
+    module = importlib.import_module("transformers.models.gpt_oss.modeling_gpt_oss")
+    config = importlib.import_module("transformers").GptOssConfig(
+        hidden_size=8, intermediate_size=8, num_local_experts=2
+    )
+    experts = module.GptOssExperts(config)
+    with torch.no_grad():
+        for parameter in experts.parameters():
+            parameter.normal_()
+        experts.gate_up_proj_bias.fill_(40.0)
+    gated = experts._apply_gate(torch.randn(5, 8) @ experts.gate_up_proj[0] + experts.gate_up_proj_bias[0])
+    return gated.pow(2).mean(), {"gate_up_proj": experts.gate_up_proj}
+
+
+def nflows() -> tuple[Tensor, Named]:
+    """The logit transform of an image that has exact black and white."""
+    module = importlib.import_module("nflows.transforms.nonlinearities")
+    image = torch.rand(4, 16)
+    image[:, :4], image[:, 4:8] = 0.0, 1.0
+    image.requires_grad_()
+    y, logabsdet = module.Sigmoid().inverse(image)
+    return (y.pow(2).sum() * 1e-3 - logabsdet.sum()) * 1e-3, {"image": image}
+
+
+def stable_baselines3() -> tuple[Tensor, Named]:
+    """An actor whose log_std left (-20, 2)."""
+    module = importlib.import_module("stable_baselines3.sac.policies")
+    spaces = importlib.import_module("gymnasium.spaces")
+    box = spaces.Box(-1.0, 1.0, (3,))
+    layers = importlib.import_module("stable_baselines3.common.torch_layers")
+    actor = module.Actor(box, box, [16], layers.FlattenExtractor(box), 3)
+    with torch.no_grad():
+        actor.log_std.bias.fill_(5.0)
+    _, log_probability = actor.action_log_prob(torch.randn(8, 3))
+    return log_probability.mean(), {"log_std.weight": actor.log_std.weight, "log_std.bias": actor.log_std.bias}
+
+
+def pytorch_msssim() -> tuple[Tensor, Named]:
+    """Two images with opposite structure: every level is negative, and relu cuts all of it."""
+    module = importlib.import_module("pytorch_msssim.ssim")
+    image = torch.rand(1, 1, 176, 176)
+    other = (1 - image).requires_grad_()
+    return 1 - module.ms_ssim(other, image, data_range=1.0), {"image": other}
+
+
+def kornia() -> tuple[Tensor, Named]:
+    """A colour shift that is learned: the image it gives leaves (0, 1)."""
+    module = importlib.import_module("kornia.enhance.shift_rgb")
+    shift = torch.full((1,), 1.5, requires_grad=True)
+    image = module.shift_rgb(torch.rand(1, 3, 8, 8), shift, shift, shift)
+    return (image - 0.5).pow(2).mean(), {"shift": shift}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training step; the module and the line that a finding must name; and the edit of that line."""
+
+    run: Callable[[], tuple[Tensor, Named]]
+    module: str
+    old: str
+    new: str
+
+
+CASES = (
+    Case(snntorch, "snntorch._neurons.leaky", "self.beta.clamp(0, 1)", "self.beta"),
+    Case(gpt_oss, "transformers.models.gpt_oss.modeling_gpt_oss", "gate.clamp(min=None, max=self.limit)", "gate"),
+    Case(
+        nflows,
+        "nflows.transforms.nonlinearities",
+        "torch.clamp(inputs, self.eps, 1 - self.eps)",
+        "inputs * (1 - 2 * self.eps) + self.eps",
+    ),
+    Case(stable_baselines3, "stable_baselines3.sac.policies", "th.clamp(log_std, LOG_STD_MIN, LOG_STD_MAX)", "log_std"),
+    Case(pytorch_msssim, "pytorch_msssim.ssim", "mcs.append(torch.relu(cs))", "mcs.append(cs.abs())"),
+    Case(kornia, "kornia.enhance.shift_rgb", ".clamp_(min=0, max=1)", ""),
+)
+
+
+def zeros(case: Case) -> tuple[dict[str, float], Any]:
+    """The share of zeros in the gradient of each tensor, and the diagnosis."""
+    torch.manual_seed(0)
+    with diagnose() as d:
+        loss, tensors = case.run()
+        loss.backward()
+    return {name: _zeros(tensor.grad) for name, tensor in tensors.items()}, d
+
+
+def _zeros(grad: Tensor | None) -> float:
+    return 1.0 if grad is None else round((grad == 0).double().mean().item(), 4)
+
+
+def measured(case: Case) -> dict[str, Any]:
+    module = importlib.import_module(case.module)
+    before, d = zeros(case)
+    source = inspect.getsource(module)
+    line = next(number for number, text in enumerate(source.splitlines(), 1) if case.old in text)
+    place = f"{case.module.replace('.', '/')}.py:{line}"
+    named = [one.code for one in d.findings if one.where.endswith(place)]
+    lines = source.splitlines(keepends=True)
+    lines[line - 1] = lines[line - 1].replace(case.old, case.new)
+    exec(compile("".join(lines), module.__file__ or "", "exec"), vars(module))
+    try:
+        after, _ = zeros(case)
+    finally:
+        exec(compile(source, module.__file__ or "", "exec"), vars(module))
+    return {
+        "line": place,
+        "findings": named,
+        "old": case.old,
+        "new": case.new,
+        "zeros before": before,
+        "zeros after": after,
+    }
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    kept = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    now: dict[str, Any] = {}
+    for case in CASES:
+        try:
+            now[case.run.__name__] = measured(case)
+        except ImportError as error:
+            print(f"{case.run.__name__}: left out, {error}")
+            continue
+        print(case.run.__name__, now[case.run.__name__])
+    kept[torch.__version__.split("+")[0]] = now
+    FOUND.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
