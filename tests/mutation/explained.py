@@ -17,6 +17,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "pulled",
         "True -> False",
     ): "the pull of fake_quantize computes the gradient to x in any case",
+    (
+        "ops/quantize.py",
+        "pull",
+        "code > high -> code >= high",
+    ): "a code at the end of the grid is that end, clamped or not",
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",
     ("ops/nearest_code.py", "_of_finite", "-1 -> 1"): "of two dimensions the last is the second",
     ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",

@@ -59,6 +59,8 @@ GRADIENTS = [
         "(ascent or lower_bound- or relu6-) and (float16 or float32) and not bfloat16",
     ],
 ]
+# GRADIENTS takes the clamps and replace_grad.
+OTHER_OPS = ("sign", "heaviside", "round", "trunc", "abs", "scale_grad", "reverse_grad", "clip_grad")
 # What other files have of their own; GRADIENTS is for files without. Prefixes, the first that fits.
 TESTS: dict[str, list[list[str]]] = {
     "ops/quantize.py": [
@@ -85,7 +87,11 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"],
         ["tests/rewrite/test_compile.py"],
     ],
-    "ops/": GRADIENTS,
+    "ops/": [
+        *GRADIENTS,
+        ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
+        ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
+    ],
     "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
 }
 SINGLE_FILES = ("engine.py", "formula.py", "arguments.py", "torch_forms.py", "torch_eras.py", "nn.py", "optim.py")
