@@ -226,7 +226,7 @@ class Residual(nn.Module):
         self.one, self.two = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(self.two(self.second(functional.relu(self.one(self.first(x))))) + x)
+        return functional.relu6(self.two(self.second(functional.hardtanh(self.one(self.first(x))))) + x)
 
 
 def _resnet() -> Iterator[Tensor]:

@@ -80,7 +80,7 @@ def _of_site(site: Site) -> Iterable[Finding]:
     edge = _edge(site)
     if edge is not None:
         yield edge
-    is_clamp = site.family == "clamp" or site.op == "hardtanh"
+    is_clamp = site.family == "clamp"  # an activation saturates as it should, until all of it does
     if site.family in ("round", "sign") and site.cut_share > DEAD:
         yield Finding(
             "cut",
@@ -99,7 +99,7 @@ def _of_site(site: Site) -> Iterable[Finding]:
             f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
             f"size; {percent(site.recoverable_share)} of that would lead back inside",
             _sides(site),
-            _override(site, "relu" if site.family == "relu" else "clamp", "inward"),
+            _override(site, "clamp", "inward"),
             site.cut_share,
         )
     elif site.cut_share >= DEAD and not is_clamp:
