@@ -3,7 +3,8 @@
 Run it once with each torch; it replaces what was found on that version only. Packages that are not installed are left out and said.
 
 pip install torchao==0.18.0 kornia==0.9.0 x-transformers==2.31.10
-pip install --no-deps transformers==5.23.0 vector-quantize-pytorch==1.32.0 torchmetrics==1.9.0 lightning-utilities   (and what they import)
+pip install --no-deps transformers==5.23.0 vector-quantize-pytorch==1.32.0 torchmetrics==1.9.0 lightning-utilities \
+    diffusers==0.42.1   (and what they import)
 python scripts/measure_diagnoses.py
 """
 
@@ -156,9 +157,23 @@ def torchmetrics_sam() -> Any:
     return d
 
 
+def diffusers_wan() -> Any:
+    """A decoder whose last convolution is 40 times too large: its pixels leave (-1, 1)."""
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
+
+    torch.manual_seed(0)
+    sizes = {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 2], "num_res_blocks": 1, "temperal_downsample": [False]}
+    net = AutoencoderKLWan(**sizes, latents_mean=[0.0] * 4, latents_std=[1.0] * 4)
+    with torch.no_grad():
+        net.decoder.conv_out.weight.mul_(40)
+    with diagnose(net) as d:
+        net.decode(torch.randn(1, 4, 1, 8, 8)).sample.pow(2).mean().backward()
+    return d
+
+
 CASES = (
     *(x_transformers, torchao_int4, kornia_brightness, kornia_contrast, kornia_gamma, inverse_sigmoid, swinv2, encodec),
-    *(vector_quantize, torchmetrics_sam),
+    *(vector_quantize, torchmetrics_sam, diffusers_wan),
 )
 
 

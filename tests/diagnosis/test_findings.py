@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,36 @@ def test_a_cut_that_decides_nothing_is_harmless(planted: Diagnosis) -> None:
     assert found[line_of("h = h * self.scale.item()")] is None
     trained = {one.parameter for one in planted.starved}
     assert not trained & {"head.weight", "head.bias", "code.weight"}
+
+
+KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "detach": (lambda p: p.detach(), ".detach()"),
+    "data": (lambda p: p.data, ".data"),
+    "argmin": (lambda p: p.argmin().float() + p.detach() * 0, "argmin"),
+    "topk": (lambda p: torch.topk(p.detach() * 0 + 1, 2).values + torch.topk(p * 1, 2).indices, "indices of topk"),
+    "sort": (lambda p: p.sort().indices.float(), "indices of sort"),
+    "comparison": (lambda p: (p <= 0.5).float(), "comparison"),
+    "cast": (lambda p: p.long().float(), "cast to integers"),
+    "to": (lambda p: p.to(torch.int32).float(), "cast to integers"),
+    "no_grad": (lambda p: torch.no_grad()(lambda: p.exp())(), "exp under no_grad"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_structural_cut(kind: str) -> None:
+    """Among other operations that only hand the value on, and an in-place one."""
+    cut, name = KINDS[kind]
+    p, q = nn.Parameter(torch.tensor([0.2, 0.9])), nn.Parameter(torch.ones(2))
+    with diagnose() as d:
+        value = cut(p)
+        total = torch.zeros(2)
+        total[:] = value.reshape(-1)[:2] * 2
+        (torch.stack([total, q]).sum(0) * q).sum().backward()
+    assert name in {found.kind for found in d.structural if found.reaches_loss}
+    (starved,) = d.starved
+    assert starved.shape == (2,)
+    assert starved.cause is not None
+    assert starved.cause.where.startswith(HERE)
 
 
 # --- the other classes ------------------------------------------------------------------------------------------------

@@ -50,14 +50,17 @@ class Evidence:
 
 
 def found(evidence: Evidence) -> list[Finding]:
-    """Every finding, the same ones at several places folded into one."""
+    """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
     findings = [
         *_at_the_kink(evidence),
         *(finding for site in evidence.sites for finding in _of_site(site)),
         *_winding_up(evidence),
         *_of_starved(evidence.starved),
     ]
-    return _folded(findings)
+    met: dict[tuple[str, str], int] = {}
+    for at, site in enumerate(evidence.sites):
+        met.setdefault((site.where, site.expression), at)
+    return sorted(_folded(findings), key=lambda one: met.get((one.where, one.expression), len(met)))
 
 
 # --- sites ------------------------------------------------------------------------------------------------------------
