@@ -136,6 +136,26 @@ def test_every_kind_of_structural_cut(kind: str) -> None:
     assert starved.cause.where.startswith(HERE)
 
 
+def test_one_line_that_serves_several_parameters() -> None:
+    """In a loop without modules: every parameter that the line starves is known to lie behind it."""
+    stuck = nn.ParameterList([nn.Parameter(torch.tensor([5.0])), nn.Parameter(torch.tensor([-5.0]))])
+    with diagnose(stuck) as d:
+        torch.stack([p.clamp(0.0, 1.0) for p in stuck]).sum().backward()
+    assert [one.parameter for one in d.starved] == ["0", "1"]
+    assert len({one.cause.where for one in d.starved if one.cause is not None}) == 1
+    assert all(one.cause is not None for one in d.starved)
+
+
+def test_a_lazy_module_is_met_when_it_has_a_shape() -> None:
+    net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with diagnose(net) as d:
+            net(torch.randn(4, 2)).sum().backward()
+    assert d.starved == []
+    assert len(d.parameters) == 2
+
+
 # --- the other classes ------------------------------------------------------------------------------------------------
 
 

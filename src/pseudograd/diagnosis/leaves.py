@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_wrapped
 
@@ -61,7 +62,7 @@ class Leaves:
 
     def add_module(self, module: nn.Module, prefix: str = "") -> None:
         for name, parameter in module.named_parameters():
-            if parameter.requires_grad and self._known(parameter) is None:
+            if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
                 self._add(f"{prefix}{name}", parameter, is_named=True)
 
     def _known(self, tensor: Tensor) -> int | None:
@@ -80,7 +81,7 @@ class Leaves:
             self._look_for_names()
             bit = self._known(tensor)
         if bit is None:
-            if is_wrapped(tensor) or self._unnamed >= _UNNAMED:
+            if is_wrapped(tensor) or is_lazy(tensor) or self._unnamed >= _UNNAMED:
                 return 0
             self._unnamed += 1
             kind = "parameter" if isinstance(tensor, nn.Parameter) else "leaf"

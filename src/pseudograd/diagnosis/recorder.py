@@ -23,38 +23,10 @@ from .tally import Tally
 _LEAF = "torch::autograd::AccumulateGrad"
 # They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
-    *(
-        "View",
-        "UnsafeView",
-        "Reshape",
-        "T",
-        "Transpose",
-        "Permute",
-        "Expand",
-        "Add",
-        "Addmm",
-        "Mm",
-        "Bmm",
-        "Convolution",
-        "Alias",
-    ),
-    *(
-        "Unsqueeze",
-        "Squeeze",
-        "Sum",
-        "Mean",
-        "Clone",
-        "Cat",
-        "Stack",
-        "Split",
-        "Select",
-        "Slice",
-        "Unbind",
-        "Detach",
-        "Embedding",
-    ),
+    "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
+    "Split Select Slice Unbind Detach Embedding"
 )
-_PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON for number in range(4))
+_PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = iter(range(1 << 60))
 
 
@@ -130,8 +102,9 @@ class Recorder:
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
-            to.leaves = self.leaves.upstream(node)
             to.form = torch_forms.form_of_node(to.op)
+        if node is not None:
+            to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
             self._count_sides(to, node, leaving, grad, found)
         with self._lock:
