@@ -33,7 +33,7 @@ def diagnose(
         >>> scale = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
         >>> with diagnose() as d:
         ...     (scale.clamp(0, 1) * 3).sum().backward()
-        >>> d.sites[0].op, d.sites[0].cut, d.sites[0].recoverable
+        >>> d.sites[-1].op, d.sites[-1].cut, d.sites[-1].recoverable
         ('clamp', 1, 1)
     Source: new in pseudograd; pytorch#83537 has the method.
     """
