@@ -15,8 +15,8 @@ from .rule import Call, Gradients, Wants
 _is_compiling = torch.compiler.is_compiling
 
 
-class _Own(threading.local):
-    """How deep this thread is in computations of ours, which `rewrite` must leave alone: a second derivative records them."""
+class Depth(threading.local):
+    """A context that counts how deep this thread is in it."""
 
     depth = 0
 
@@ -27,7 +27,7 @@ class _Own(threading.local):
         self.depth -= 1
 
 
-own = _Own()
+own = Depth()  # in computations of ours, which `rewrite` must leave alone: a second derivative records them
 
 
 def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients:

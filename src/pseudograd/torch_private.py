@@ -197,6 +197,9 @@ def number_of(node: Any) -> int:
 current_node: Callable[[], Any] = _find(
     "torch._C._current_autograd_node", "diagnose has neither sides nor what-ifs", lambda: None
 )
+backward_pass: Callable[[], int] = _find(  # the number of the one that runs here, below 0 outside
+    "torch._C._current_graph_task_id", "nested diagnoses on a device count each other's what-ifs", lambda: -1
+)
 # On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
 node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
 

@@ -25,5 +25,4 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",
     ("ops/nearest_code.py", "_of_finite", "-1 -> 1"): "of two dimensions the last is the second",
     ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
-    ("trace/frames.py", "module_path", "2 -> 3"): "the frame left out is the package's own, and no module runs in it",
 }

@@ -68,13 +68,13 @@ def test_modules_have_their_path_in_the_outermost_one() -> None:
 
     class Inner(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(frames.module_path())
+            seen.append(frames.place(1).module)
             return x
 
     model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Sequential(Inner()))
     model(torch.ones(1))
     assert seen == ["1.0"]
-    assert frames.module_path() is None
+    assert frames.place(1).module is None
 
 
 def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from .. import torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
-from ..dynamo import when_dynamo_arrives
 from ..errors import must
 from ..program import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions
+from .eager import eagerly
 from .findings import Evidence, found
 from .recorder import Recorder, Watch
 from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
@@ -40,27 +40,24 @@ class Diagnosis:
         self._recorder.before_backward = self._asking
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
+        self._kept: dict[str, Any] = {}
 
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
             raise RuntimeError("diagnose: a diagnosis must be entered once, got a second time. Make a new one.")
         recorder = self._recorder
-        self._stack = stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
+            stack.enter_context(eagerly())
+            stack.callback(setattr, recorder, "is_on", False)
+            around_backward.subscribe(recorder.around_backward)
+            stack.callback(around_backward.unsubscribe, recorder.around_backward)
+            if node_creation_hook is not None:
+                stack.enter_context(node_creation_hook(recorder.made))
+            stack.enter_context(functions.watched(recorder.applied if node_creation_hook is None else None))
+            stack.enter_context(Watch(recorder))
+            self._stack = stack.pop_all()
         recorder.is_on = True
-        stack.callback(setattr, recorder, "is_on", False)
-        around_backward.subscribe(recorder.around_backward)
-        stack.callback(around_backward.unsubscribe, recorder.around_backward)
-        when_dynamo_arrives(self._run_eagerly)
-        if node_creation_hook is not None:
-            stack.enter_context(node_creation_hook(recorder.made))
-        stack.enter_context(functions.watched(recorder.applied if node_creation_hook is None else None))
-        stack.enter_context(Watch(recorder))
         return self
-
-    def _run_eagerly(self, dynamo: Any) -> None:
-        """Compiled code hides its nodes: inside the context it runs as it is written."""
-        if self._stack is not None and self._recorder.is_on:
-            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
 
     def __exit__(self, *exception: Any) -> None:
         assert self._stack is not None, "entered"
@@ -151,7 +148,7 @@ class Diagnosis:
         values = list(recorder.values.values())
         return self._once(
             "findings",
-            lambda: found(Evidence(self.sites, self.starved, values, recorder.leaves, recorder.backwards)),
+            lambda: found(Evidence(self.sites, self.starved, values, recorder.leaves)),
         )
 
     @property
@@ -173,10 +170,9 @@ class Diagnosis:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
         if not self._has_ended:
             return compute()
-        kept = self.__dict__.setdefault("_kept", {})
-        if name not in kept:
-            kept[name] = compute()
-        return kept[name]
+        if name not in self._kept:
+            self._kept[name] = compute()
+        return self._kept[name]
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in plain lists, dictionaries and numbers."""

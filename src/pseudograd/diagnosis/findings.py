@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..torch_eras import ERAS, installed_era
+from ..torch_forms import shares_at_the_edge
 from .records import Finding, Site, Starved, Structural, shown
 
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
@@ -46,7 +47,6 @@ class Evidence:
     starved: Sequence[Starved]
     values: Sequence[Any]
     leaves: Any
-    backwards: int
 
 
 def found(evidence: Evidence) -> list[Finding]:
@@ -170,7 +170,7 @@ def _at_the_kink(evidence: Evidence) -> Iterable[Finding]:
     for one in evidence.values:
         if not one.upstream or not one.starts_on_a_bound:
             continue
-        from_form = _slopes(one)
+        from_form = shares_at_the_edge(one.form, one.has_tensor_bound)
         if not from_form or all(share == 1 for share in from_form.values()):
             continue
         names = [leaf.name for leaf in evidence.leaves.named(one.leaf)] if one.leaf else []
@@ -198,12 +198,6 @@ def _at_the_kink(evidence: Evidence) -> Iterable[Finding]:
 
 def _expression(one: Any) -> str:
     return "" if one.place.call is None else one.place.call.expression
-
-
-def _slopes(one: Any) -> dict[str, float]:
-    from ..torch_forms import shares_at_the_edge
-
-    return shares_at_the_edge(one.form, one.has_tensor_bound)
 
 
 def _winding_up(evidence: Evidence) -> Iterable[Finding]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_wrapped
+from .aside import is_aside
 
 _UNNAMED = 64  # leaves that are no parameters and belong to no module: a program may make new ones in every step
 
@@ -24,14 +25,12 @@ class Leaf:
         self.shape = tuple(tensor.shape)
         self.tensor = weakref.ref(tensor)
         self.gradients = 0
-        self.moved: Any = (
-            False  # did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for
-        )
+        # Did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for.
+        self.moved: Any = False
         self.handle = tensor.register_hook(self._arrived) if tensor.requires_grad else None
-        self.is_paused = False
 
     def _arrived(self, grad: Tensor) -> None:
-        if self.is_paused:
+        if is_aside():
             return
         self.gradients += 1
         if self.moved is True or is_wrapped(grad):
@@ -120,7 +119,3 @@ class Leaves:
 
     def named(self, some: int) -> list[Leaf]:
         return [leaf for bit, leaf in enumerate(self.all) if some >> bit & 1]
-
-    def pause(self, is_paused: bool) -> None:
-        for leaf in self.all:
-            leaf.is_paused = is_paused

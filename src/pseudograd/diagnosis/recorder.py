@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from ..torch_private import current_node, mode_stack, node_creation_hook, pop_mo
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
 from . import tally, values
+from .aside import aside, is_aside, passes_from
 from .influence import Influence
 from .leaves import Leaves
 from .tally import Tally
@@ -27,7 +29,7 @@ _HAND_ON = (
     "Split Select Slice Unbind Detach Embedding"
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
-_names = iter(range(1 << 60))
+_names = itertools.count()
 
 
 class Recorder:
@@ -57,7 +59,7 @@ class Recorder:
 
     def made(self, node: Any) -> None:
         """A node was made, on a torch that says so."""
-        if self.is_on and not self.is_paused and not own.depth:
+        if self.is_on and not own.depth and not is_aside():
             self._attach(node, 2)
 
     def _attach(self, node: Any, depth: int, place: Place | None = None) -> None:
@@ -81,22 +83,19 @@ class Recorder:
 
     def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
         """After a node ran in a backward: gradients arrived, others leave."""
-        if not self.is_on or self.is_paused:
+        if not self.is_on or is_aside():
             return
-        self.is_paused = True
         try:
-            with torch.no_grad(), own:
+            with torch.no_grad(), own, aside:
                 self._count(to, leaving, arriving)
         except Exception as error:  # a diagnosis never breaks a backward
             self.errors.append(f"{to.op}: {type(error).__name__}: {error}")
-        finally:
-            self.is_paused = False
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         counted = tally.of_grads(leaving, arriving, self.is_full)
         if counted is None:
             return
-        found, grad = counted
+        found, grads = counted
         is_first = not to.calls
         node = current_node() if self.is_full or is_first else None
         if is_first and node is not None:
@@ -106,30 +105,22 @@ class Recorder:
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
-            self._count_sides(to, node, leaving, grad, found)
+            self._count_sides(to, node, grads, found)
         with self._lock:
             to.calls += 1
             to.add(found)
 
-    def _count_sides(self, to: Tally, node: Any, leaving: Any, grad: Any, found: tally.Sums) -> None:
+    def _count_sides(self, to: Tally, node: Any, grads: tally.Grads, found: tally.Sums) -> None:
         kept = torch_forms.kept_by(to.form, node)  # type: ignore[arg-type]
         if kept is None:
             return
-        sides = tally.sides(grad, tally.cut_of(grad, leaving), kept)
+        sides = tally.sides(grads, kept)
         if sides is not None:
             to.is_known = True
             to.has_tensor_bound = any(isinstance(one, torch.Tensor) for one in kept.inputs[1:])
             found.update(sides)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
-
-    @property
-    def is_paused(self) -> bool:
-        return getattr(self._local, "is_paused", False)
-
-    @is_paused.setter
-    def is_paused(self, value: bool) -> None:
-        self._local.is_paused = value
 
     def ranges(self) -> nodes.Ranges:
         found = getattr(self._local, "ranges", None)
@@ -163,7 +154,7 @@ class Recorder:
 
     def applied(self, result: Any) -> None:
         """A custom Function ran, on a torch that announces no nodes."""
-        if not self.is_on or self.is_paused:
+        if not self.is_on or is_aside():
             return
         place = None
         for node in nodes.of(result):
@@ -173,9 +164,8 @@ class Recorder:
 
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
         given = args[0] if args else None
-        self.is_paused = True
         try:
-            with torch.no_grad():
+            with torch.no_grad(), own, aside:
                 read = values.read(spelling, args, kwargs)
                 if read is None:
                     return
@@ -191,49 +181,28 @@ class Recorder:
                     found.add(*read)
         except Exception as error:
             self.errors.append(f"{spelling.name}: {type(error).__name__}: {error}")
-        finally:
-            self.is_paused = False
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def around_backward(self, roots: Any, grads: Any = None) -> Callable[[], None]:
-        if not self.is_on or self.is_paused:
+        if not self.is_on or is_aside():
             return lambda: None
         is_outermost = not getattr(self._local, "depth", 0)
         self._local.depth = getattr(self._local, "depth", 0) + 1
-        starts = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+        starts = nodes.starts(roots)
         if is_outermost:
             self.backwards += 1
             self._name_roots()
             self.influence.reached(roots)
+        for node in nodes.behind(roots):  # nobody saw some being made: in another thread, or before the context
+            self._attach(node, 0, NOWHERE)
         for start in starts:
-            self._walk(start)
             self.reached |= self.leaves.upstream(start)
         if is_outermost and self.before_backward is not None:
-            self._what_if(roots, grads)
+            with passes_from(starts):
+                self.before_backward(roots, grads)
         pushed = self._push()
         return partial(self._end, is_outermost, pushed)
-
-    def _walk(self, start: Any) -> None:
-        """Nodes that nobody saw being made: in another thread, or before the context."""
-        seen, stack = set(), [start]
-        while stack:
-            node = stack.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            self._attach(node, 0, NOWHERE)
-            stack += [other for other, _ in node.next_functions]
-
-    def _what_if(self, roots: Any, grads: Any) -> None:
-        self.is_paused = True
-        self.leaves.pause(True)
-        try:
-            with own:
-                self.before_backward(roots, grads)  # type: ignore[misc]
-        finally:
-            self.leaves.pause(False)
-            self.is_paused = False
 
     def _push(self) -> Watch | None:
         """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
@@ -274,6 +243,6 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         recorder = self.recorder
-        if recorder.is_paused or not recorder.is_on or own.depth or torch.compiler.is_compiling():
+        if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         return recorder.called(func, args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,8 +48,15 @@ class Tally:
         return {name: float(self.sums.get(name, 0)) for name in names}
 
 
-def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Tensor] | None:
-    """The counts of one backward call, and the gradient that arrived; None where the two cannot be compared element by element."""
+class Grads(NamedTuple):
+    """The gradient that arrived at a node, and where nothing of it left: None where nothing is cut."""
+
+    arrived: Tensor
+    cut: Tensor | None
+
+
+def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
+    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
     grad = next((one for one in arriving if one is not None), None)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
         return None
@@ -57,40 +64,37 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
     if not alike and any(one is not None for one in leaving):
         return None
     grad, alike = physical(grad.detach()), [physical(one.detach()) for one in alike]
-    passes = any(one.data_ptr() == grad.data_ptr() and one.shape == grad.shape for one in alike)
-    if not is_full:
-        return {"elements": grad.numel(), **_counted(grad, alike, passes)}, grad
-    magnitude = grad.abs()
-    total = magnitude.sum(dtype=_wide(magnitude))
-    found = {"elements": grad.numel(), **_counted(grad, alike, passes), "magnitude": total, "cut_magnitude": 0}
-    found["nonfinite"] = _nonfinite(grad, total)
-    if not _is_zero(found["cut"]):
-        found["cut_magnitude"] = torch.where(_is_cut(grad, alike), magnitude, 0).sum(dtype=_wide(magnitude))
-    return {key: _settled(value) for key, value in found.items()}, grad
+    arrived, cut = _arrived_and_cut(grad, alike)
+    found: Sums = {"elements": grad.numel(), "arrived": arrived}
+    found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
+    if is_full:
+        magnitude = grad.abs()
+        found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
+        found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
+        found["nonfinite"] = _nonfinite(grad, total)
+    return {key: _settled(value) for key, value in found.items()}, Grads(grad, cut)
 
 
-def _counted(grad: Tensor, alike: list[Tensor], passes: bool) -> Sums:
-    """Where nothing that leaves is 0, nothing is cut: one look at it is enough, on a device that may be waited for."""
-    if passes:
-        return {"arrived": _settled(torch.count_nonzero(grad)), "cut": 0}
-    if grad.device.type == "cpu" and len(alike) == 1 and alike[0].numel() == grad.numel():
+def _arrived_and_cut(grad: Tensor, alike: list[Tensor]) -> tuple[Any, Tensor | None]:
+    """How many gradients other than 0 arrive, and where none of them leaves towards any input. Where nothing that leaves is 0, one
+    look at it tells both, on a device that may be waited for.
+    """
+    if any(one.data_ptr() == grad.data_ptr() for one in alike):
+        return torch.count_nonzero(grad), None
+    if len(alike) == 1 and grad.device.type == "cpu":
         left = int(torch.count_nonzero(alike[0]))
         if left == grad.numel():
-            return {"arrived": left, "cut": 0}
-    arrived, cut = torch.count_nonzero(grad), torch.count_nonzero(_is_cut(grad, alike))
-    return {"arrived": _settled(arrived), "cut": _settled(cut)}
-
-
-def _is_cut(grad: Tensor, alike: list[Tensor]) -> Tensor:
-    """Something arrives, and nothing leaves towards any input."""
+            return left, None
     cut = grad != 0
+    arrived = torch.count_nonzero(cut)
     for one in alike:
         cut = cut & (one == 0)
-    return cut
+    return arrived, cut
 
 
-def sides(grad: Tensor, cut: Tensor, kept: torch_forms.Kept) -> Sums | None:
+def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:
     """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
+    grad, cut = grads
     x, low, high = _bounded(kept)
     if x is None or x.shape != grad.shape:
         return None
@@ -103,7 +107,7 @@ def sides(grad: Tensor, cut: Tensor, kept: torch_forms.Kept) -> Sums | None:
         (x >= high) & down if high is not None else None,
     )
     found: Sums = {
-        "recoverable": torch.count_nonzero(back & cut),
+        "recoverable": 0 if cut is None else torch.count_nonzero(back & cut),
         "at_bound": torch.count_nonzero(at & (grad != 0)),
     }
     outside = {"-": 0, "+": 0}
@@ -114,10 +118,6 @@ def sides(grad: Tensor, cut: Tensor, kept: torch_forms.Kept) -> Sums | None:
     for sign, signed in (("-", up), ("+", down)):
         found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
     return {key: _settled(value) for key, value in found.items()}
-
-
-def cut_of(grad: Tensor, leaving: tuple[Any, ...]) -> Tensor:
-    return _is_cut(grad, [physical(one.detach()) for one in leaving if one is not None and one.numel() == grad.numel()])
 
 
 def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:
@@ -147,10 +147,6 @@ def _nonfinite(grad: Tensor, total: Tensor) -> Any:
 
 def _wide(magnitude: Tensor) -> torch.dtype:
     return torch.float64 if magnitude.device.type == "cpu" else torch.float32
-
-
-def _is_zero(value: Any) -> bool:
-    return not isinstance(value, Tensor) and value == 0
 
 
 def _settled(value: Any) -> Any:

@@ -17,7 +17,8 @@ from ..rewrite import override, pin_edge
 from ..rewrite.mode import Replacement, pinned, why_not
 from ..rule import Call
 from ..torch_private import current_node, is_batched
-from .leaves import Leaves
+from ..trace import nodes
+from .leaves import Leaf, Leaves
 
 _REENTRANT = "CheckpointFunctionBackward"
 
@@ -41,7 +42,7 @@ class WhatIf:
         self.name = name
         self.replacements = replacements
         self.inexact: set[str] = set()
-        self.sums: dict[int, list[float]] = {}
+        self.sums: dict[Leaf, list[float]] = {}  # by leaf: how often, and the sums of zero, norm and cosine
 
     def replacement(self, form: torch_forms.Form) -> Replacement | None:
         for switch in form.switches:
@@ -95,8 +96,8 @@ class Asking:
         learning = [(leaf, tensor) for leaf, tensor in found if tensor is not None and tensor.requires_grad]
         if not learning:
             return
-        nodes = _nodes(roots)
-        if any(node.name() == _REENTRANT for node in nodes):
+        behind = nodes.behind(roots)
+        if any(node.name() == _REENTRANT for node in behind):
             for question in self.asked:
                 question.inexact.add("a checkpoint with reentry makes its nodes in the backward; use_reentrant=False")
             return
@@ -104,7 +105,7 @@ class Asking:
         before = _gradients(roots, tensors, grads)
         self._note(self._as_it_is, learning, before, before)
         for question in self.asked:
-            handles = self._replace(question, nodes)
+            handles = self._replace(question, behind)
             try:
                 after = _gradients(roots, tensors, grads)
             finally:
@@ -112,9 +113,9 @@ class Asking:
                     handle.remove()
             self._note(question, learning, after, before)
 
-    def _replace(self, question: WhatIf, nodes: Sequence[Any]) -> list[Any]:
+    def _replace(self, question: WhatIf, behind: Sequence[Any]) -> list[Any]:
         handles = []
-        for node in nodes:
+        for node in behind:
             form = torch_forms.form_of_node(node.name())
             replacement = None if form is None else question.replacement(form)
             if form is None or replacement is None:
@@ -129,8 +130,7 @@ class Asking:
         for (leaf, _), gradient, other in zip(learning, found, before, strict=True):
             if gradient is None:
                 continue
-            bit = self._leaves.all.index(leaf)
-            sums = question.sums.setdefault(bit, [0.0, 0.0, 0.0, 0.0])
+            sums = question.sums.setdefault(leaf, [0.0, 0.0, 0.0, 0.0])
             one, two = gradient.detach().double().flatten(), other.detach().double().flatten()
             norms = float(one.norm()), float(two.norm())
             cosine = float(one @ two) / (norms[0] * norms[1]) if all(norms) else math.nan
@@ -142,23 +142,13 @@ class Asking:
         """By the name of the question; first of all what the program itself computed. A question without an exact answer has none."""
         found = {}
         for question in (self._as_it_is, *self.asked):
-            rows = [] if question.inexact else sorted(question.sums.items())
+            sums = {} if question.inexact else question.sums
             found[question.name] = [
-                Changed(self._leaves.all[bit].name, zero / n, norm / n, cosine / n)
-                for bit, (n, zero, norm, cosine) in rows
+                Changed(leaf.name, *(total / sums[leaf][0] for total in sums[leaf][1:]))
+                for leaf in self._leaves.all
+                if leaf in sums
             ]
         return found
-
-
-def _nodes(roots: Any) -> list[Any]:
-    seen: set[Any] = set()
-    stack = [root.grad_fn if isinstance(root, Tensor) else root.node for root in roots]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [other for other, _ in node.next_functions]
-    return list(seen)
 
 
 def _gradients(roots: Any, tensors: Sequence[Tensor], grads: Any) -> tuple[Any, ...]:

@@ -199,8 +199,9 @@ class _AtPlaces(RuleBySite):
     def rule(self, spelling: Any, primitive: str, inputs: tuple[Any, ...]) -> Any:
         path = tuple(_path())
         key = (spelling.name, *path)
-        one = self._seen.setdefault(key, {"op": spelling.name, "path": path, **_ends(path), "calls": 0})
-        one["calls"] += 1
+        if key not in self._seen:
+            self._seen[key] = {"op": spelling.name, "path": path, **_ends(path), "calls": 0}
+        self._seen[key]["calls"] += 1
         return self._change if self._places is None or key in self._places else None
 
 

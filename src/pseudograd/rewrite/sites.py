@@ -40,9 +40,9 @@ class RuleBySite:
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
             return self.function(Site(spelling.name, family, COMPILED, None, low, high))
-        frame = frames.calling_frame(2)
-        where = frames.shown(frame.f_code, frame.f_lineno) if frame else "?"
-        return self.function(Site(spelling.name, family, where, frames.module_path(), low, high))
+        place = frames.place(2)
+        where = "?" if place.call is None else str(place.call)
+        return self.function(Site(spelling.name, family, where, place.module, low, high))
 
 
 def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -149,28 +149,11 @@ def shown(code: CodeType | str, line: int) -> str:
 _paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
-def module_path() -> str | None:
-    """The dotted path of the innermost running module in the outermost one; None outside any module."""
-    running = _running_modules(sys._getframe(2))
-    if not running:
-        return None
-    return _path(running[0], running[-1])
-
-
 def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     paths = _paths.get(root)
     if paths is None or id(module) not in paths:
         paths = _paths[root] = {id(module): path for path, module in root.named_modules()}
     return paths.get(id(module))
-
-
-def _running_modules(frame: FrameType | None) -> list[torch.nn.Module]:
-    found: list[torch.nn.Module] = []
-    while frame is not None:
-        if frame.f_code is module_call and (not found or found[-1] is not frame.f_locals["self"]):
-            found.append(frame.f_locals["self"])
-        frame = frame.f_back
-    return found
 
 
 def compiled_line() -> str:

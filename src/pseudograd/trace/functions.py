@@ -11,58 +11,87 @@ from typing import Any
 import torch
 
 from .. import engine
+from ..formula import Depth
 
 Seen = Callable[[Any], None]
-_MISSING = object()
 
-
-class _Inside(threading.local):
-    depth = 0
-
-
-_here = _Inside()
+_inside = Depth()
+_lock = threading.Lock()
+_watchers: tuple[Seen | None, ...] = ()
 
 
 def is_inside() -> bool:
     """Does a Function run in this thread? Known while `watched` is entered."""
-    return _here.depth > 0
+    return _inside.depth > 0
 
 
 @contextmanager
 def watched(seen: Seen | None) -> Iterator[None]:
-    """While it is entered, seen(result) is called after each Function, in every thread."""
-    function: Any = torch.autograd.Function
-    own, run = vars(function).get("apply", _MISSING), engine.run
-    apply = function.apply if own is _MISSING else own
-
-    def noting_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return _noting(lambda: bound(cls)(*args, **kwargs), seen)
-
-    def bound(cls: Any) -> Any:
-        return super(function, cls).apply if own is _MISSING else apply.__get__(None, cls)
-
-    @functools.wraps(run)
-    def noting_run(*args: Any) -> Any:
-        return _noting(lambda: run(*args), seen)
-
-    function.apply = classmethod(noting_apply)
-    engine.run = noting_run  # type: ignore[assignment]
+    """While it is entered, seen(result) is called after each Function, in every thread. Contexts may end in any order."""
+    global _watchers
+    with _lock:
+        if not _watchers:
+            _install()
+        _watchers = (*_watchers, seen)
     try:
         yield
     finally:
-        if own is _MISSING:
+        with _lock:
+            found = list(_watchers)
+            found.remove(seen)
+            _watchers = tuple(found)
+            if not _watchers:
+                _uninstall()
+
+
+class _Apply:
+    """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits, or somebody's before ours."""
+
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+    def __get__(self, instance: Any, cls: Any) -> Any:
+        hidden = self.hidden
+        above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
+        bound = above.apply if hidden is None else hidden.__get__(None, cls)
+        return functools.partial(_noting, bound)
+
+
+class _Run:
+    """`engine.run`, and what it hides."""
+
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+    def __call__(self, *args: Any) -> Any:
+        return _noting(self.hidden, *args)
+
+
+def _install() -> None:
+    function: Any = torch.autograd.Function
+    if not isinstance(vars(function).get("apply"), _Apply):
+        function.apply = _Apply(vars(function).get("apply"))
+    if not isinstance(engine.run, _Run):
+        engine.run = _Run(engine.run)  # type: ignore[assignment]
+
+
+def _uninstall() -> None:
+    """What was hidden again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
+    function: Any = torch.autograd.Function
+    ours = vars(function).get("apply")
+    if isinstance(ours, _Apply):
+        if ours.hidden is None:
             del function.apply
         else:
-            function.apply = own
-        engine.run = run
+            function.apply = ours.hidden
+    if isinstance(engine.run, _Run):
+        engine.run = engine.run.hidden
 
 
-def _noting(call: Callable[[], Any], seen: Seen | None) -> Any:
-    _here.depth += 1
-    try:
-        result = call()
-    finally:
-        _here.depth -= 1
-    if seen is not None:
-        seen(result)
+def _noting(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _inside:
+        result = call(*args, **kwargs)
+    for seen in _watchers:
+        if seen is not None:
+            seen(result)
     return result

@@ -83,3 +83,20 @@ def of(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [node for item in value for node in of(item)]
     return []
+
+
+def starts(roots: Iterable[Any]) -> list[Any]:
+    """The nodes that a backward from these roots begins with, tensors or gradient edges; None for a leaf."""
+    return [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+
+
+def behind(roots: Iterable[Any]) -> list[Any]:
+    """All nodes that a backward from these roots can reach."""
+    seen: set[Any] = set()
+    ways = starts(roots)
+    while ways:
+        node = ways.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ways += [other for other, _ in node.next_functions]
+    return list(seen)

@@ -1,0 +1,201 @@
+"""A diagnosis beside other contexts: nested, in helpers, ended out of order, and around one half of a step only."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd import diagnose, engine
+from pseudograd.diagnosis import Diagnosis, aside, eager
+from pseudograd.torch_private import mode_stack
+from pseudograd.trace import around_backward, functions
+
+X = [-2.0, -0.5, 0.5, 2.0, 3.0]
+ARRIVED, CUT = 5, 3
+STOCK = [0.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def clamp(x: Tensor) -> Tensor:
+    return torch.clamp(x * 1, -1.0, 1.0)
+
+
+compiled = torch.compile(clamp, backend="aot_eager")
+PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": clamp,
+    "checkpoint": lambda x: checkpoint(clamp, x, use_reentrant=False),
+    "checkpoint with reentry": lambda x: checkpoint(clamp, x, use_reentrant=True),
+    "compiled": compiled,
+    "checkpoint of compiled code": lambda x: checkpoint(compiled, x, use_reentrant=False),
+}
+# A backward of compiled code shows no clamp, and that of a checkpoint with reentry shows it to no what-if.
+HIDDEN_OUTSIDE = ("compiled", "checkpoint of compiled code")
+every_program = pytest.mark.parametrize("program", PROGRAMS)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    assert (eager._count, eager._stance, functions._watchers, around_backward._subscribers) == (0, None, (), ())
+    assert not aside._passes
+    assert not mode_stack()
+
+
+def forward(program: str) -> tuple[Tensor, Tensor]:
+    x = torch.tensor(X, requires_grad=True)
+    return x, PROGRAMS[program](x)
+
+
+def step(program: str) -> list[float]:
+    x, y = forward(program)
+    y.sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def counted(d: Diagnosis) -> tuple[int, int]:
+    assert d.to_json()["errors"] == []
+    found = [site for site in d.sites if site.op == "clamp"]
+    return sum(site.arrived for site in found), sum(site.cut for site in found)
+
+
+@every_program
+@pytest.mark.parametrize("whatif", [None, {"inward": {"clamp": "inward"}}], ids=["alone", "whatif"])
+def test_nested_diagnoses_count_the_program_and_not_each_other(program: str, whatif: Any) -> None:
+    for _ in range(2):  # as a cell that runs twice
+        with diagnose(whatif=whatif) as outer, diagnose(whatif=whatif) as inner:
+            assert step(program) == STOCK
+        for d in (outer, inner):
+            assert (counted(d), d.backwards) == ((ARRIVED, CUT), 1)
+            own = {".detach()"} if "reentry" in program else set()  # torch's, in the checkpoint
+            assert {cut.kind for cut in d.structural} == own
+            if whatif and "reentry" not in program:
+                (row,) = d.whatif["as it is"]
+                assert (row.zero, row.norm) == (3 / 5, pytest.approx(2**0.5))
+    assert step(program) == STOCK
+
+
+@every_program
+def test_under_a_rule_and_a_rule_inside(program: str) -> None:
+    whatif = {"closed": "closed"}
+    with pg.override(clamp="identity"), diagnose(whatif=whatif) as d:
+        assert step(program) == [1.0] * 5
+    assert d.to_json()["errors"] == []
+    with diagnose(whatif=whatif) as d, pg.override(clamp="identity"):
+        assert step(program) == [1.0] * 5
+    assert d.to_json()["errors"] == []
+
+
+@every_program
+def test_in_a_helper(program: str) -> None:
+    @contextlib.contextmanager
+    def helper() -> Iterator[Diagnosis]:
+        with diagnose() as d:
+            yield d
+
+    with helper() as d:
+        step(program)
+    assert counted(d) == (ARRIVED, CUT)
+
+
+@every_program
+def test_the_backward_is_outside(program: str) -> None:
+    with diagnose() as d:
+        x, y = forward(program)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == STOCK
+    assert (d.backwards, d.sites) == (0, [])
+
+
+@every_program
+def test_the_forward_is_outside(program: str) -> None:
+    x, y = forward(program)
+    with diagnose() as d:
+        y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == STOCK
+    assert d.backwards == 1
+    if program not in HIDDEN_OUTSIDE:
+        assert counted(d) == (ARRIVED, CUT)
+
+
+@every_program
+def test_ended_out_of_order(program: str) -> None:
+    one, other = diagnose(), diagnose()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__()
+    step(program)
+    other.__exit__()
+    assert counted(other) == (ARRIVED, CUT)
+    assert one.backwards == 0
+    assert not hasattr(engine.run, "hidden")
+    assert "apply" not in vars(torch.autograd.Function) or not hasattr(vars(torch.autograd.Function)["apply"], "hidden")
+
+
+def test_compiled_code_is_compiled_again_afterwards() -> None:
+    seen = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(graph)
+        return graph.forward
+
+    f = torch.compile(clamp, backend=backend)
+    with diagnose():
+        f(torch.tensor(X))
+    assert seen == []
+    f(torch.tensor(X))
+    assert len(seen) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
+    def inside(x: Tensor) -> Tensor:
+        with diagnose():
+            return clamp(x)
+
+    with pytest.raises(
+        RuntimeError, match=r"diagnose: the context must be entered outside code that torch\.compile runs"
+    ):
+        torch.compile(inside, backend="eager")(torch.tensor(X))
+
+
+def test_the_passes_of_a_what_if_are_known_in_every_thread() -> None:
+    """A device runs hooks in threads of its own: what is known there is the number of the backward pass alone."""
+    x = torch.tensor(X, requires_grad=True)
+    y = clamp(x).sum()
+    assert y.grad_fn is not None
+    told = []
+
+    def hook(grad: Tensor) -> None:
+        aside.aside.depth, depth = 0, aside.aside.depth  # as in a thread that has entered nothing
+        told.append(aside.is_aside())
+        aside.aside.depth = depth
+
+    x.register_hook(hook)
+    with aside.passes_from([y.grad_fn]):
+        y.backward(retain_graph=True)
+        other = torch.tensor(X, requires_grad=True)
+        other.register_hook(lambda grad: told.append(aside.is_aside()))
+        thread = threading.Thread(target=clamp(other).sum().backward)  # of the program, meanwhile
+        thread.start()
+        thread.join()
+    y.backward()
+    assert told == [True, False, False]
+
+
+def test_a_function_that_somebody_patched_meanwhile_stays_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    d = diagnose()
+    d.__enter__()
+    monkeypatch.setattr(torch.autograd.Function, "apply", foreign := classmethod(lambda cls, *args: args))
+    d.__exit__()
+    assert vars(torch.autograd.Function)["apply"] is foreign
