@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,32 @@ def test_the_page_in_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert 'data-focused="1"' in shown
     assert "<mark>" in shown.split('id="sites"')[1]
     assert "parameter 1 of shape ()" in shown
+
+
+def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line of a package, reached from one line of the program."""
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "library.py").write_text("import torch\n\ndef squash(x):\n    return 2 * torch.clamp(x, -1, 1)\n")
+    (tmp_path / "main.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport torch\nfrom library import squash\n"
+        "x = torch.tensor([2.0, 0.5], requires_grad=True)\nsquash(x).sum().backward()\nsys.exit(int(x.grad[0] == 0))\n"
+    )
+    main(["diagnose", "--json", "diagnosed.json", "main.py"])
+    main(["run", "--override", "clamp=identity", "--json", "run.json", "main.py"])
+    main(["bisect", "--override", "clamp=identity", "--json", "bisected.json", "main.py"])
+    read = {
+        name: json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("diagnosed", "run", "bisected")
+    }
+    sites = [
+        next(site for site in read["diagnosed"]["sites"] if site["op"] == "clamp"),
+        *read["run"]["contexts"][0]["rewritten"],
+        *read["bisected"]["decide"],
+    ]
+    expression = "torch.clamp(x, -1, 1)" if sys.version_info >= (3, 11) else "return 2 * torch.clamp(x, -1, 1)"
+    shared = {"op": "clamp", "where": "library.py:4", "user_where": "main.py:6", "expression": expression, "calls": 1}
+    assert [{name: site[name] for name in shared} for site in sites] == [shared] * 3
+    assert "library.py:4, in the program: main.py:6" in capsys.readouterr().err

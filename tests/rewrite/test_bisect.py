@@ -46,8 +46,8 @@ def test_several_places_that_are_needed_together() -> None:
 
 
 def test_the_caller_that_tells_two_ways_apart() -> None:
-    one = Place("clamp", "lib.py:1", "main.py:9", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
-    two = Place("clamp", "lib.py:1", "main.py:9", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
+    one = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
+    two = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
     assert (one.via([one, two]), two.via([one, two]), one.via([one])) == ("lib.py:20", "lib.py:30", None)
 
 

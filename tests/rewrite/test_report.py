@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import sys
 import warnings
 
 import pytest
@@ -32,6 +34,21 @@ def leaf() -> Tensor:
     return torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
 
 
+def _rewritten(op: str, expression: str, mark: str, calls: int, rule: str) -> Rewritten:
+    return Rewritten(op, _line(mark), _line(mark), _expression(expression, mark), calls, rule, False)
+
+
+def _missed(op: str, expression: str, mark: str, why: str) -> Missed:
+    return Missed(op, _line(mark), _line(mark), _expression(expression, mark), 1, why)
+
+
+def _expression(expression: str, mark: str) -> str:
+    """Python before 3.11 knows the line alone."""
+    if sys.version_info >= (3, 11):
+        return expression
+    return linecache.getline(__file__, int(_line(mark).rsplit(":", 1)[1])).strip()
+
+
 def test_calls_are_counted_by_line() -> None:
     with override(clamp="inward", relu="identity") as context:
         for _ in range(3):
@@ -41,8 +58,8 @@ def test_calls_are_counted_by_line() -> None:
             torch.clamp(leaf(), -1, 1)
     report = context.report()
     assert report.rewritten == (
-        Rewritten("clamp", "inward/closed", _line("three times"), 3, False),
-        Rewritten("relu", "identity/open", _line("through the module"), 1, False),
+        _rewritten("clamp", "torch.clamp(leaf(), -1, 1)", "three times", 3, "inward/closed"),
+        _rewritten("relu", "nn.ReLU()(leaf())", "through the module", 1, "identity/open"),
     )
     assert report.missed == ()
     assert str(report) == (
@@ -180,8 +197,10 @@ def test_what_is_left_to_torch_on_purpose_is_missed_with_its_reason() -> None:
         torch.relu(x.to_sparse())  # sparse
         x.sum()
     assert set(context.report().missed) == {
-        Missed("clamp", "rule elastic needs both bounds", _line("one bound"), 1),
-        Missed("relu", "neither sparse, nested nor quantized tensors are rewritten", _line("sparse"), 1),
+        _missed("clamp", "torch.clamp(x, min=0.0)", "one bound", "rule elastic needs both bounds"),
+        _missed(
+            "relu", "torch.relu(x.to_sparse())", "sparse", "neither sparse, nested nor quantized tensors are rewritten"
+        ),
     }
 
 

@@ -164,7 +164,15 @@ def test_the_reports_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert (found["kind"], found["torch"]) == ("pseudograd run", torch.__version__)
     overridden, pinned = found["contexts"]
     assert overridden == {"label": "override(relu='inward')", "rewritten": [], "missed": [], "is_torchs_own": False}
-    site = {"op": "clamp", "rule": f"zero/{OTHER}", "where": "train.py:6", "calls": 1, "compiled": False}
+    site = {
+        "op": "clamp",
+        "rule": f"zero/{OTHER}",
+        "where": "train.py:6",
+        "user_where": "train.py:6",
+        "calls": 1,
+        "compiled": False,
+    }
+    assert "torch.clamp(" in pinned["rewritten"][0].pop("expression")
     assert pinned == {"label": f"pin_edge('{OTHER}')", "rewritten": [site], "missed": [], "is_torchs_own": False}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "train.py"]
 
@@ -179,7 +187,7 @@ def test_json_tells_what_was_missed(capsys: pytest.CaptureFixture[str], tmp_path
     (context,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["contexts"]
     assert context["rewritten"] == []
     (site,) = context["missed"]
-    assert set(site) == {"op", "why", "where", "calls"}
+    assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
     assert (site["where"], site["calls"]) == ("missed.py:3", 1)
     assert "margin_ranking_loss" in site["why"]
 

@@ -39,6 +39,7 @@ class Place:
     op: str
     where: str
     user_where: str
+    expression: str
     path: tuple[str, ...]
     calls: int = field(default=0, compare=False)
 
@@ -177,7 +178,7 @@ class _Runner:
             if self.checked_by is not None:
                 status = subprocess.run(self.checked_by, shell=True, capture_output=True, check=False).returncode
             for one in json.loads(seen.read_text()) if seen.exists() else ():
-                place = Place(one["op"], one["where"], one["user_where"], tuple(one["path"]), one["calls"])
+                place = Place(**{**one, "path": tuple(one["path"])})
                 self.places.setdefault((place.op, *place.path), place)
         self.count += 1
         self._known[key] = passes = status == 0
@@ -200,7 +201,7 @@ class _AtPlaces(RuleBySite):
         path = tuple(_path())
         key = (spelling.name, *path)
         if key not in self._seen:
-            self._seen[key] = {"op": spelling.name, "path": path, **_ends(path), "calls": 0}
+            self._seen[key] = {"op": spelling.name, **_ends(), "path": path, "calls": 0}
         self._seen[key]["calls"] += 1
         return self._change if self._places is None or key in self._places else None
 
@@ -219,10 +220,12 @@ def _path() -> Iterable[str]:
         frame = frame.f_back
 
 
-def _ends(path: Key) -> dict[str, str]:
-    frame = frames.program_frame(frames.calling_frame(4))
-    user_where = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
-    return {"where": path[0] if path else "?", "user_where": user_where}
+def _ends() -> dict[str, str]:
+    """The line that calls torch and the program's own, as a report names them."""
+    frame = frames.calling_frame(3)
+    call, program = frames.point(frame), frames.point(frames.program_frame(frame))
+    where, user_where = ("?" if one is None else str(one) for one in (call, program))
+    return {"where": where, "user_where": user_where, "expression": "" if call is None else call.expression}
 
 
 def work() -> None:

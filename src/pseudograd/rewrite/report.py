@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 from .. import torch_forms
@@ -16,12 +17,17 @@ _SCRIPT = "torch::jit::"
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Calls of one op at one line that got another rule. `compiled`: calls counts how often it was traced, not how often it ran."""
+    """Calls of one op at one place that got another rule. where, user_where, expression: the line that calls torch, the program's own line
+    that led there, and the source of the call, as `diagnose` names them. `compiled`: calls counts how often it was traced, not how
+    often it ran, and the expression is its whole line.
+    """
 
     op: str
-    rule: str
     where: str
+    user_where: str
+    expression: str
     calls: int
+    rule: str
     compiled: bool
 
 
@@ -30,9 +36,11 @@ class Missed:
     """Matching calls that were seen and left to torch."""
 
     op: str
-    why: str
     where: str
+    user_where: str
+    expression: str
     calls: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -46,24 +54,25 @@ class Report:
 
     @classmethod
     def of(cls, label: str, logs: Iterable[Log], is_torchs_own: bool = False) -> Report:
-        done: dict[tuple[str, str, str, bool], int] = {}
-        missed: dict[tuple[str, str, str], int] = {}
+        done: Counter[tuple[tuple[str, str, str, str], str, bool]] = Counter()  # by place, rule, and whether compiled
+        missed: Counter[tuple[tuple[str, str, str, str], str]] = Counter()
         for log in logs:
-            for (op, rule, code, line, why), calls in list(log.calls.items()):
-                where = frames.shown(code, line)
+            eager = [
+                ((op, _text(call), _text(program), "" if call is None else call.expression), rule, why, calls, False)
+                for (op, rule, *_, why), (calls, call, program) in list(log.calls.items())
+            ]
+            traced = [
+                ((op, *lines), rule, why, calls, True) for (op, rule, lines, why), calls in list(log.compiled.items())
+            ]
+            for place, rule, why, calls, is_compiled in (*eager, *traced):
                 if why is None:
-                    done[op, rule, where, False] = done.get((op, rule, where, False), 0) + calls
+                    done[place, rule, is_compiled] += calls
                 else:
-                    missed[op, why, where] = missed.get((op, why, where), 0) + calls
-            for (op, rule, where, why), calls in list(log.compiled.items()):
-                if why is None:
-                    done[op, rule, where, True] = done.get((op, rule, where, True), 0) + calls
-                else:
-                    missed[op, why, where] = missed.get((op, why, where), 0) + calls
+                    missed[place, why] += calls
         return cls(
             label,
-            tuple(Rewritten(op, rule, where, n, c) for (op, rule, where, c), n in _by_calls(done)),
-            tuple(Missed(op, why, where, n) for (op, why, where), n in _by_calls(missed)),
+            tuple(Rewritten(*place, n, rule, compiled) for (place, rule, compiled), n in _by_calls(done)),
+            tuple(Missed(*place, n, why) for (place, why), n in _by_calls(missed)),
             is_torchs_own,
         )
 
@@ -79,13 +88,13 @@ class Report:
         lines = [head]
         for site in self.rewritten:
             times = f"{site.calls:,}" if not site.compiled else "compiled"
-            lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {site.where}")
+            lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {_line(site)}")
         if not self.rewritten:
             lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
         if self.missed:
             calls = sum(site.calls for site in self.missed)
             lines.append(f"not reached, so with torch's own rule: {_counted(calls, 'call')}")
-            lines += [f"  {site.calls:>9,}  {site.op:<12} {site.where}: {site.why}" for site in self.missed]
+            lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}: {site.why}" for site in self.missed]
         return "\n".join(lines)
 
 
@@ -93,16 +102,31 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
+def _text(point: frames.Point | None) -> str:
+    return "?" if point is None else str(point)
+
+
+def _line(site: Rewritten | Missed) -> str:
+    is_theirs = site.user_where in (site.where, "?")
+    return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
+
+
 def _by_calls(counts: dict[Any, int]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+
+
+def _identity(frame: FrameType | None) -> tuple[int, int]:
+    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 class Log:
     """What one thread did inside one context."""
 
     def __init__(self) -> None:
-        self.calls: dict[tuple[str, str, CodeType | str, int, str | None], int] = {}
-        self.compiled: dict[tuple[str, str, str, str | None], int] = {}
+        # By op, rule, place and reason: how often, and the two lines. They keep the code alive of which the key has the id, because the
+        # hash of a code object costs more than the way to it.
+        self.calls: dict[tuple[Any, ...], tuple[int, frames.Point | None, frames.Point | None]] = {}
+        self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.nodes = Ranges()
 
     def count(self, spelling: Any, call: Any, why: str | None) -> None:
@@ -110,13 +134,15 @@ class Log:
 
     def _add(self, op: str, rule: str, why: str | None, depth: int) -> None:
         frame = frames.calling_frame(depth + 1)
-        code, line = (frame.f_code, frame.f_lineno) if frame else ("?", 0)
-        key = op, rule, code, line, why
-        self.calls[key] = self.calls.get(key, 0) + 1
+        program = frames.program_frame(frame)
+        key = op, rule, *_identity(frame), *_identity(program), why
+        known = self.calls.get(key)
+        if known is None:
+            known = 0, frames.point(frame), frames.point(program)
+        self.calls[key] = (known[0] + 1, *known[1:])
 
-    def count_compiled(self, op: str, rule: str, where: str, why: str | None) -> None:
-        key = op, rule, where, why
-        self.compiled[key] = self.compiled.get(key, 0) + 1
+    def count_compiled(self, op: str, rule: str, lines: tuple[str, str, str], why: str | None) -> None:
+        self.compiled[op, rule, lines, why] += 1
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 

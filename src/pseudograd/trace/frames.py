@@ -90,6 +90,11 @@ class Point(NamedTuple):
         return expression_at(*self)
 
 
+def point(frame: FrameType | None) -> Point | None:
+    """Where a frame is now."""
+    return None if frame is None else Point(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
 class Place(NamedTuple):
     """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
 
@@ -156,7 +161,12 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     return paths.get(id(module))
 
 
-def compiled_line() -> str:
-    """The user's line that Dynamo is tracing."""
-    lines = [entry for entry in traced_frames() if is_users(entry.filename)]
-    return shown(lines[-1].filename, lines[-1].lineno or 0) if lines else "?"
+def compiled_lines() -> tuple[str, str, str]:
+    """Of the call that Dynamo is tracing: its line, the program's own line, and the source of the line."""
+    entries = [entry for entry in traced_frames() if is_users(entry.filename)]
+    if not entries:
+        return "?", "?", ""
+    call = entries[-1]
+    program = next((entry for entry in reversed(entries) if not is_of_a_package(entry.filename)), None)
+    user_where = "?" if program is None else shown(program.filename, program.lineno or 0)
+    return shown(call.filename, call.lineno or 0), user_where, (call.line or "").strip()
