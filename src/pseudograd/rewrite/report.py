@@ -71,8 +71,11 @@ class Report:
                     missed[place, why] += calls
         return cls(
             label,
-            tuple(Rewritten(*place, n, rule, compiled) for (place, rule, compiled), n in _by_calls(done)),
-            tuple(Missed(*place, n, why) for (place, why), n in _by_calls(missed)),
+            tuple(
+                Rewritten(*place, calls=n, rule=rule, compiled=compiled)
+                for (place, rule, compiled), n in _by_calls(done)
+            ),
+            tuple(Missed(*place, calls=n, why=why) for (place, why), n in _by_calls(missed)),
             is_torchs_own,
         )
 
