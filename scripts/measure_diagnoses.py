@@ -10,7 +10,6 @@ python scripts/measure_diagnoses.py
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -18,10 +17,12 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from kept import keep, of_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose
@@ -218,23 +219,15 @@ def text(d: Any) -> list[str]:
     return re.sub(r"(torch [0-9.]+)\+\w+", r"\1", found).splitlines()
 
 
+def _kept(case: Callable[[], Any]) -> dict[str, Any]:
+    d = case()
+    return {**in_short(d), "text": text(d)} if case is x_transformers else in_short(d)
+
+
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    kept = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    now: dict[str, Any] = {}
-    for case in CASES:
-        try:
-            d = case()
-        except ImportError as error:
-            print(f"{case.__name__}: left out, {error}")
-            continue
-        now[case.__name__] = in_short(d)
-        if case is x_transformers:
-            now[case.__name__]["text"] = text(d)
-        print(case.__name__, json.dumps(now[case.__name__], indent=1))
-    kept[torch.__version__.split("+")[0]] = now
-    FOUND.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    keep(FOUND, of_installed({case.__name__: partial(_kept, case) for case in CASES}))
     return 0
 
 

@@ -9,12 +9,12 @@ python scripts/measure_real_packages.py
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from kept import keep
 from torch import Tensor
 
 from pseudograd import pin_edge
@@ -66,9 +66,7 @@ def measure() -> dict[str, object]:
 
 
 def main() -> int:
-    figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
-    figures[torch.__version__.split("+")[0]] = measure()
-    FIGURES.write_text(json.dumps(dict(sorted(figures.items())), indent=1) + "\n", encoding="utf-8")
+    keep(FIGURES, measure())
     print(FIGURES.read_text(encoding="utf-8"))
     return 0
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from kept import keep, of_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose
@@ -159,17 +160,7 @@ def measured(case: Case) -> dict[str, Any]:
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    kept = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    now: dict[str, Any] = {}
-    for case in CASES:
-        try:
-            now[case.run.__name__] = measured(case)
-        except ImportError as error:
-            print(f"{case.run.__name__}: left out, {error}")
-            continue
-        print(case.run.__name__, now[case.run.__name__])
-    kept[torch.__version__.split("+")[0]] = now
-    FOUND.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    keep(FOUND, of_installed({case.run.__name__: partial(measured, case) for case in CASES}))
     return 0
 
 

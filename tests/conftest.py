@@ -1,8 +1,11 @@
 """One thread and fixed seeds for every test; `--slow` adds the full compile matrix."""
 
+import importlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +57,15 @@ def _same_start_for_every_test():
     assert torch.autograd.forward_ad._current_level == -1, "this test leaves a forward-mode level behind"
     assert torch.is_grad_enabled(), "this test leaves grad mode off"
     assert torch._C._len_torch_dispatch_stack() == 0, "this test leaves a dispatch mode behind"
+
+
+@pytest.fixture(scope="session")
+def script() -> Iterator[Callable[[str], Any]]:
+    """A script of the project as a module, by its name."""
+    folder = str(Path(__file__).resolve().parents[1] / "scripts")
+    sys.path.insert(0, folder)
+    yield importlib.import_module
+    sys.path.remove(folder)
 
 
 @pytest.fixture

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 import pseudograd
-from pseudograd.cli import main, rules_text
+from pseudograd.cli import rules_text
 from pseudograd.report import write
 from pseudograd.rule import OPS
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
+
+from .commands import answer as run
 
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 
@@ -39,15 +41,6 @@ relu: default rule zero, edge open (or closed, half, projected)
     source           straight-through estimator (Bengio, Léonard & Courville, 2013)
     also called      straight-through, clamp_ste, preserve-gradient
 """
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
 
 
 def test_rules_of_one_op(capsys: pytest.CaptureFixture[str]) -> None:

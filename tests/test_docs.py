@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,8 @@ FOLDER = ROOT / "docs" / "ops"
 
 
 @pytest.fixture(scope="module")
-def op_pages() -> Any:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        return importlib.import_module("op_pages")
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+def op_pages(script: Any) -> Any:
+    return script("op_pages")
 
 
 def test_pages_are_what_the_table_says_today(op_pages: Any) -> None:

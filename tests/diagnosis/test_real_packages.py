@@ -5,9 +5,7 @@ Those that are not installed are skipped; torchao, kornia and x-transformers com
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +20,19 @@ KEPT = next(found for version, found in FOUND.items() if era_of(version) == inst
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        yield importlib.import_module("measure_diagnoses")
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+def measuring(script: Any) -> Any:
+    return script("measure_diagnoses")
 
 
 @pytest.fixture(scope="module")
-def diagnosed(script: Any) -> dict[str, Any]:
+def diagnosed() -> dict[str, Any]:
     return {}
 
 
-def _diagnosis(script: Any, diagnosed: dict[str, Any], case: str) -> Any:
+def _diagnosis(measuring: Any, diagnosed: dict[str, Any], case: str) -> Any:
     if case not in diagnosed:
         try:
-            diagnosed[case] = getattr(script, case)()
+            diagnosed[case] = getattr(measuring, case)()
         except ImportError as error:
             pytest.skip(f"not installed: {error}")
     return diagnosed[case]
@@ -46,8 +40,8 @@ def _diagnosis(script: Any, diagnosed: dict[str, Any], case: str) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", KEPT)
-def test_a_package_is_diagnosed_as_it_was(case: str, script: Any, diagnosed: dict[str, Any]) -> None:
-    found, kept = script.in_short(_diagnosis(script, diagnosed, case)), KEPT[case]
+def test_a_package_is_diagnosed_as_it_was(case: str, measuring: Any, diagnosed: dict[str, Any]) -> None:
+    found, kept = measuring.in_short(_diagnosis(measuring, diagnosed, case)), KEPT[case]
     assert found["findings"] == kept["findings"]
     assert (found["starved"], found["parameters"]) == (kept["starved"], kept["parameters"])
     assert list(found["shares"]) == list(kept["shares"])
@@ -79,7 +73,7 @@ def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: A
     for of in REPAIRS.values():  # as it was measured
         assert of[name]["findings"]
         assert sum(of[name]["zeros after"].values()) <= sum(of[name]["zeros before"].values())
-    repairs = importlib.import_module("measure_repairs")  # from the folder of `script`
+    repairs = script("measure_repairs")
     case = next(case for case in repairs.CASES if case.run.__name__ == name)
     try:
         found = repairs.measured(case)
@@ -104,12 +98,12 @@ def test_the_numbers_are_those_that_leaf_gradients_show() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_readme_shows_what_a_run_says(script: Any, diagnosed: dict[str, Any]) -> None:
+def test_the_readme_shows_what_a_run_says(measuring: Any, diagnosed: dict[str, Any]) -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("diagnose: "))
     shown = lines[first + 1 : lines.index("```", first)]
     kept = FOUND["2.15.0"]["x_transformers"]["text"]
     assert set(shown) <= set(kept)
     if installed_era() == "torch>=2.14":
-        now = script.text(_diagnosis(script, diagnosed, "x_transformers"))
+        now = measuring.text(_diagnosis(measuring, diagnosed, "x_transformers"))
         assert set(shown) <= set(now)

@@ -14,6 +14,8 @@ import pytest
 
 from pseudograd.cli import main
 
+from ..commands import answer
+
 PROGRAM = """\
 import sys
 import torch
@@ -42,12 +44,7 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(("diagnose", *arguments))
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
+    return answer(capsys, "diagnose", *arguments)
 
 
 def test_a_script_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:

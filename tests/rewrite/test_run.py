@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.cli import main
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+
+from ..commands import answer
 
 PROGRAM = """\
 import sys
@@ -46,12 +47,7 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(("run", *arguments))
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
+    return answer(capsys, "run", *arguments)
 
 
 def test_a_pin_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import torch_forms
 from ..trace import frames
 from ..trace.nodes import Ranges
 
 _SCRIPT = "torch::jit::"
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Report:
                 Rewritten(*place, calls=n, rule=rule, compiled=compiled)
                 for (place, rule, compiled), n in _by_calls(done)
             ),
-            tuple(Missed(*place, calls=n, why=why) for (place, why), n in _by_calls(missed)),
+            tuple(Missed(*place, n, why) for (place, why), n in _by_calls(missed)),
             is_torchs_own,
         )
 
@@ -114,7 +115,7 @@ def _line(site: Rewritten | Missed) -> str:
     return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
 
 
-def _by_calls(counts: dict[Any, int]) -> list[tuple[Any, int]]:
+def _by_calls(counts: Counter[Key]) -> list[tuple[Key, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
 
 

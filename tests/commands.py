@@ -1,0 +1,17 @@
+"""The command line as a test calls it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pseudograd.cli import main
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit status, and what stood on both streams."""
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
