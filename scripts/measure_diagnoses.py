@@ -1,10 +1,11 @@
 """Diagnose published packages, unedited, and keep what was found in docs/diagnoses.json. README, docs and tests read it.
 
 Run it once with each torch; it replaces what was found on that version only. Packages that are not installed are left out and said.
+Cases named behind the script run alone.
 
 pip install torchao==0.18.0 kornia==0.9.0 x-transformers==2.31.10
 pip install --no-deps transformers==5.23.0 vector-quantize-pytorch==1.32.0 torchmetrics==1.9.0 lightning-utilities \
-    diffusers==0.42.1   (and what they import)
+    diffusers==0.42.1 auto-round==0.16.1 trl==1.16.0   (and what they import)
 python scripts/measure_diagnoses.py
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from kept import keep, of_installed
@@ -172,9 +174,50 @@ def diffusers_wan() -> Any:
     return d
 
 
+def auto_round_int2() -> Any:
+    """The rounding that its tuning learns: what its clamp lets through at the ends of a grid of four."""
+    from auto_round.data_type.int import quant_tensor_sym
+
+    torch.manual_seed(0)
+    weight, x = torch.randn(32, 64) / 8, torch.randn(256, 64)
+    v = torch.zeros_like(weight, requires_grad=True)
+    with diagnose(whatif=BOTH) as d:
+        quantized, _, _ = quant_tensor_sym(weight, bits=2, v=v, init_scale=weight.abs().amax(-1, keepdim=True) / 2)
+        (x @ (quantized - weight).T).pow(2).mean().backward()
+    return d
+
+
+def trl_grpo() -> Any:
+    """The loss alone, on log-probabilities that have moved since the tokens were drawn; one half of them was worth it."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    torch.manual_seed(0)
+    policy, states = nn.Linear(8, 16), torch.randn(4, 12, 8)
+    tokens, ones = torch.randint(16, (4, 12)), torch.ones(4, 12)
+
+    def log_probabilities(*args: Any, **kwargs: Any) -> Any:
+        log_p = policy(states).log_softmax(-1)
+        return log_p.gather(-1, tokens[..., None])[..., 0], -(log_p.exp() * log_p).sum(-1).detach(), None
+
+    trainer = MagicMock(
+        _get_per_token_logps_and_entropies=log_probabilities, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
+        importance_sampling_level="token", loss_type="grpo", beta=0.0, epsilon_low=0.2, epsilon_high=0.2, use_vllm=False,
+        aux_loss_enabled=False, _entropy_bonus_enabled=False, current_gradient_accumulation_steps=1,
+    )  # fmt: skip
+    trainer.args.delta = None
+    trainer.accelerator.gather = lambda found: found
+    drawn = log_probabilities()[0].detach() + 0.3 * torch.randn(4, 12)
+    batch = {"prompt_ids": tokens, "prompt_mask": ones, "completion_ids": tokens, "completion_mask": ones}
+    with diagnose(policy) as d:
+        advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+        inputs = {**batch, "advantages": advantages, "old_per_token_logps": drawn}
+        GRPOTrainer._compute_loss(trainer, policy, inputs).backward()
+    return d
+
+
 CASES = (
     *(x_transformers, torchao_int4, kornia_brightness, kornia_contrast, kornia_gamma, inverse_sigmoid, swinv2, encodec),
-    *(vector_quantize, torchmetrics_sam, diffusers_wan),
+    *(vector_quantize, torchmetrics_sam, diffusers_wan, auto_round_int2, trl_grpo),
 )
 
 
@@ -227,7 +270,7 @@ def _kept(case: Callable[[], Any]) -> dict[str, Any]:
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    keep(FOUND, of_installed({case.__name__: partial(_kept, case) for case in CASES}))
+    keep(FOUND, of_installed({case.__name__: partial(_kept, case) for case in CASES}, sys.argv[1:]))
     return 0
 
 

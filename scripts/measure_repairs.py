@@ -160,7 +160,7 @@ def measured(case: Case) -> dict[str, Any]:
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    keep(FOUND, of_installed({case.run.__name__: partial(measured, case) for case in CASES}))
+    keep(FOUND, of_installed({case.run.__name__: partial(measured, case) for case in CASES}, sys.argv[1:]))
     return 0
 
 

@@ -279,6 +279,21 @@ class Residual(nn.Module):
         return functional.relu6(self.two(self.second(functional.hardtanh(self.one(self.first(x))))) + x)
 
 
+def test_a_policy_clip_is_told_that_it_does_what_it_is_for() -> None:
+    """The clipped loss silences by the sign of the advantage: what arrives at the clamp would only lead further outside."""
+    log_ratio = torch.tensor([-1.0, -1.0, 0.1, 1.0, 1.0], requires_grad=True)
+    advantage = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+    with diagnose() as d:
+        ratio = log_ratio.exp()
+        clipped = torch.clamp(ratio, 0.8, 1.2)
+        (-torch.minimum(ratio * advantage, clipped * advantage)).sum().backward()
+    (one,) = [one for one in d.findings if one.code == "cut"]
+    assert one.where == line_of("clipped = torch.clamp(ratio, 0.8, 1.2)")
+    assert one.next_step.startswith("None, if the clip is meant")
+    (site,) = [site for site in d.sites if site.op == "clamp"]
+    assert (site.sides["below+"], site.sides["below-"], site.sides["above-"], site.sides["above+"]) == (1, 0, 1, 0)
+
+
 def _resnet() -> Iterator[Tensor]:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3),

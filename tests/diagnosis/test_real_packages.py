@@ -55,7 +55,7 @@ def test_a_package_is_diagnosed_as_it_was(case: str, measuring: Any, diagnosed: 
 
 def test_either_torch_says_what_the_other_does() -> None:
     """The what-ifs of one torch are what the other measured as it is, to 1e-5."""
-    for case in ("torchao_int4", "kornia_brightness", "inverse_sigmoid"):
+    for case in ("torchao_int4", "kornia_brightness", "inverse_sigmoid", "auto_round_int2"):
         for version, of in FOUND.items():
             for other, of_other in FOUND.items():
                 asked = of[case]["whatif"][era_of(other)]

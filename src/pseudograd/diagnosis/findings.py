@@ -10,6 +10,9 @@ from ..torch_eras import ERAS, installed_era
 from ..torch_forms import shares_at_the_edge
 from .records import Finding, Site, Starved, Structural, shown
 
+_OUTWARD = (
+    "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy."
+)
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 DEAD = 0.999  # of what arrives at any op
@@ -102,7 +105,7 @@ def _of_site(site: Site) -> Iterable[Finding]:
             f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
             f"size; {percent(site.recoverable_share)} of that would lead back inside",
             _sides(site),
-            _override(site, "clamp", "inward"),
+            _override(site, "clamp", "inward") if site.recoverable != 0 else _OUTWARD,
             site.cut_share,
         )
     elif site.cut_share >= DEAD and not is_clamp:
