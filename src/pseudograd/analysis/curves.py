@@ -22,8 +22,8 @@ _POINTS = 801
 
 
 class Curve(NamedTuple):
-    """A function of x to draw: its name, the function, the text of y, its colour, the x where its slope may jump, and the range that
-    it leaves alone, if it is a clamp.
+    """A function of x to draw: its name, the function, what the legend says of y, its colour, the x where its slope may jump, and the
+    range that it leaves alone, if it is a clamp.
     """
 
     label: str
@@ -66,11 +66,11 @@ def curve_of(one: Any, op: Op, picture: Picture, edge: Edge | None, maximize: bo
         raise ValueError(must("plot", what, f"be left out for {_name(one)}", got, "Only rules have one"))
     label = _name(one)
     if op is CLAMP and picture.others:
-        text = f"{label}({_arguments(picture.others)})"
+        text = f"y = {label}({_arguments(picture.others)})"
         return Curve(
             label, lambda x: one(x, *picture.others), text, colour(label, position), picture.edges, picture.others
         )
-    return Curve(label, one, f"{label}(x)", colour(label, position))
+    return Curve(label, one, f"y = {label}(x)", colour(label, position))
 
 
 def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
@@ -93,7 +93,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
     inputs = picture.of or (lambda x: (x, *picture.others))
     is_clamp = op.inputs[1:] == ("min", "max")
     arguments = _arguments(picture.others) if op is CLAMP else "x"
-    shown = "y" if picture.of else f"{op.name}({arguments})"
+    shown = "y" if picture.of else f"y = {op.name}({arguments})"
     label = f"{one}/{edge}" if edge is not None and not own and not call.rule.ignores_edge else str(one)
     jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
     return Curve(

@@ -176,7 +176,7 @@ class _Painter:
         self.grid, self.grads, self.loss = grid, grads, loss
         values = [line_of(curve.f, grid).y.nan_to_num() for curve in curves]
         self.is_one_forward = all(value.equal(values[0]) for value in values)
-        self.y = f"y = {curves[0].y}" if self.is_one_forward else "y"
+        self.y = curves[0].y if self.is_one_forward else "y"
 
     def column(self, curves: list[Curve], title: str) -> list[Panel]:
         """Forward, and what is below it."""
