@@ -195,14 +195,14 @@ def _handles(rows: Rows) -> Iterator[Any]:
 
 
 def _add_legend(axes: Any, handles: list[Any], size: tuple[float, float], panels: tuple[int, int]) -> float:
-    """Below `axes`, in as many columns as fit; returns the scale at which it leaves room for so many panels."""
+    """Below `axes`, in as few rows as fit; returns the scale at which it leaves room for so many panels."""
     wide, high = size
     dpi = axes.figure.figure.dpi
     for scale in _SCALES:
-        for columns in range(min(5, len(handles)), 0, -1):
+        for rows in range(1, len(handles) + 1):
             legend = axes.legend(
                 handles=handles,
-                ncols=columns,
+                ncols=-(-len(handles) // rows),
                 loc="upper center",
                 bbox_to_anchor=(0.5, 0),
                 borderaxespad=0.3,
