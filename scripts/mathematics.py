@@ -17,7 +17,9 @@ COMPARISONS = {ast.Lt: "<", ast.LtE: r"\leq", ast.Gt: ">", ast.GtE: r"\geq", ast
 def of_rule(formula: str) -> str:
     """dL/dx of a rule, as LaTeX."""
     try:
-        return _of_sentence(formula.removeprefix("everywhere: "))
+        if formula.startswith("everywhere: "):
+            return _of_sentence(formula.removeprefix("everywhere: ")) + r"\quad\text{everywhere}"
+        return _of_sentence(formula)
     except (SyntaxError, KeyError):
         return _text(formula)
 

@@ -137,10 +137,15 @@ def _mathematics(op: Op) -> list[str]:
     names = [rule.name.replace("_", r"\_") for rule in op.rules.values()]
     formulas = [mathematics.of_rule(rule.formula) for rule in op.rules.values()]
     rows = [rf"\texttt{{{name}}} \quad & {formula}" for name, formula in zip(names, formulas, strict=True)]
-    where = "Outside the bounds, as" if op.has_outside else "As"
+    told = "As mathematics, with g for grad"
+    told += (
+        " and x with an index for the bounds; each line is dL/dx outside them:"
+        if op.has_outside
+        else "; each line is dL/dx:"
+    )
     block = " \\\\[4pt]\n".join(rows)
     return [
-        f"{where} mathematics, with g for grad; each line is dL/dx:",
+        told,
         f"```math\n\\begin{{aligned}}\n{block}\n\\end{{aligned}}\n```",
     ]
 
