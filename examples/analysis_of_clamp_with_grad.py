@@ -30,7 +30,10 @@ print("torch", ".".join(torch.__version__.split(".")[:2]))
 #
 # The original notebook drew `sin(5x)` next to a curve labelled `dsin(x)/dx`. What it computed was the slope of `sin`
 # *at the points* `5x`, which is `cos(5x)`. That is a correct derivative of something else: it misses the factor 5, so
-# a reader who compares the two curves finds a slope that is five times too flat.
+# a reader who compares the two curves finds a slope that is five times too flat. In the picture it is the slope of the
+# dashed curve, which is a fifth as high.
+#
+# `pg.plot` draws the function above and its gradient below, on the same `x`.
 
 # %%
 x = torch.arange(-200, 200, dtype=torch.float64) / 100
@@ -46,22 +49,29 @@ assert torch.allclose(slope_of_sin_at_5x, torch.cos(5 * x))
 print(f"steepest slope of sin(5x):          {slope_of_the_curve.max():.2f}")
 print(f"largest value of what was labelled: {slope_of_sin_at_5x.max():.2f}")
 
-figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-ax.set(xlabel="x", ylabel="y and dy/dx", title="The slope of a curve, and what was drawn for it", xticks=range(-2, 3))
-ax.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-ax.plot(x, torch.sin(5 * x), color="#8a8a8a", linewidth=4, alpha=0.5, label="y = sin(5x)")
-ax.plot(x, slope_of_the_curve, color="#0072B2", label="dy/dx = 5 cos(5x)")
-ax.plot(x, slope_of_sin_at_5x, "--", color="#D55E00", label="cos(5x), the slope of sin at 5x")
-legend = figure.legend(loc="outside lower center", ncols=3, frameon=False)
+
+def sin_of_5x(x):
+    return torch.sin(5 * x)
+
+
+def a_fifth_of_it(x):
+    return torch.sin(5 * x) / 5
+
+
+assert torch.allclose(pg.gradient(a_fifth_of_it, x), slope_of_sin_at_5x)
+drawn = pg.plot(
+    [sin_of_5x, a_fifth_of_it], grad=(1,), title="A curve with its slope, and the curve whose slope was drawn"
+)
 
 # %% [markdown]
 # ## The problem
 #
-# The loss `sin(pi * y) + 1` has one minimum in the range, at -0.5. The picture shows the clamp, the loss, and the
-# pieces of the chain rule `dL/dx = dL/dy * dy/dx`. Outside the range `dy/dx` is zero, and so is the product.
+# The loss `sin(pi * y) + 1` has one minimum in the range, at -0.5. The picture shows the clamp and the loss above. Below
+# it are the two ends of the chain rule `dL/dx = dL/dy * dy/dx`: what arrives at the clamp, `dL/dy`, grey and wide, and
+# what leaves it, `dL/dx`. Outside the range, which is not shaded, `dy/dx` is zero, and so is the product.
 #
-# The dots are the values exactly at the bounds. They are what the torch that ran this notebook does; see "Exactly at
-# the bounds" below.
+# The full dots are the values exactly at the bounds, the rings those just beside them. The dots are what the torch that
+# ran this notebook does; see "Exactly at the bounds" below.
 
 
 # %%
@@ -73,47 +83,7 @@ def square_loss(y):
     return y**2
 
 
-def clamp(x, low, high):
-    return torch.clamp(x, low, high)
-
-
-clamp.__name__ = "torch.clamp"  # the name under which it is drawn
-
-# The familiar functions are rules of pg.clamp. We draw them by their rule, which fixes the colour.
-PANELS = {"clamp": clamp, "clamp_with_grad": "inward", "clamp_with_grad_proposed": "sign"}
-
-
-def label_below(ax, names, **options):
-    """Name the curves that pg.plot drew, in its order; the dots at the bounds have no name."""
-    shown = [line for line in ax.lines if not line.get_label().startswith("_")]
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}
-    ax.legend(shown, names, ncols=len(names), **place, **options)
-    ax.set_xticks(range(-2, 3))
-
-
-def remove_curves(ax, *starts):
-    for line in list(ax.lines):
-        if line.get_label().startswith(starts):
-            line.remove()
-
-
-def draw_panels(panels, loss):
-    """One panel for each title, with the clamp, the loss and dL/dx; all on the same scale."""
-    width = 4.3 * len(panels)
-    size = {"figsize": (width, 4), "layout": "constrained"}
-    _, axes = plt.subplots(ncols=len(panels), sharey=True, squeeze=False, **size)
-    for ax, (title, what) in zip(axes[0], panels.items(), strict=True):
-        pg.plot(what, -1, 1, loss=loss, ax=ax)
-        remove_curves(ax, "dL/dy", "dy/dx")  # they have a picture of their own below
-        label_below(ax, ["y", "loss", "dL/dx"])
-        ax.set_title(title)
-        ax.label_outer()
-
-
-figure, ax = plt.subplots(figsize=(7, 4.4), layout="constrained")
-pg.plot(clamp, -1, 1, loss=sine_loss, ax=ax)
-ax.set_title("torch.clamp: no gradient outside")
-label_below(ax, ["y", "loss", "dL/dclamp", "dclamp/dx", "dL/dx"])
+drawn = pg.plot(torch.clamp, -1, 1, loss=sine_loss)
 
 # %%
 # 401 points from -2 to 2 with -1, 0 and 1 exactly among them. torch.arange(-2, 2, 0.01) misses -1 by one rounding.
@@ -148,7 +118,7 @@ print("dL/dx of torch.clamp is 0 at all 200 points outside")
 # else it is blocked. This is not the derivative of anything, and is not meant to be: it is a pseudo-gradient.
 
 # %%
-draw_panels({title: PANELS[title] for title in ("clamp", "clamp_with_grad")}, sine_loss)
+drawn = pg.plot([torch.clamp, pg.clamp_with_grad], -1, 1, loss=sine_loss, panels="rules")
 
 # %%
 found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad(x, -1, 1)), x)
@@ -185,7 +155,8 @@ for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
 # earlier notebook gave it. Both names work here.)
 
 # %%
-draw_panels(PANELS, sine_loss)
+CLAMPS = [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed]
+drawn = pg.plot(CLAMPS, -1, 1, loss=sine_loss, panels="rules")
 
 # %%
 found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad_proposed(x, -1, 1)), x)
@@ -207,7 +178,7 @@ print("the same for 1000 times the loss, and for 0 times the loss")
 # gradient that arrives, 2, and the variant is alive on both with size 1.
 
 # %%
-draw_panels(PANELS, square_loss)
+drawn = pg.plot(CLAMPS, -1, 1, loss=square_loss, panels="rules")
 
 # %%
 assert (slope("inward", square_loss)[left] == -2).all()
@@ -220,19 +191,12 @@ print("y ** 2:  inward -2 left and +2 right;  sign -1 left and +1 right")
 # ## The two factors
 #
 # For a true gradient, `dL/dx` is the product of `dL/dclamp` and `dclamp/dx`. First factor: the slope of the loss at
-# the clamped value. It does not depend on the rule.
+# the clamped value. It does not depend on the rule. In this picture alone `x` is the clamped value, and `dL/dx` therefore
+# `dL/dclamp`.
 
 # %%
 y = torch.arange(-100, 101, dtype=torch.float64) / 100
-figure, axes = plt.subplots(ncols=2, figsize=(8.6, 3.8), layout="constrained")
-for ax, loss, name in ((axes[0], sine_loss, "sin(pi y) + 1"), (axes[1], square_loss, "y ** 2")):
-    ax.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-    ax.plot(y, loss(y), ":", color="#444444", label="loss")
-    ax.plot(y, pg.gradient(loss, y), "--", color="#444444", label="dL/dclamp")
-    ax.set(xlabel="y", title=f"loss {name}")
-axes[0].set_ylabel("loss and dL/dclamp")
-handles, labels = axes[0].get_legend_handles_labels()
-figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+drawn = pg.plot([sine_loss, square_loss], grad=(1,), xlim=(-1, 1), panels="rules")
 assert torch.allclose(pg.gradient(sine_loss, y), pi * torch.cos(pi * y))
 assert torch.equal(pg.gradient(square_loss, y), 2 * y)
 
@@ -243,16 +207,7 @@ assert torch.equal(pg.gradient(square_loss, y), 2 * y)
 # not, so no factor `dclamp/dx` exists outside, and gradients of two losses do not add up there.
 
 # %%
-figure, axes = plt.subplots(ncols=3, figsize=(12.9, 4), sharey=True, layout="constrained")
-for ax, (title, what) in zip(axes, PANELS.items(), strict=True):
-    pg.plot(what, -1, 1, ax=ax)
-    remove_curves(ax, "y")
-    for line in ax.lines:
-        if line.get_label().endswith("grad = +1"):
-            line.set(linewidth=5, alpha=0.4)  # so that a dashed line on top of it leaves it visible
-    label_below(ax, ["dL/dx, grad = +1", "dL/dx, grad = -1"])
-    ax.set(title=title, yticks=(-1, 0, 1), ylabel="dL/dx")
-    ax.label_outer()
+drawn = pg.plot(CLAMPS, -1, 1, panels="rules")
 
 
 # %%
@@ -414,7 +369,7 @@ for edge, expected in (("closed", 150), ("open", 149)):
 # The one start that makes the difference is -1 itself. With an open edge it never leaves.
 
 # %%
-draw_panels({"zero/closed": "zero/closed", "zero/open": "zero/open"}, sine_loss)
+drawn = pg.plot(["zero/closed", "zero/open"], -1, 1, loss=sine_loss, panels="rules")
 
 # %% [markdown]
 # ## A product is not a comparison

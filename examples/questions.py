@@ -25,6 +25,97 @@ def grad_of(f, x, grad=1.0):
 
 
 # %% [markdown]
+# ## What is the simplest custom Function?
+#
+# One whose slope is its own value: the exponential. `forward` computes `y`, and keeps it. `backward` is given `grad`, how
+# much the loss changes with `y`, and returns how much it changes with `x`: `grad` times the slope, which is `y` again.
+# That product is the chain rule, and it is all that `backward` has to do.
+
+
+# %%
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.exp(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return grad * y
+
+
+x = leaf(0.0, 1.0, 2.0)
+loss = (10 * Exp.apply(x)).sum()
+loss.backward()
+print("x       ", x.tolist())
+print("y       ", [round(value, 3) for value in Exp.apply(x).tolist()])
+print("dL/dx   ", [round(value, 3) for value in x.grad.tolist()], "= 10 * y, because L = 10 * y")
+assert torch.allclose(x.grad, 10 * torch.exp(x))
+
+# %% [markdown]
+# ## Can a custom Function be differentiated twice?
+#
+# Yes, if its `backward` is made of operations that torch can differentiate: autograd records them like any others when
+# the first gradient is taken with `create_graph=True`. `Exp` keeps its output, which autograd knows as its own, so its
+# second and third derivative are the exponential, too.
+#
+# It goes wrong without a word if `backward` uses a value that autograd does not know, such as a number or a tensor that
+# was computed in `forward` and put on `ctx`: then that value counts as a constant. Below, the slope of `x ** 3` is kept
+# ready-made. The first derivative is right, and the second one is not there. `gradgradcheck` notices.
+
+
+# %%
+def derivatives(f, x, count):
+    """f', f'', ... at x."""
+    found, y = [], f(x)
+    for _ in range(count):
+        (y,) = torch.autograd.grad(y.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True)
+        found.append(round(y.item(), 3))
+        y = y if y.requires_grad else y + 0 * x
+    return found
+
+
+class CubeThatKeepsItsSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.slope = 3 * x**2  # autograd is off in here: a constant from now on
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.slope
+
+
+class CubeThatKeepsX(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
+two = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+print("exp  at 2, derivatives 1 to 3:", derivatives(Exp.apply, two, 3))
+print("x**3 at 2, keeping x:         ", derivatives(CubeThatKeepsX.apply, two, 3))
+print("x**3 at 2, keeping its slope: ", derivatives(CubeThatKeepsItsSlope.apply, two, 3))
+assert derivatives(Exp.apply, two, 3) == [7.389, 7.389, 7.389]
+assert derivatives(CubeThatKeepsX.apply, two, 3) == [12, 12, 6]
+assert derivatives(CubeThatKeepsItsSlope.apply, two, 3) == [12, 0, 0]
+assert torch.autograd.gradgradcheck(CubeThatKeepsX.apply, two)
+try:
+    torch.autograd.gradgradcheck(CubeThatKeepsItsSlope.apply, two)
+except (RuntimeError, AssertionError) as error:
+    print("gradgradcheck:", type(error).__name__)
+    noticed = True
+assert noticed
+
+# %% [markdown]
 # ## What does `ReplaceGrad` do?
 #
 # `replace_grad(a, b)` has the value of `a`, and sends all of the gradient to `b`. It glues the forward pass of one
@@ -260,6 +351,67 @@ assert found["zero/closed (torch <= 2.13)"] == [[0, 0], [0, 0], [0, -38]]
 assert found["zero/open   (torch >= 2.14)"] == [[0, 0], [0, 0], [0, 0]]
 
 # %% [markdown]
+# ## Why is the difference of the second layer's weights zero everywhere?
+#
+# Because their gradient never passes the activation. Reverse mode walks the forward pass backwards, one step at a time,
+# and each step needs two things: the gradient that arrives from behind, and the values of that step. For the second
+# layer these are `d_out` and the hidden values `h`. Both are the same, since relu and clamp have the same *values*; at 0
+# both give 0. The activations differ in the next step only, where `d_h` becomes `d_z`, and only where `z` is exactly 0.
+#
+# The cell does by hand what `backward()` does, and compares.
+
+
+# %%
+def by_hand(slope_at_zero):
+    z = data @ first_layer
+    h = torch.where(z > 0, z, 0.0)
+    out = h @ second_layer
+    d_out = 2 * (out - 1)  # the loss is the sum of (out - 1) ** 2
+    d_second = h.T @ d_out  # every hidden value times what arrives behind it: no slope of the activation in it
+    d_h = d_out @ second_layer.T
+    d_z = d_h * torch.where(z > 0, 1.0, torch.where(z == 0, slope_at_zero, 0.0))
+    d_first = data.T @ d_z
+    return {
+        "z": z,
+        "h": h,
+        "out": out,
+        "d_out": d_out,
+        "d_second": d_second,
+        "d_h": d_h,
+        "d_z": d_z,
+        "d_first": d_first,
+    }
+
+
+def second_layer_grad(activation):
+    return pg.gradient(lambda w: ((activation(data @ first_layer) @ w - 1) ** 2).sum(), second_layer)
+
+
+relu, clamp = by_hand(slope_at_zero=0.0), by_hand(slope_at_zero=1.0)
+print(f"{'step':9} {'relu':>44}    where a slope of 1 at 0 differs")
+for step in relu:
+    differs = (relu[step] != clamp[step]).nonzero().tolist()
+    print(f"{step:9} {[[int(v) for v in row] for row in relu[step].tolist()]!s:>44}    {differs or 'nowhere'}")
+closed = difference_to_relu["zero/closed (torch <= 2.13)"]
+assert torch.equal(relu["d_first"], first_layer_grad(torch.relu))
+assert torch.equal(clamp["d_first"], first_layer_grad(closed))
+assert torch.equal(relu["d_second"], second_layer_grad(torch.relu))
+assert torch.equal(clamp["d_second"], second_layer_grad(closed))
+assert torch.equal(relu["d_second"], clamp["d_second"])
+
+# %% [markdown]
+# The 38 can be followed: row 4 has `z = 0` in its second column, and `d_h` is 38 there. A slope of 1 lets it through to
+# `d_z`, a slope of 0 does not. Row 4 of the data is `[0, 0, 1]`, so it reaches the third row of `d_first` alone: relu
+# minus clamp is -38 there, and 0 in all other places, because no other `z` is 0.
+
+# %%
+at_zero = (relu["z"] == 0).nonzero().tolist()
+print("z is 0 at", at_zero, " d_h there:", relu["d_h"][3, 1].item(), " row of the data:", data[3].tolist())
+assert at_zero == [[3, 1]]
+assert relu["d_h"][3, 1] == 38
+assert (relu["d_first"] - clamp["d_first"]).tolist() == found["zero/closed (torch <= 2.13)"]
+
+# %% [markdown]
 # The same with one number: the gradient of `(activation(x) - 1) ** 2` at `x = 0`.
 
 # %%
@@ -308,6 +460,22 @@ def table(edge):
 assert table("closed") == ([1, 4, 3, 5], [1, 2, 1, 0], [1, 2, 3, 0])  # torch.clamp up to torch 2.13
 assert table("open") == ([1, 4, 3, 5], [0, 2, 1, 0], [0, 2, 3, 0])  # torch.clamp from torch 2.14
 print("torch.clamp, installed: dL/da", grad_of(lambda a: torch.clamp(a * b, 1, 5), a))
+
+# %% [markdown]
+# **Where does the sum 13 come from, and what is its part in this?** `c = clamp(a * b, 1, 5)` is `[1, 4, 3, 5]`: the
+# products are 1, 4, 3 and 8, and only the 8 is changed. Their sum `d` is 13. Its value is not in any gradient: a sum
+# passes the same `dL/dy = 1` to each of its terms, whether they are large or small. So it is the first factor above, and
+# another `d` would do the same. The mean would hand 1/4 to each.
+
+# %%
+c = torch.clamp(a * b, 1, 5)
+d = c.sum()
+of_sum, of_mean = (pg.gradient(reduce, c).tolist() for reduce in (torch.sum, torch.mean))
+print("c =", c.tolist(), " d =", d.item(), " dd/dc =", of_sum, " of the mean:", of_mean)
+assert c.tolist() == [1, 4, 3, 5]
+assert d == 13
+assert of_sum == [1, 1, 1, 1]
+assert of_mean == [0.25, 0.25, 0.25, 0.25]
 
 # %% [markdown]
 # A sum is different: its branches get a gradient each. If the same value also reaches the loss on a way around the

@@ -291,17 +291,10 @@ def _draw_three_gradients() -> None:
     """One forward, three gradients: the picture at the top of the README."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained", dpi=110)
-    panels = figure.subplots(1, 3, sharey=True)
-    for panel, rule in zip(panels, ("zero", "identity", "inward"), strict=True):
-        pg.plot(rule, -1, 1, ax=panel)
-        panel.set_title(f'clamp(x, -1, 1, rule="{rule}")', fontsize=11)
-        panel.get_legend().remove()
-    for panel in panels[1:]:
-        panel.set_ylabel("")
-    handles, _ = panels[0].get_legend_handles_labels()
-    labels = ["y = clamp(x, -1, 1)", "dL/dx where dL/dy = +1", "dL/dx where dL/dy = -1"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    rules = ["zero", "identity", "inward"]
+    titles = [f'clamp(x, -1, 1, rule="{rule}")' for rule in rules]
+    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
+    pg.plot(rules, -1, 1, panels="rules", title=titles, ax=figure.add_subplot())
     figure.savefig(ROOT / "docs" / "three_gradients.png", metadata={"Software": None})
 
 

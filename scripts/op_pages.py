@@ -7,15 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import mathematics
+import op_examples
 import torch
 import vector_page
 
 import pseudograd as pg
-from pseudograd.rule import OPS, Op, Rule, RuleObject
+from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "ops"
-COLUMNS = 4
 _EDGE_TEXT = {
     "closed": ("grad", "torch ≤ 2.13, straight-through libraries"),
     "open": ("0", "torch ≥ 2.14 with numbers; relu, hardtanh"),
@@ -71,9 +72,11 @@ def _page(op: Op) -> str:
         "## Rules",
         _how_to_read(op),
         _rule_table(op),
+        *_mathematics(op),
         f"![{op.name}: forward and backward of each rule]({op.name}.svg)",
         f"Drawn: {_drawn(op)}",
         *_edges(op),
+        *op_examples.section(op.name),
         "## Tests",
         f"```sh\npytest -k {op.name}\n```",
         "Values, gradients against a scalar reference written apart, derivatives and transforms of every row: `tests/contract/`.",
@@ -129,6 +132,24 @@ def _rule_table(op: Op) -> str:
     return "\n".join(rows)
 
 
+def _mathematics(op: Op) -> list[str]:
+    """The column of formulas once more, for who reads fractions."""
+    names = [rule.name.replace("_", r"\_") for rule in op.rules.values()]
+    formulas = [mathematics.of_rule(rule.formula) for rule in op.rules.values()]
+    rows = [rf"\texttt{{{name}}} \quad & {formula}" for name, formula in zip(names, formulas, strict=True)]
+    told = "As mathematics, with g for grad"
+    told += (
+        " and x with an index for the bounds; each line is dL/dx outside them:"
+        if op.has_outside
+        else "; each line is dL/dx:"
+    )
+    block = " \\\\[4pt]\n".join(rows)
+    return [
+        told,
+        f"```math\n\\begin{{aligned}}\n{block}\n\\end{{aligned}}\n```",
+    ]
+
+
 def _drawn(op: Op) -> str:
     picture = op.picture
     if picture.of is not None:
@@ -141,7 +162,7 @@ def _drawn(op: Op) -> str:
     edge = [f"edge={op.default_edge!r}"] if op.edges else []
     call = ", ".join(["x", *given, *edge]).replace("'", '"')
     custom = " `custom` is drawn with the slope of tanh." if "custom" in op.rules else ""
-    return f"`{op.name}({call})` under each rule.{custom}"
+    return f"`{op.name}({call})` above, and what each rule makes of dL/dy = 1 and -1 below.{custom}"
 
 
 def _listed(names: list[str]) -> str:
@@ -183,50 +204,15 @@ def draw() -> None:
 
 
 def _draw(op: Op) -> None:
-    """One panel for each rule; the same axes for all, and one legend below them."""
-    from matplotlib.figure import Figure
+    """A column for each rule, in rows of at most four."""
+    from matplotlib import pyplot
 
-    rules = list(op.rules.values())
-    columns = 3 if len(rules) in (3, 5, 6, 9) else min(COLUMNS, len(rules))
-    rows = -(-len(rules) // columns)
-    wide = {1: 5.2, 2: 3.2}.get(columns, 2.7)
-    figure = Figure(figsize=(wide * columns, 2.4 * rows + (0.9 if columns < 3 else 0.6)), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for panel, rule in zip(panels.flat, rules, strict=False):
-        _draw_panel(op, rule, panel)
-    for panel in panels.flat[len(rules) :]:
-        panel.set_axis_off()
-    for panel in panels[:, 0]:
-        panel.set_ylabel("y and dL/dx")
-    figure.legend(handles=_legend(op), loc="outside lower center", ncols=4 if columns > 2 else 2, frameon=False)
-    figure.savefig(FOLDER / f"{op.name}.svg", metadata={"Date": None})
-
-
-def _draw_panel(op: Op, rule: Rule, panel: Any) -> None:
-    shown: Any = rule.name
-    title = rule.called if len(rule.parameters) == 1 else rule.name
-    if None in rule.parameters.values():
-        shown, title = pg.rules.custom(slope_of_tanh), "custom(slope of tanh)"
-    elif rule.parameters:
-        shown = RuleObject(rule.name, tuple(rule.parameters.items()))
-    pg.plot(shown, op=op.name, ax=panel)
-    panel.get_legend().remove()
-    panel.set_title(title, fontsize=10)
-    panel.set_ylabel("")
-    panel.tick_params(labelbottom=True)
-
-
-def _legend(op: Op) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    line = {"color": "black", "linewidth": 3.2}
-    handles = [
-        Line2D([], [], color="#8a8a8a", linewidth=4, alpha=0.5, label="y"),
-        Line2D([], [], **line, label="dL/dx where dL/dy = +1"),
-        Line2D([], [], color="black", linewidth=1.6, linestyle="--", label="dL/dx where dL/dy = −1"),
-    ]
-    if op.picture.edges or op.picture.jumps:
-        handles.append(
-            Line2D([], [], color="black", marker="o", markersize=5, linestyle="", label="value at a bound or jump")
-        )
-    return handles
+    rules: list[Any] = []
+    titles = []
+    for rule in op.rules.values():
+        is_custom = None in rule.parameters.values()
+        rules.append(pg.rules.custom(slope_of_tanh) if is_custom else rule.name)
+        titles.append("custom(slope of tanh)" if is_custom else rule.called if len(rule.parameters) == 1 else rule.name)
+    drawn = pg.plot(rules, op=op.name, panels="rules", title=titles)
+    drawn.figure.savefig(FOLDER / f"{op.name}.svg", metadata={"Date": None})
+    pyplot.close(drawn.figure)

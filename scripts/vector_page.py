@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import op_examples
 import torch
 
 import pseudograd as pg
@@ -46,6 +47,8 @@ def text() -> str:
             "",
             "Drawn: five vectors, the code each is nearest to, and the gradient each gets when its code gets (1, 0). `rotation` keeps the",
             "angle that grad makes with the code, and scales it by how much longer the code is than the vector.",
+            "",
+            *"\n\n".join(op_examples.section(NAME)).split("\n"),
             "",
             "## Tests",
             "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -55,3 +57,99 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
         op_pages.draw()
         drawn.append((folder / "abs.svg").read_bytes())
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("name", [*OPS, "vector_quantize"])
+def test_the_example_inside_a_network_prints_what_it_says(name: str) -> None:
+    found = doctest.testfile(str(FOLDER / f"{name}.md"), module_relative=False)
+    assert found.attempted >= 5
+    assert found.failed == 0
+
+
+# --- formulas as mathematics ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mathematics(script: Any) -> Any:
+    return script("mathematics")
+
+
+EXPRESSIONS = [
+    "slope * grad",
+    "grad * (max - x) / (max - min)",
+    "grad * (x - min) / (max - min)",
+    "-grad * min(1, |x - y| / (width * (max - min)))",
+    "grad * height * max(0, 1 - |u|)",
+    "grad * height / scale / (1 + (pi * u)^2)",
+    "grad * height / scale * e / (1 + e)^2",
+    "grad * height / (1 + |u|)^2",
+    "grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
+]
+
+
+def _braced(text: str, at: int) -> tuple[str, str]:
+    """What stands between the brace that opens at `at` and its partner, and what stands behind."""
+    depth = 0
+    for end in range(at, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return text[at + 1 : end], text[end + 1 :]
+    raise AssertionError(f"unbalanced: {text}")
+
+
+def _as_python(latex: str) -> str:
+    for command, pattern in ((r"\frac", "(({})/({}))"), (r"\sqrt", "sqrt({})"), ("^", "**({})"), (r"\mathrm", "{}")):
+        while command + "{" in latex:
+            before, _, _ = latex.partition(command + "{")
+            first, rest = _braced(latex, len(before) + len(command))
+            second, rest = _braced(rest, 0) if "/" in pattern else ("", rest)
+            latex = before + pattern.format(first, second) + rest
+    for old, new in {
+        r"\left|": "abs(", r"\right|": ")", r"\left(": "(", r"\right)": ")", r"\,": "*", r"x_{\min}": "low", r"x_{\max}": "high",
+        r"\pi": "pi", r"\min": "min", r"\max": "max", r"\exp": "exp",
+    }.items():  # fmt: skip
+        latex = latex.replace(old, new)
+    return latex
+
+
+def test_mathematics_has_the_value_of_the_formula(mathematics: Any) -> None:
+    """Both are computed: the formula by its own words, its LaTeX as it is read."""
+    written = {formula for op in OPS.values() for rule in op.rules.values() for formula in [rule.formula]}
+    known = {"abs": abs, "min": min, "max": max, "exp": math.exp, "sqrt": math.sqrt, "pi": math.pi}
+    numbers = {"x": 1.7, "y": 0.9, "u": -0.6, "e": 0.3, "g": -1.3, "low": -0.4, "high": 0.9}
+    numbers |= {"slope": 0.3, "width": 0.7, "height": 1.9, "scale": 0.8}
+    for text in EXPRESSIONS:
+        assert any(text in formula for formula in written), "no formula of the table"
+        code = re.sub(r"\|([^|]+)\|", r"abs(\1)", text).replace("^", "**").replace("grad", "g")
+        code = re.sub(r"\bmin\b(?!\()", "low", re.sub(r"\bmax\b(?!\()", "high", code))
+        expected = eval(code, {**known, **numbers})
+        found = eval(_as_python(mathematics.of_rule(text)), {**known, **numbers})
+        assert found == pytest.approx(expected, rel=1e-12), text
+
+
+def test_mathematics_of_cases(mathematics: Any) -> None:
+    assert mathematics.of_rule("grad, or 0 where grad points strictly outward") == (
+        r"\begin{cases} 0 & g \text{ points strictly outward} \\ g & \text{else} \end{cases}"
+    )
+    assert mathematics.of_rule("grad where x > 0, -grad where x < 0, edge * grad where x is 0") == (
+        r"\begin{cases} g & x > 0 \\ -g & x < 0 \\ \mathrm{edge} \, g & x = 0 \end{cases}"
+    )
+    assert mathematics.of_rule("height * grad where |x| <= scale, else 0") == (
+        r"\begin{cases} \mathrm{height} \, g & \left| x \right| \leq \mathrm{scale} \\ 0 & \text{else} \end{cases}"
+    )
+
+
+def test_a_formula_in_other_words_stands_there_as_text(mathematics: Any) -> None:
+    assert mathematics.of_rule("grad, as seen in a mirror") == r"\text{grad, as seen in a mirror}"
+    for op in OPS.values():
+        for rule in op.rules.values():
+            assert not mathematics.of_rule(rule.formula).startswith(r"\text"), rule.formula
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_page_has_a_line_of_mathematics_for_each_rule(name: str) -> None:
+    (block,) = re.findall(r"```math\n(.*?)```", (FOLDER / f"{name}.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines = block.splitlines()[1:-1]
+    assert [re.findall(r"^\\texttt{([^}]*)}", line)[0].replace("\\", "") for line in lines] == list(OPS[name].rules)
+    assert block.count("{") == block.count("}")
+    assert block.count(r"\left") == block.count(r"\right")

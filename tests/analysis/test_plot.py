@@ -1,4 +1,6 @@
-"""plot: the numbers that are drawn, not the picture."""
+"""plot: the numbers that are drawn, where they are drawn, and that all of it is on the canvas."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 pytest.importorskip("matplotlib")
+UP, DOWN = "dL/dx where dL/dy = +1", "dL/dx where dL/dy = −1"
 
 
 @pytest.fixture
@@ -21,147 +24,474 @@ def ax() -> Iterator[Any]:
     pyplot.close(figure)
 
 
+@pytest.fixture
+def close() -> Iterator[None]:
+    from matplotlib import pyplot
+
+    yield
+    pyplot.close("all")
+
+
 def _lines(ax: Any) -> dict[str, Any]:
-    return {line.get_label(): line for line in ax.lines}
+    """The curves by their label: not the zero line, the dots and the rings."""
+    return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
 
 
 def _points(line: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Without the gaps at jumps."""
     x, y = (torch.as_tensor(data) for data in line.get_data())
-    keep = ~torch.as_tensor(x).isnan()
+    keep = ~x.isnan()
     return x[keep], y[keep]
 
 
+def _marks(ax: Any, label: str) -> list[tuple[list[float], list[float]]]:
+    return [
+        tuple(torch.as_tensor(d).tolist() for d in line.get_data()) for line in ax.lines if line.get_label() == label
+    ]  # type: ignore[misc]
+
+
 def _dots(ax: Any) -> list[tuple[list[float], list[float]]]:
-    return [tuple(map(list, line.get_data())) for line in ax.lines if line.get_marker() == "o"]
+    return _marks(ax, "_exactly")
 
 
-def test_one_rule_is_its_forward_and_both_signs_of_grad(ax: Any) -> None:
-    assert pg.plot("inward", -1, 1, ax=ax) is ax
-    lines = _lines(ax)
-    x, y = _points(lines["y = inward"])
-    assert torch.allclose(y, x.clamp(-1, 1))
-    x, up = _points(lines["dL/dx inward, grad = +1"])
+def _rings(ax: Any) -> list[tuple[list[float], list[float]]]:
+    return _marks(ax, "_beside")
+
+
+def _legend(figure: Any) -> list[str]:
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    return [text.get_text() for text in legend.get_texts()]
+
+
+# --- one curve --------------------------------------------------------------------------------------------------------
+
+
+def test_one_rule_is_its_forward_above_both_signs_of_grad(ax: Any) -> None:
+    drawn = pg.plot("inward", -1, 1, ax=ax)
+    (forward,), (backward,) = drawn.forward, drawn.backward
+    assert forward is ax
+    assert drawn.figure is ax.figure
+    assert forward.get_position().y0 >= backward.get_position().y1
+    (name,) = _lines(forward)
+    assert name == "y = clamp(x, -1, 1)"
+    x, y = _points(_lines(forward)[name])
+    assert torch.equal(y, torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, x)))
+    assert list(_lines(backward)) == [UP, DOWN]
+    x, up = _points(_lines(backward)[UP])
     assert torch.equal(up, (x > -1).double())
-    x, down = _points(lines["dL/dx inward, grad = -1"])
+    x, down = _points(_lines(backward)[DOWN])
     assert torch.equal(down, -(x < 1).double())
 
 
 def test_x_runs_over_the_range_and_half_of_it_on_both_sides(ax: Any) -> None:
-    pg.plot("zero", 0, 4, ax=ax)
-    x, _ = _points(_lines(ax)["y = zero"])
-    assert x.min().item() == pytest.approx(-2)
-    assert x.max().item() == pytest.approx(6)
+    drawn = pg.plot("zero", 0, 4, ax=ax)
+    x, _ = _points(_lines(ax)["y = clamp(x, 0, 4)"])
+    assert (x.min().item(), x.max().item()) == (-2, 6)
     assert not ((x == 0) | (x == 4)).any()  # the bounds are dots, because the gradient may jump there
+    assert drawn.forward[0].get_xlim() == drawn.backward[0].get_xlim() == (-2, 6)
+
+
+def test_xlim_is_what_is_drawn(ax: Any) -> None:
+    drawn = pg.plot("zero", -1, 1, xlim=(-0.5, 7), ax=ax)
+    x, y = _points(_lines(drawn.backward[0])[UP])
+    assert (x.min().item(), x.max().item()) == (-0.5, 7)
+    assert torch.equal(y, (x <= 1).double())
+    assert _dots(drawn.backward[0])[0] == ([1], [1])  # -1 is outside
+    assert drawn.backward[0].get_xlim() == (-0.5, 7)
 
 
 @pytest.mark.parametrize(("edge", "share"), [("closed", 1), ("open", 0), ("half", 0.5)])
-def test_dots_are_the_values_at_the_bounds(ax: Any, edge: str, share: float) -> None:
-    pg.plot(f"zero/{edge}", -1, 1, ax=ax)
-    assert _dots(ax) == [([-1, 1], [share, share]), ([-1, 1], [-share, -share])]
-    assert f"dL/dx zero/{edge}, grad = +1" in _lines(ax)
+@pytest.mark.parametrize("how", ["in the name", "as an argument"])
+def test_dots_are_the_values_at_the_bounds_and_rings_those_beside_them(
+    ax: Any, edge: str, share: float, how: str
+) -> None:
+    drawn = pg.plot(f"zero/{edge}", ax=ax) if how == "in the name" else pg.plot("zero", edge=edge, ax=ax)
+    (backward,) = drawn.backward
+    assert _dots(backward) == [([-1, 1], [share, share]), ([-1, 1], [-share, -share])]
+    missed = sorted({0.0, 1.0} - {share})
+    for sign, (x, y) in zip((1, -1), _rings(backward), strict=True):
+        at = {bound: sorted(sign * value for a, value in zip(x, y, strict=True) if a == bound) for bound in (-1, 1)}
+        assert at == {-1: missed, 1: missed}
+    assert ax.get_title() == f"zero/{edge}"
+    assert _dots(ax) == _rings(ax) == []  # y is continuous
+
+
+def test_dots_are_full_and_rings_are_empty(ax: Any) -> None:
+    (backward,) = pg.plot("zero", ax=ax).backward
+    look = {line.get_label(): line for line in backward.lines}
+    assert look["_exactly"].get_markerfacecolor() == look["_exactly"].get_color()
+    assert look["_beside"].get_markerfacecolor() == "white"
+    assert _legend(ax.figure)[-2:] == ["value at a bound", "value just beside it"]
 
 
 def test_curves_are_broken_at_the_bounds(ax: Any) -> None:
     """A jump is not a slope."""
-    pg.plot("zero", -1, 1, ax=ax)
-    x, y = _lines(ax)["dL/dx zero, grad = +1"].get_data()
+    (backward,) = pg.plot("zero", -1, 1, ax=ax).backward
+    x, y = _lines(backward)[UP].get_data()
     assert torch.as_tensor(x).isnan().sum() == 2
     assert set(torch.as_tensor(y).nan_to_num(0.0).tolist()) == {0.0, 1.0}
 
 
-def test_several_rules_share_one_forward_and_coincident_lines_stay_visible(ax: Any) -> None:
-    pg.plot(["zero", "inward", pg.rules.leaky(0.25)], ax=ax)
-    lines = _lines(ax)
-    assert "y" in lines
-    widths = [lines[f"dL/dx {name}, grad = +1"].get_linewidth() for name in ("zero", "inward", "leaky(slope=0.25)")]
-    assert widths == sorted(widths, reverse=True)
-    assert len(set(widths)) == 3
-    colours = {lines[f"dL/dx {name}, grad = +1"].get_color() for name in ("zero", "inward", "leaky(slope=0.25)")}
-    assert len(colours) == 3
-    x, y = _points(lines["dL/dx leaky(slope=0.25), grad = +1"])
-    assert set(y[x < -1].tolist()) == {0.25}
+def test_a_rule_that_names_its_edge_keeps_it_and_one_without_edge_says_none(ax: Any) -> None:
+    drawn = pg.plot(["zero/half", "zero", "identity"], edge="open", panels="rules", ax=ax)
+    assert [panel.get_title() for panel in drawn.forward] == ["zero/half", "zero/open", "identity"]
+    assert [_dots(panel)[0][1] for panel in drawn.backward] == [[0.5, 0.5], [0, 0], [1, 1]]
+
+
+def test_maximize_draws_the_rule_of_ascent(ax: Any) -> None:
+    (backward,) = pg.plot("inward", maximize=True, ax=ax).backward
+    x, up = _points(_lines(backward)[UP])
+    assert torch.equal(up, (x < 1).double())  # an ascent step along +1 leads back from below only
+    x, down = _points(_lines(backward)[DOWN])
+    assert torch.equal(down, -(x > -1).double())
 
 
 def test_grads_that_are_asked_for(ax: Any) -> None:
-    pg.plot("sign", 0, 1, grad=(0.5,), ax=ax)
-    lines = _lines(ax)
-    x, y = _points(lines["dL/dx sign, grad = +0.5"])
+    (backward,) = pg.plot("sign", 0, 1, grad=(0.5,), ax=ax).backward
+    assert list(_lines(backward)) == ["dL/dx where dL/dy = +0.5"]
+    x, y = _points(_lines(backward)["dL/dx where dL/dy = +0.5"])
     assert (set(y[x > 1].tolist()), set(y[x < 0].tolist()), set(y[(x > 0) & (x < 1)].tolist())) == ({1}, {-1}, {0.5})
-    assert not any("-1" in str(label) for label in lines)
 
 
-def test_loss_draws_each_factor_of_the_chain(ax: Any) -> None:
-    pg.plot("inward", -1, 1, loss=lambda y: torch.sin(torch.pi * y) + 1, ax=ax)
-    lines = _lines(ax)
-    x, loss = _points(lines["loss"])
-    c = x.clamp(-1, 1)
-    slope = torch.pi * torch.cos(torch.pi * c)
-    assert torch.allclose(loss, torch.sin(torch.pi * c) + 1)
-    assert torch.allclose(_points(lines["dL/dy"])[1], slope)
-    assert torch.equal(
-        _points(lines["dy/dx for the sign of dL/dy"])[1], torch.where((x > 1) & (slope < 0), 0.0, 1.0).double()
-    )
-    assert torch.allclose(_points(lines["dL/dx inward"])[1], torch.where((x > 1) & (slope < 0), 0.0, slope))
-
-
-def test_loss_of_several_rules_has_no_single_chain(ax: Any) -> None:
-    pg.plot(["zero", "inward"], -1, 1, loss=torch.square, ax=ax)
-    assert {"y", "loss", "dL/dx zero", "dL/dx inward"} <= set(_lines(ax))
-    assert "dL/dy" not in _lines(ax)
-
-
-def test_any_function(ax: Any) -> None:
-    pg.plot(torch.tanh, ax=ax)
-    x, slope = _points(_lines(ax)["dL/dx tanh, grad = +1"])
-    assert torch.allclose(slope, 1 - torch.tanh(x) ** 2)
-    assert (x.min().item(), x.max().item()) == (-2, 2)
-    assert _dots(ax) == []
-
-
-def test_a_function_of_the_bounds(ax: Any) -> None:
-    pg.plot(pg.ClampWithGrad.apply, -1, 1, grad=(1.0,), ax=ax)
-    x, slope = _points(_lines(ax)["dL/dx clamp_with_grad, grad = +1"])
-    assert torch.equal(slope, (x > -1).double())
-
-
-@pytest.mark.parametrize(("bounds", "dots"), [((None, 1), [1]), ((0, None), [0]), ((2, 2), [2, 2])], ids=str)
-def test_one_bound_or_one_point(ax: Any, bounds: tuple[Any, Any], dots: list[float]) -> None:
-    pg.plot("zero", *bounds, grad=(1.0,), ax=ax)
-    assert _dots(ax) == [(dots, [1.0] * len(dots))]
-    x, y = _points(_lines(ax)["y = zero"])
-    assert torch.allclose(y, x.clamp(*bounds))
-
-
-def test_axes_are_named_and_the_legend_names_every_curve(ax: Any) -> None:
-    pg.plot("zero", ax=ax)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x", "y and dL/dx")
-    named = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert named == ["y = zero", "dL/dx zero, grad = +1", "dL/dx zero, grad = -1"]
-
-
-def test_without_axes_it_takes_the_current_ones() -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots()
-    assert pg.plot("zero") is axes
-    pyplot.close(figure)
+def test_parameters_of_a_rule_as_text_and_as_an_object(ax: Any) -> None:
+    drawn = pg.plot(["leaky(0.25)", pg.rules.leaky(0.25), "leaky(0.25)/open"], panels="rules", ax=ax)
+    assert [panel.get_title() for panel in drawn.forward] == ["leaky(0.25)", "leaky(slope=0.25)", "leaky(0.25)/open"]
+    for panel, at_bound in zip(drawn.backward, (1, 1, 0), strict=True):
+        x, y = _points(_lines(panel)[UP])
+        assert set(y[x < -1].tolist()) == {0.25}
+        assert _dots(panel)[0][1] == [at_bound, at_bound]
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "text"),
-    [
-        ([], TypeError, "plot: f_or_rules must name at least one rule or function, got []"),
-        (3, TypeError, "plot: f_or_rules must"),
-        ([3], TypeError, "plot: f_or_rules must be rules or functions, got 3"),
-        ("inwards", ValueError, "rule must be one of"),
-        ("inward/shut", ValueError, "edge must be one of"),
-    ],
+    ("bounds", "dots", "text"),
+    [((None, 1), [1], "x, max=1"), ((0, None), [0], "x, min=0"), ((2, 2), [2], "x, 2, 2")],
+    ids=str,
 )
-def test_bad_calls(ax: Any, what: Any, kind: type[Exception], text: str) -> None:
+def test_one_bound_or_one_point(ax: Any, bounds: tuple[Any, Any], dots: list[float], text: str) -> None:
+    (backward,) = pg.plot("zero", *bounds, grad=(1.0,), ax=ax).backward
+    assert _dots(backward) == [(dots, [1.0] * len(dots))]
+    x, y = _points(_lines(ax)[f"y = clamp({text})"])
+    assert torch.allclose(y, x.clamp(*bounds))
+
+
+def test_the_range_is_shaded_in_both_panels(ax: Any) -> None:
+    drawn = pg.plot("zero", min=0.5, ax=ax)
+    for panel in (*drawn.forward, *drawn.backward):
+        (shade,) = panel.patches
+        assert (shade.get_x(), shade.get_x() + shade.get_width()) == (0.5, panel.get_xlim()[1])
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def test_any_function(ax: Any) -> None:
+    (backward,) = pg.plot(torch.tanh, ax=ax).backward
+    x, y = _points(_lines(ax)["y = tanh(x)"])
+    assert torch.equal(y, torch.tanh(x))
+    x, slope = _points(_lines(backward)[UP])
+    assert torch.allclose(slope, 1 - torch.tanh(x) ** 2)
+    assert (x.min().item(), x.max().item()) == (-2, 2)
+    assert _dots(backward) == _rings(backward) == []
+
+
+def test_a_function_of_the_bounds(ax: Any) -> None:
+    (backward,) = pg.plot(pg.ClampWithGrad.apply, -1, 1, grad=(1.0,), ax=ax).backward
+    x, slope = _points(_lines(backward)[UP])
+    assert torch.equal(slope, (x > -1).double())
+    assert list(_lines(ax)) == ["y = clamp_with_grad(x, -1, 1)"]
+
+
+def test_values_that_are_not_finite_leave_the_rest_visible(ax: Any) -> None:
+    drawn = pg.plot(torch.log, xlim=(-1, 4), ax=ax)
+    x, y = _points(_lines(ax)["y = log(x)"])
+    assert torch.equal(y[x > 0], torch.log(x[x > 0]))
+    assert y[x <= 0].isnan().all()
+    assert torch.tensor(drawn.forward[0].get_ylim()).isfinite().all()
+
+
+def test_functions_with_different_values_have_a_forward_each(ax: Any) -> None:
+    drawn = pg.plot([torch.tanh, torch.sigmoid], grad=(2.0,), ax=ax)
+    assert list(_lines(ax)) == ["tanh", "sigmoid"]
+    x, y = _points(_lines(ax)["sigmoid"])
+    assert torch.equal(y, torch.sigmoid(x))
+    x, slope = _points(_lines(drawn.backward[0])["sigmoid"])
+    assert torch.allclose(slope, 2 * torch.sigmoid(x) * (1 - torch.sigmoid(x)))
+    assert len({line.get_linestyle() for line in _lines(ax).values()}) == 2
+
+
+def test_a_loss_of_functions_with_different_values_has_a_panel_of_its_own(ax: Any) -> None:
+    drawn = pg.plot([torch.tanh, torch.sigmoid], loss=torch.square, ax=ax)
+    assert [panel.get_ylabel() for panel in drawn.forward] == ["y", "loss"]
+    x, y = _points(_lines(drawn.forward[1])["tanh"])
+    assert torch.equal(y, torch.tanh(x) ** 2)
+    assert list(_lines(drawn.backward[0])) == ["dL/dx tanh", "dL/dx sigmoid"]
+    x, y = _points(_lines(drawn.backward[0])["dL/dx tanh"])
+    assert torch.allclose(y, 2 * torch.tanh(x) * (1 - torch.tanh(x) ** 2))
+
+
+# --- several curves ---------------------------------------------------------------------------------------------------
+
+
+def test_several_rules_share_one_forward_and_have_a_panel_for_each_sign(ax: Any) -> None:
+    names = ["zero", "inward", "leaky(slope=0.25)", "sign"]
+    drawn = pg.plot(["zero", "inward", pg.rules.leaky(0.25), "sign"], ax=ax)
+    assert list(_lines(ax)) == ["y = clamp(x, -1, 1)"]
+    assert [panel.get_ylabel() for panel in drawn.backward] == ["dL/dx where\ndL/dy = +1", "dL/dx where\ndL/dy = −1"]
+    for sign, panel in zip((1, -1), drawn.backward, strict=True):
+        lines = _lines(panel)
+        assert list(lines) == names
+        outside = {
+            "zero": (0, 0),
+            "inward": (0, 1) if sign > 0 else (-1, 0),
+            "leaky(slope=0.25)": (0.25 * sign, 0.25 * sign),
+            "sign": (-1, 1),
+        }
+        for name, sides in outside.items():
+            x, y = _points(lines[name])
+            expected = torch.where(x < -1, sides[0], torch.where(x > 1, sides[1], sign)).double()
+            assert torch.equal(y, expected), (name, sign)
+
+
+def test_coincident_lines_stay_visible_and_are_told_apart_without_colour(ax: Any) -> None:
+    drawn = pg.plot(["zero", "inward", "leaky", "sign"], ax=ax)
+    for panel in drawn.backward:
+        lines = list(_lines(panel).values())
+        widths = [line.get_linewidth() for line in lines]
+        assert widths == sorted(set(widths), reverse=True)
+        assert len({str(line._unscaled_dash_pattern) for line in lines}) == 4
+        assert len({line.get_color() for line in lines}) == 4
+
+
+def test_a_column_for_each_rule(ax: Any) -> None:
+    drawn = pg.plot(["zero", "sign"], panels="rules", ax=ax)
+    assert len(drawn.forward) == len(drawn.backward) == 2
+    assert [panel.get_title() for panel in drawn.forward] == ["zero", "sign"]
+    for column, (above, below) in enumerate(zip(drawn.forward, drawn.backward, strict=True)):
+        assert above.get_subplotspec().colspan == below.get_subplotspec().colspan == range(column, column + 1)
+        assert above.get_ylim() == drawn.forward[0].get_ylim()
+        assert below.get_ylim() == drawn.backward[0].get_ylim()
+    x, y = _points(_lines(drawn.backward[1])[DOWN])
+    assert torch.equal(y, torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, -1.0)).double())
+    assert _legend(ax.figure) == ["y = clamp(x, -1, 1)", UP, DOWN, "value at a bound", "value just beside it"]
+
+
+def test_many_columns_wrap_below_one_forward(ax: Any) -> None:
+    names = list(OPS["clamp"].rules)
+    drawn = pg.plot(names, panels="rules", ax=ax)
+    assert (len(drawn.forward), len(drawn.backward)) == (4, 7)
+    titles = [panel.get_title() for panel in (*drawn.forward, *drawn.backward[4:])]
+    assert titles == names
+    assert [panel.get_title() for panel in drawn.backward[:4]] == [""] * 4
+    assert [panel.get_xlabel() for panel in drawn.backward] == ["", "", "", "x", "x", "x", "x"]
+    x, y = _points(_lines(drawn.backward[names.index("elastic")])[DOWN])
+    expected = torch.where(x > 1, (x - 1) / 2, -1.0)  # from above, -1 points outward: pulled back with the distance
+    assert torch.allclose(y, expected)
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+
+
+def _sine(y: torch.Tensor) -> torch.Tensor:
+    return torch.sin(torch.pi * y) + 1
+
+
+def test_a_loss_is_above_and_its_gradient_below(ax: Any) -> None:
+    (backward,) = pg.plot("inward", -1, 1, loss=_sine, ax=ax).backward
+    x, loss = _points(_lines(ax)["loss"])
+    c = torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, x))
+    slope = torch.pi * torch.cos(torch.pi * c)
+    assert torch.allclose(loss, torch.sin(torch.pi * c) + 1)
+    assert list(_lines(backward)) == ["dL/dy", "dL/dx"]
+    assert torch.allclose(_points(_lines(backward)["dL/dy"])[1], slope)
+    assert torch.allclose(_points(_lines(backward)["dL/dx"])[1], torch.where((x > 1) & (slope < 0), 0.0, slope))
+    assert _dots(backward) == [([-1, 1], [pytest.approx(-torch.pi)] * 2)]
+    assert _rings(backward) == [([1], [0])]  # from the left the value at -1 is reached, from the right not that at 1
+
+
+def test_a_loss_of_several_rules_in_one_panel(ax: Any) -> None:
+    (backward,) = pg.plot(["zero", "inward"], -1, 1, loss=torch.square, ax=ax).backward
+    assert list(_lines(backward)) == ["dL/dy", "dL/dx zero", "dL/dx inward"]
+    x, y = _points(_lines(backward)["dL/dx zero"])
+    assert torch.allclose(y, torch.where(x.abs() > 1, 0.0, 2 * x))
+    x, y = _points(_lines(backward)["dL/dx inward"])
+    assert torch.allclose(y, 2 * x.clamp(-1, 1))
+
+
+def test_a_gradient_is_never_in_the_panel_of_y(ax: Any) -> None:
+    """dL/dx = 1 and y = 1 were one line."""
+    drawn = pg.plot(["zero", "identity"], panels="rules", ax=ax)
+    assert all("dL/dx" not in name for panel in drawn.forward for name in _lines(panel))
+    assert all("y =" not in name.replace("dL/dy", "") for panel in drawn.backward for name in _lines(panel))
+
+
+def test_the_articles_three_panels_by_arguments_alone(ax: Any) -> None:
+    """torch.clamp, clamp_with_grad, clamp_with_grad_proposed with its loss: the values of its figure."""
+    clamps = [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed]
+    drawn = pg.plot(clamps, -1, 1, loss=_sine, panels="rules", ax=ax)
+    assert [panel.get_title() for panel in drawn.forward] == [
+        "torch.clamp",
+        "clamp_with_grad",
+        "clamp_with_grad_proposed",
+    ]
+    found = [_points(_lines(panel)["dL/dx"]) for panel in drawn.backward]
+    for (x, y), (left, right) in zip(found, ((0, 0), (-torch.pi, 0), (-1, 1)), strict=True):
+        assert torch.allclose(y[x < -1], torch.tensor(left, dtype=torch.float64))
+        assert torch.allclose(y[x > 1], torch.tensor(right, dtype=torch.float64))
+        inside = x.abs() < 1
+        assert torch.allclose(y[inside], torch.pi * torch.cos(torch.pi * x[inside]))
+
+
+# --- titles and places ------------------------------------------------------------------------------------------------
+
+
+def test_titles(ax: Any) -> None:
+    assert pg.plot("zero", title="mine", ax=ax).forward[0].get_title() == "mine"
+
+
+def test_a_title_for_each_column_or_for_all_of_them(close: None) -> None:
+    drawn = pg.plot(["zero", "inward"], panels="rules", title=["one", "two"])
+    assert [panel.get_title() for panel in drawn.forward] == ["one", "two"]
+    drawn = pg.plot(["zero", "inward"], panels="rules", title="both")
+    assert [panel.get_title() for panel in drawn.forward] == ["zero", "inward"]
+    assert "both" in [axes.get_title() for axes in drawn.figure.axes]
+
+
+def test_axes_are_named(ax: Any) -> None:
+    drawn = pg.plot("zero", ax=ax)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("", "y")
+    assert (drawn.backward[0].get_xlabel(), drawn.backward[0].get_ylabel()) == ("x", "dL/dx")
+
+
+def test_without_axes_it_takes_the_current_figure_if_that_is_empty(close: None) -> None:
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(5, 4))
+    assert pg.plot("zero").figure is figure
+    assert figure.get_size_inches().tolist() == [5, 4]
+    other = pg.plot("inward").figure
+    assert other is not figure
+    assert other is pyplot.gcf()  # so that a notebook shows it
+
+
+SEVERAL = ["zero", "inward", "elastic(0.5)", "leaky(0.2)/open"]
+FIGURES: dict[str, tuple[tuple[float, float], Any, dict[str, Any]]] = {
+    "tiny": ((1.2, 1.2), SEVERAL, {}),
+    "narrow": ((2, 6), "inward", {}),
+    "flat": ((8, 2), ["zero", "inward", "sign"], {"panels": "rules", "title": "A title that is above three columns"}),
+    "wide": ((14, 4), SEVERAL, {"panels": "rules", "loss": torch.square}),
+    "usual": ((6.4, 4.8), torch.clamp, {"loss": _sine}),
+    "long names": ((4, 3), [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed], {"panels": "rules"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [*((name, True) for name in FIGURES), ("narrow", False), ("flat", False)], ids=str
+)
+def test_all_of_it_stays_on_the_canvas(name: str, own: bool, close: None) -> None:
+    from matplotlib import pyplot
+
+    size, what, how = FIGURES[name]
+    figure = pyplot.figure(figsize=size)
+    drawn = pg.plot(what, -1, 1, **how, ax=None if own else figure.add_subplot())
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= size[0]
+    assert box.y1 <= size[1]
+    panels = [panel.get_window_extent() for panel in (*drawn.forward, *drawn.backward)]
+    assert all(panel.width > 0.15 * figure.dpi and panel.height > 0.08 * figure.dpi for panel in panels)
+    assert not any(a.overlaps(b) for i, a in enumerate(panels) for b in panels[:i])
+
+
+def test_two_plots_in_one_figure(close: None) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(ncols=2, figsize=(8, 4))
+    for panel, rule in zip(axes, ("zero", "inward"), strict=True):
+        assert pg.plot(rule, ax=panel).forward == (panel,)
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= 8, box.y1 <= 4) == (True,) * 4
+
+
+# --- bad calls --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "how", "kind", "text"),
+    [
+        ([], {}, TypeError, "plot: f_or_rules must name at least one rule or function, got []."),
+        (3, {}, TypeError, "plot: f_or_rules must be rules or functions, got 3."),
+        ([3], {}, TypeError, "plot: f_or_rules must be rules or functions, got 3."),
+        ("inwards", {}, ValueError, "got 'inwards'. Did you mean 'inward'?"),
+        ("inward/shut", {}, ValueError, "clamp: edge must be one of closed, half, open, projected, got 'shut'."),
+        ("leaky(", {}, ValueError, "plot: f_or_rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky('."),
+        ("zero", {"edge": "shut"}, ValueError, "clamp: edge must be one of closed, half, open, projected, got 'shut'."),
+        (
+            "zero",
+            {"min": "inward"},
+            TypeError,
+            "plot: min must be a number or None, got 'inward'. Write several rules or functions as one list.",
+        ),
+        ("zero", {"max": torch.tanh}, TypeError, "Write several rules or functions as one list."),
+        ("zero", {"min": [0]}, TypeError, "plot: min must be a number or None, got [0]."),
+        ("zero", {"min": torch.nan}, ValueError, "plot: min must be finite, got nan. Use None for no bound."),
+        ("zero", {"min": 2, "max": 1}, ValueError, "plot: min and max must be in this order, got (2, 1)."),
+        ("zero", {"grad": 1}, TypeError, "plot: grad must be a list of numbers, got 1. Write grad=(1,)."),
+        ("zero", {"grad": ()}, ValueError, "plot: grad must have 1 to 4 numbers, got ()."),
+        ("zero", {"grad": (1, 2, 3, 4, 5)}, ValueError, "plot: grad must have 1 to 4 numbers, got (1, 2, 3, 4, 5)."),
+        ("zero", {"grad": (torch.inf,)}, TypeError, "plot: grad must be a list of finite numbers, got (inf,)."),
+        ("zero", {"grad": "+-"}, TypeError, "plot: grad must be a list of numbers, got '+-'."),
+        ("zero", {"loss": 3}, TypeError, "plot: loss must be an element-wise function of y, or None, got 3."),
+        (
+            "zero",
+            {"loss": lambda y: (y**2).sum()},
+            ValueError,
+            "plot: loss must be element-wise, one value for each element of its input, got a Tensor of torch.float64 and shape (). "
+            "Leave out .sum() or .mean(): plot draws one value for each x.",
+        ),
+        ("zero", {"loss": lambda y: y - y.mean()}, ValueError, "plot: loss must be element-wise, got 'f'."),
+        (torch.sum, {}, ValueError, "plot: f_or_rules must be element-wise, one value for each"),
+        (lambda x: torch.softmax(x, 0), {}, ValueError, "Its value at one x differs with the other x it is given."),
+        (torch.tanh, {"edge": "open"}, ValueError, "plot: edge must be left out for tanh, got 'open'."),
+        (torch.tanh, {"maximize": True}, ValueError, "plot: maximize must be left out for tanh, got True."),
+        ("zero", {"panels": "columns"}, ValueError, "plot: panels must be 'rules' or None, got 'columns'."),
+        (["zero"] * 5, {}, ValueError, "at most 4 for one panel, got 5. Give each a column of its own with panels='rules'."),
+        ("zero", {"xlim": 2}, ValueError, "plot: xlim must be two finite numbers, the lower one first, got 2."),
+        ("zero", {"xlim": (1, 1)}, ValueError, "plot: xlim must be two finite numbers, the lower one first, got (1, 1)."),
+        ("zero", {"xlim": (0, torch.inf)}, ValueError, "plot: xlim must be two finite numbers"),
+        ("zero", {"title": 3}, TypeError, "plot: title must be a text or a list of texts, got 3."),
+        ("zero", {"title": ["a", "b"]}, ValueError, "plot: title must have a text for each of the 1 columns, got ['a', 'b']."),
+        ("window", {"op": "sine"}, ValueError, "plot: op must be one of abs, ceil,"),
+        (
+            "window",
+            {"op": "sign", "min": -1},
+            ValueError,
+            "plot: min and max must be None for sign, got (-1, None). Give a function of x instead.",
+        ),
+        ("window", {"op": "relu"}, ValueError, "relu: rule must be one of"),
+        ("window", {"op": "sign", "maximize": True}, ValueError, "plot: maximize must be left out for sign, got True."),
+    ],
+)  # fmt: skip
+def test_bad_calls(ax: Any, what: Any, how: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as caught:
-        pg.plot(what, -1, 1, ax=ax)
+        pg.plot(what, **how, ax=ax)
     assert text in str(caught.value)
     assert len(ax.lines) == 0
+    assert ax.figure.axes == [ax]
+
+
+@pytest.mark.parametrize("what", [3, "figure", "free axes"])
+def test_axes_that_have_no_place_to_share(what: Any, close: None) -> None:
+    from matplotlib import pyplot
+
+    figure = pyplot.figure()
+    given = {"figure": figure, "free axes": figure.add_axes((0.1, 0.1, 0.8, 0.8))}.get(what, what)
+    with pytest.raises(
+        TypeError, match=r"plot: ax must be axes that pyplot.subplots or add_subplot made, or None, got"
+    ):
+        pg.plot("zero", ax=given)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,53 +506,35 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_rules_of_another_op(ax: Any) -> None:
-    pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign", ax=ax)
-    lines = _lines(ax)
-    x, y = _points(lines["y"])
-    assert torch.equal(y, torch.sign(x))
-    x, slope = _points(lines["dL/dx window, grad = +1"])
+    drawn = pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign", ax=ax)
+    x, y = _points(_lines(ax)["y = sign(x)"])
+    assert torch.equal(y, torch.where(x < 0, -1.0, 1.0).double())
+    x, slope = _points(_lines(drawn.backward[0])["window"])
     assert torch.equal(slope, (x.abs() < 1).double())
-    x, slope = _points(lines["dL/dx triangle(scale=2.0, height=0.5), grad = -1"])
+    x, slope = _points(_lines(drawn.backward[1])["triangle(scale=2.0, height=0.5)"])
     assert torch.allclose(slope, -0.5 * (1 - x.abs() / 2).clamp(min=0))
+    assert "value at a jump" in _legend(ax.figure)
 
 
 def test_dots_are_the_values_at_jumps_of_values_and_slopes(ax: Any) -> None:
-    pg.plot(pg.rules.window(0.5, 0.25), op="heaviside", ax=ax)
-    assert _dots(ax) == [([0], [1]), ([-0.5, 0.5], [0.25, 0.25]), ([-0.5, 0.5], [-0.25, -0.25])]
+    (backward,) = pg.plot(pg.rules.window(0.5, 0.25), op="heaviside", grad=(1,), ax=ax).backward
+    assert (_dots(ax), _rings(ax)) == ([([0], [1])], [([0], [0])])
+    assert (_dots(backward), _rings(backward)) == ([([-0.5, 0.5], [0.25, 0.25])], [([-0.5, 0.5], [0, 0])])
 
 
 def test_a_line_breaks_only_where_its_own_value_jumps(ax: Any) -> None:
-    pg.plot("identity", op="round", ax=ax)
-    lines = _lines(ax)
-    assert [
-        int(torch.as_tensor(lines[name].get_data()[0]).isnan().sum())
-        for name in ("y = identity", "dL/dx identity, grad = +1")
-    ] == [4, 0]
+    (backward,) = pg.plot("identity", op="round", ax=ax).backward
+    gaps = [int(torch.as_tensor(line.get_data()[0]).isnan().sum()) for line in (ax.lines[1], _lines(backward)[UP])]
+    assert gaps == [4, 0]
     assert _dots(ax) == [([-1.5, -0.5, 0.5, 1.5], [-2, 0, 0, 2])]
+    assert _rings(ax) == [([-1.5, -0.5, 0.5, 1.5], [-1, -1, 1, 1])]
+    assert _dots(backward) == []
 
 
 def test_an_edge_of_another_op(ax: Any) -> None:
-    pg.plot("slope/-1", op="abs", ax=ax)
-    assert _dots(ax) == [([0], [-1]), ([0], [1])]
-    assert str(pg.rules.inward()) not in _lines(ax)
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({"op": "sine"}, "plot: op must be one of abs, ceil,"),
-        (
-            {"op": "sign", "min": -1},
-            "plot: min and max must be None for sign, got (-1, None). Give a function of x instead.",
-        ),
-        ({"op": "relu"}, "relu: rule must be one of"),
-    ],
-)
-def test_bad_ops(ax: Any, how: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match="must") as caught:
-        pg.plot("window", **how, ax=ax)
-    assert text in str(caught.value)
-    assert len(ax.lines) == 0
+    (backward,) = pg.plot("slope/-1", op="abs", ax=ax).backward
+    assert _dots(backward) == [([0], [-1]), ([0], [1])]
+    assert _rings(backward) == [([0], [1]), ([0], [-1])]
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -230,16 +542,24 @@ def test_every_rule_of_every_op_can_be_drawn(ax: Any, name: str) -> None:
     """And shows what the op computes: y of the picture's inputs, and a gradient for both signs."""
     op = OPS[name]
     given = dict(zip(op.inputs[1:], op.picture.others, strict=False))
-    drawn = 0
-    for rule in op.rules.values():
-        if any(given[missing] is None for missing in rule.requires):
-            continue
-        ax.clear()
-        pg.plot(pg.rules.custom(torch.cos) if rule.name == "custom" else rule.name, op=name, ax=ax)
-        lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-        assert len(lines) == 3
-        x, y = _points(lines[0])
-        inputs = op.picture.of(x) if op.picture.of else (x, *op.picture.others)
-        assert torch.equal(y, op.forward(*inputs))
-        drawn += 1
-    assert drawn >= len(op.rules) - 2
+    rules: list[Any] = [
+        pg.rules.custom(torch.cos) if rule.name == "custom" else rule.name
+        for rule in op.rules.values()
+        if not any(given[missing] is None for missing in rule.requires)
+    ]
+    drawn = pg.plot(rules, op=name, panels="rules", ax=ax)
+    assert len(drawn.backward) == len(rules) >= len(op.rules) - 2
+    (line,) = _lines(ax).values()
+    x, y = _points(line)
+    inputs = op.picture.of(x) if op.picture.of else (x, *op.picture.others)
+    assert torch.equal(y, op.forward(*inputs))
+    for panel, rule in zip(drawn.backward, rules, strict=True):
+        assert list(_lines(panel)) == [UP, DOWN]
+        for sign, label in ((1.0, UP), (-1.0, DOWN)):
+            x, found = _points(_lines(panel)[label])
+            how = {"rule": rule} if len(op.rules) > 1 else {}
+
+            def computed(x: torch.Tensor, how: dict[str, Any] = how) -> torch.Tensor:
+                return op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others)), **how)
+
+            assert torch.equal(found, pg.gradient(computed, x, sign))

@@ -202,8 +202,9 @@ def main() -> None:
 
 
 def picture() -> None:
-    axes = pg.plot(["inward", rules.leaky(0.3), "zero/open"], -1, 1, loss=torch.square)
-    axes.set_title("three rules")
+    drawn = pg.plot(["inward", rules.leaky(0.3), "zero/open"], -1, 1, loss=torch.square)
+    drawn.forward[0].set_title("three rules")
+    drawn.figure.savefig("rules.png")
 
 
 if __name__ == "__main__":

@@ -1,34 +1,30 @@
-"""Draw a backward rule: forward, loss, and the gradient for both signs of grad, with the values exactly at the bounds as dots."""
+"""Draw a backward rule: forward above, dL/dx below for both signs of grad, with the values exactly at the bounds as dots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..arguments import as_number, is_number
 from ..errors import must, unknown_name
 from ..ops.bounds import picture_of
-from ..rule import OPS, Op, Picture, RuleObject, make_call
-from .palette import FORWARD, LOSS, colour, darker
-from .slopes import gradient, slope
+from ..rule import OPS, Edge, Picture, RuleObject
+from .curves import Curve, Function, Grid, check_element_wise, curve_of, gradient_of, grid_of, line_of
+from .palette import FORWARD, LOSS, darker
+from .panels import Panel, Panels, Stroke, drawn
+from .slopes import gradient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Drawable = str | RuleObject | Callable[..., Tensor]
-_STYLES = ("-", "--", ":", "-.")
-_OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, and what is a jump
-
-
-class Curve(NamedTuple):
-    """A function to draw: what to call it, how to compute it, its colour, and the x where its gradient jumps."""
-
-    label: str
-    f: Callable[[Tensor], Tensor]
-    colour: str
-    jumps: tuple[float, ...] = ()
+_STYLES: tuple[Any, ...] = ("-", (0, (3.2, 1.4)), (0, (1, 1.1)), (0, (5, 1.2, 1, 1.2)))
+_TOGETHER = len(_STYLES)  # so many curves can be told apart in one panel
+_COLUMNS = 4
 
 
 def plot(
@@ -37,188 +33,237 @@ def plot(
     max: float | None = None,
     *,
     op: str = "clamp",
-    loss: Callable[[Tensor], Tensor] | None = None,
+    loss: Function | None = None,
     grad: Sequence[float] = (1.0, -1.0),
+    panels: str | None = None,
+    title: str | Sequence[str] | None = None,
+    xlim: tuple[float, float] | None = None,
+    edge: Edge | None = None,
+    maximize: bool = False,
     ax: Axes | None = None,
-) -> Axes:
+) -> Panels:
     """Draw what a rule, several rules or any function give forward and backward.
 
-    Forward:  y in grey.
-    Backward: without `loss`, dL/dx for each number in `grad` as dL/dy, solid for the first and dashed for the second; with `loss`,
-        dL/dx of loss(y), and for a single curve also dL/dy and dy/dx. Values exactly at a bound or a jump are dots.
+    Forward:  y, and loss(y) if there is a loss, in the upper panel.
+    Backward: below, on the same x axis, dL/dx for each number in `grad` as dL/dy; with `loss`, dL/dx of loss(y) over the dL/dy that
+        arrives. Several curves that share a panel have one for each number in `grad`. The range is shaded. At a bound or a jump a full
+        dot is the value exactly there, and a ring a value just beside it that is not taken there.
 
     Args:
-        f_or_rules: a rule of `op` by name ("inward", or "zero/open" with an edge), a rule object, a function, or a sequence of these.
-            A function is called as f(x, min, max) if a bound is given, else as f(x).
+        f_or_rules: a rule of `op` by name ("inward", "leaky(0.2)", or "zero/open" with an edge), a rule object, an element-wise
+            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x).
         min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
         op: whose rules these are, by its name in `pseudograd rules`.
         loss: element-wise function of y.
-        grad: the values of dL/dy to draw without a loss.
-        ax: matplotlib axes; None for the current ones.
-    Returns: the axes, with one line per curve; x runs over the range and half of it to both sides.
-    Raises: TypeError if there is nothing to draw; ValueError for an unknown op, rule or edge, or bounds for an op that is not clamp;
-        ImportError without matplotlib.
+        grad: the values of dL/dy to draw without a loss, at most four.
+        panels: "rules" for a column of its own for each rule or function; None for one column, up to four of them in a panel.
+        title: a text above the panels, or a list with one text for each column. By default a column is titled by its rule.
+        xlim: the x to draw, as (low, high); None for the range and half of it to both sides.
+        edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
+        maximize: draw the rules as for gradient ascent.
+        ax: axes whose place the panels take, themselves the first panel; None for the current figure if it is empty, else a new one.
+    Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. Text shrinks with a small figure, so
+        that all of it and the legend stay inside.
+    Raises: TypeError for what is no rule, function, number or axes; ValueError for an unknown op, rule or edge, more than four curves
+        for one panel, bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without
+        matplotlib.
     Example:
-        >>> ax = plot(["zero", "inward"], -1, 1)  # doctest: +SKIP
-        >>> ax = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
+        >>> drawn = plot("inward", -1, 1)  # doctest: +SKIP
+        >>> drawn = plot(["zero", "inward"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
+        >>> drawn = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    if isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence):
-        wanted: list[Any] = [f_or_rules]
-    else:
-        wanted = list(f_or_rules)
+    wanted = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
+    min, max = as_number(min), as_number(max)
+    _check(wanted, min, max, loss, panels)
+    grads = _checked_grads(grad)
+    picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
+    curves = [curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)]
+    grid = grid_of(picture, curves)
+    for curve in curves:
+        check_element_wise("f_or_rules", curve.f, torch.cat(grid.pieces))
+        if loss is not None:
+            check_element_wise("loss", loss, curve.f(torch.cat(grid.pieces)).detach())
+    painter = _Painter(grid, curves, grads, loss)
+    columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
+    titles = _titles(title, columns)
+    made = [painter.column(column, text) for column, text in zip(columns, titles, strict=True)]
+    above = title if isinstance(title, str) and len(columns) > 1 else ""
+    return drawn(_wrapped(made, painter.is_one_forward), (picture.low, picture.high), above, ax)
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _is_one(f_or_rules: Any) -> bool:
+    return isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
+
+
+def _check(wanted: list[Any], min: Any, max: Any, loss: Any, panels: Any) -> None:
     if not wanted:
-        raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", f_or_rules))
-    has_rules = any(isinstance(one, (str, RuleObject)) for one in wanted)
-    picture = _picture(op, min, max, has_rules)
-    curves = [_curve(one, OPS[op], picture, position) for position, one in enumerate(wanted)]
-    axes = _axes() if ax is None else ax
-    painter = _Painter(axes, picture, curves)
-    painter.draw(curves[0].f, "y" if len(curves) > 1 else f"y = {curves[0].label}", FORWARD, width=4, alpha=0.5)
-    painter.dot(curves[0].f, _where_it_jumps(curves[0].f, picture.jumps), FORWARD)
-    if loss is None:
-        _draw_gradients(painter, curves, grad)
-    else:
-        _draw_loss(painter, curves, loss)
-    axes.set_xlabel("x")
-    axes.set_ylabel("y and dL/dx" if loss is None else "y, loss and dL/dx")
-    axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
-    return axes
+        raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", wanted))
+    for name, bound in (("min", min), ("max", max)):
+        if isinstance(bound, (str, RuleObject)) or callable(bound):
+            remedy = "Write several rules or functions as one list"
+            raise TypeError(must("plot", name, "be a number or None", bound, remedy))
+        if bound is not None and not is_number(bound):
+            raise TypeError(must("plot", name, "be a number or None", bound))
+        if bound is not None and not math.isfinite(bound):
+            raise ValueError(must("plot", name, "be finite", bound, "Use None for no bound"))
+    if min is not None and max is not None and min > max:
+        raise ValueError(must("plot", "min and max", "be in this order", (min, max), "Swap them or drop one"))
+    if loss is not None and not callable(loss):
+        raise TypeError(must("plot", "loss", "be an element-wise function of y, or None", loss))
+    if panels not in (None, "rules"):
+        raise ValueError(must("plot", "panels", "be 'rules' or None", panels))
+    if panels is None and len(wanted) > _TOGETHER:
+        remedy = "Give each a column of its own with panels='rules'"
+        raise ValueError(must("plot", "f_or_rules", f"be at most {_TOGETHER} for one panel", len(wanted), remedy))
 
 
-def _draw_gradients(painter: _Painter, curves: list[Curve], grads: Sequence[float]) -> None:
-    for width, curve in _widest_first(curves):
-        for position, (style, value) in enumerate(zip(_STYLES, grads, strict=False)):
-            found = _gradient_of(curve.f, value)
-            # The later sign is thinner and darker, so that both show where they coincide.
-            shade, thickness = (curve.colour, width + 1.6) if position == 0 else (darker(curve.colour), width)
-            painter.draw(found, f"dL/dx {curve.label}, grad = {value:+g}", shade, style, thickness, dots=curve.jumps)
+def _checked_grads(grad: Any) -> list[float]:
+    if not isinstance(grad, Sequence) or isinstance(grad, str):
+        remedy = f"Write grad=({shown},)" if isinstance(shown := as_number(grad), (int, float)) else None
+        raise TypeError(must("plot", "grad", "be a list of numbers", grad, remedy))
+    found = [as_number(value) for value in grad]
+    if not all(is_number(value) and math.isfinite(value) for value in found):
+        raise TypeError(must("plot", "grad", "be a list of finite numbers", grad))
+    if not 1 <= len(found) <= _TOGETHER:
+        raise ValueError(must("plot", "grad", f"have 1 to {_TOGETHER} numbers", grad))
+    return found
 
 
-def _draw_loss(painter: _Painter, curves: list[Curve], loss: Callable[[Tensor], Tensor]) -> None:
-    first = curves[0]
-    painter.draw(lambda x: loss(first.f(x)), "loss", LOSS, ":", 1.4)
-    if len(curves) == 1:
-        painter.draw(lambda x: gradient(loss, first.f(x)), "dL/dy", LOSS, "--", 1.2)
-        painter.draw(
-            lambda x: slope(first.f, x, gradient(loss, first.f(x))), "dy/dx for the sign of dL/dy", "#b0b0b0", "-.", 1.4
-        )
-    for width, curve in _widest_first(curves):
-        whole = _gradient_of(lambda x, f=curve.f: loss(f(x)), 1.0)  # type: ignore[misc]
-        painter.draw(whole, f"dL/dx {curve.label}", curve.colour, "-", width, dots=curve.jumps)
-
-
-def _widest_first(curves: list[Curve]) -> list[tuple[float, Curve]]:
-    """Line widths that shrink from curve to curve, so that one which coincides with an earlier one leaves its rim visible."""
-    return [(1.6 + 1.6 * (len(curves) - 1 - position), curve) for position, curve in enumerate(curves)]
-
-
-def _gradient_of(f: Callable[[Tensor], Tensor], grad: float) -> Callable[[Tensor], Tensor]:
-    return lambda x: gradient(f, x, grad)
-
-
-def _picture(op: str, min: float | None, max: float | None, has_rules: bool) -> Picture:
+def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: Any) -> Picture:
     """Where to draw, and with which inputs behind x."""
     if op not in OPS:
         raise unknown_name("plot", "op", tuple(OPS), op)
-    if op != "clamp":
-        if min is not None or max is not None:
-            raise ValueError(
-                must("plot", "min and max", f"be None for {op}", (min, max), "Give a function of x instead")
-            )
-        return OPS[op].picture
-    if min is None and max is None:
-        return OPS["clamp"].picture if has_rules else Picture()
-    return picture_of(min, max)
+    picture = OPS[op].picture
+    if op == "clamp" and (min is not None or max is not None):
+        picture = picture_of(min, max)
+    elif op == "clamp" and not has_rules:
+        picture = Picture()
+    elif min is not None or max is not None:
+        raise ValueError(must("plot", "min and max", f"be None for {op}", (min, max), "Give a function of x instead"))
+    if xlim is None:
+        return picture
+    limits = [as_number(limit) for limit in xlim] if isinstance(xlim, Sequence) else []
+    if not (len(limits) == 2 and all(is_number(x) and math.isfinite(x) for x in limits) and limits[0] < limits[1]):
+        raise ValueError(must("plot", "xlim", "be two finite numbers, the lower one first", xlim))
+    return picture._replace(low=float(limits[0]), high=float(limits[1]))
 
 
-def _curve(one: Drawable, op: Op, picture: Picture, position: int) -> Curve:
-    if isinstance(one, (str, RuleObject)):
-        return _curve_of_rule(one, op, picture, position)
-    if not callable(one):
-        raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
-    label = "torch.clamp" if one is torch.clamp else getattr(one, "__name__", type(one).__name__)
-    f = (lambda x: one(x, *picture.others)) if op.name == "clamp" and picture.others else one
-    return Curve(label, f, colour(label, position), picture.edges)
+def _titles(title: Any, columns: list[list[Curve]]) -> list[str]:
+    """One text for each column."""
+    own = [column[0].label if len(column) == 1 else "" for column in columns]
+    if title is None:
+        return own
+    if isinstance(title, str):
+        return [title] if len(columns) == 1 else own
+    if not isinstance(title, Sequence) or not all(isinstance(text, str) for text in title):
+        raise TypeError(must("plot", "title", "be a text or a list of texts", title))
+    if len(title) != len(columns):
+        raise ValueError(must("plot", "title", f"have a text for each of the {len(columns)} columns", title))
+    return list(title)
 
 
-def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, position: int) -> Curve:
-    name, _, edge = one.partition("/") if isinstance(one, str) else (one, "", "")
-    asked = next((e for e in op.edges if str(e) == edge), edge or op.default_edge)
-    call = make_call(op, name, asked)  # the errors of an unknown rule or edge, before anything is drawn
-    how: dict[str, Any] = {"rule": name} if len(op.rules) > 1 else {}
-    if op.edges:
-        how["edge"] = asked
-    inputs = picture.of or (lambda x: (x, *picture.others))
-    jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
-    return Curve(str(one), lambda x: op.public(*inputs(x), **how), colour(one, position), jumps)
+# --- panels -----------------------------------------------------------------------------------------------------------
 
 
 class _Painter:
-    """Draws a function piece by piece, so that a jump is not a slope, and its values at the jumps as dots."""
+    """Makes the panels of a column."""
 
-    def __init__(self, axes: Any, picture: Picture, curves: Iterable[Curve]) -> None:
-        self.axes = axes
-        self.pieces = _pieces(picture, {jump for curve in curves for jump in curve.jumps})
+    def __init__(self, grid: Grid, curves: list[Curve], grads: list[float], loss: Function | None) -> None:
+        self.grid, self.grads, self.loss = grid, grads, loss
+        values = [line_of(curve.f, grid).y.nan_to_num() for curve in curves]
+        self.is_one_forward = all(value.equal(values[0]) for value in values)
+        self.y = curves[0].y if self.is_one_forward else "y"
 
-    def draw(
-        self,
-        f: Callable[[Tensor], Tensor],
-        label: str,
-        colour: str,
-        style: str = "-",
-        width: float = 1.6,
-        *,
-        alpha: float = 1.0,
-        dots: tuple[float, ...] = (),
-    ) -> None:
-        x, y = _joined(self.pieces, [f(piece).detach() for piece in self.pieces])
-        look = {"color": colour, "linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
-        self.axes.plot(x.numpy(), y.numpy(), style, label=label, **look)
-        self.dot(f, dots, colour, hollow=style != "-")
+    def column(self, curves: list[Curve], title: str) -> list[Panel]:
+        """Forward, and what is below it."""
+        is_one = self.is_one_forward or len(curves) == 1
+        above = self._one_forward(curves[0]) if is_one else self._forwards(curves)
+        below = self._gradients(curves) if self.loss is None else [self._chain(curves, self.loss)]
+        inside = curves[0].inside if is_one else None
+        panels = [panel._replace(inside=inside) for panel in (*above, *below)]
+        return [panels[0]._replace(title=title), *panels[1:]]
 
-    def dot(self, f: Callable[[Tensor], Tensor], at: tuple[float, ...], colour: str, hollow: bool = False) -> None:
-        """Hollow ones are smaller, so that a full one below shows its rim."""
-        if at:
-            x = torch.tensor(at, dtype=torch.float64)
-            y = f(x).detach().numpy()
-            look = {"markerfacecolor": "white", "markersize": 4} if hollow else {"markersize": 6.5}
-            self.axes.plot(x.numpy(), y, "o", color=colour, label="_at the jumps", **look)
+    def _one_forward(self, curve: Curve) -> list[Panel]:
+        strokes = [Stroke(line_of(curve.f, self.grid), self.y, FORWARD, width=4, alpha=0.55)]
+        if self.loss is not None:
+            strokes.append(Stroke(line_of(_chained(self.loss, curve), self.grid), "loss", LOSS, _STYLES[2]))
+        return [Panel("forward", "y" if self.loss is None else "y and loss", strokes)]
+
+    def _forwards(self, curves: list[Curve]) -> list[Panel]:
+        """Of functions with different values: those of the loss have a panel of their own."""
+        values = [Stroke(line_of(curve.f, self.grid), curve.label, *look) for curve, look in _looks(curves)]
+        if self.loss is None:
+            return [Panel("forward", "y", values)]
+        loss = self.loss
+        losses = [line_of(_chained(loss, curve), self.grid) for curve in curves]
+        strokes = [stroke._replace(line=line) for stroke, line in zip(values, losses, strict=True)]
+        return [Panel("forward", "y", values), Panel("forward", "loss", strokes)]
+
+    def _gradients(self, curves: list[Curve]) -> list[Panel]:
+        """dL/dx for each dL/dy: of one curve in one panel, of several in a panel for each dL/dy."""
+        holds = (0.0, *self.grads)
+        if len(curves) == 1:
+            (curve,) = curves
+            entries = [f"dL/dx where dL/dy = {_signed(grad)}" for grad in self.grads]
+            lines = [line_of(gradient_of(curve.f, grad), self.grid, curve.jumps) for grad in self.grads]
+            shades = [curve.colour, *[darker(curve.colour)] * (len(lines) - 1)]
+            widths = _widths(len(lines))
+            strokes = [Stroke(*look) for look in zip(lines, entries, shades, _STYLES, widths, strict=False)]
+            return [Panel("backward", "dL/dx", strokes, holds=holds)]
+        panels = []
+        for grad in self.grads:
+            strokes = [
+                Stroke(line_of(gradient_of(curve.f, grad), self.grid, curve.jumps), curve.label, *look)
+                for curve, look in _looks(curves)
+            ]
+            panels.append(Panel("backward", f"dL/dx where\ndL/dy = {_signed(grad)}", strokes, holds=holds))
+        return panels
+
+    def _chain(self, curves: list[Curve], loss: Function) -> Panel:
+        """dL/dx of the loss, over the dL/dy that arrives where that is the same for all."""
+        strokes = []
+        if self.is_one_forward or len(curves) == 1:
+            arriving = line_of(lambda x: gradient(loss, curves[0].f(x).detach()), self.grid)
+            strokes.append(Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55))
+        for curve, look in _looks(curves):
+            whole = line_of(gradient_of(_chained(loss, curve), 1.0), self.grid, curve.jumps)
+            strokes.append(Stroke(whole, "dL/dx" if len(curves) == 1 else f"dL/dx {curve.label}", *look))
+        return Panel("backward", "dL/dx", strokes)
 
 
-def _pieces(picture: Picture, jumps: Iterable[float]) -> list[Tensor]:
-    """The x to draw at: open pieces between the jumps, just off them."""
-    inner = {jump for jump in (*picture.edges, *picture.jumps, *jumps) if picture.low < jump < picture.high}
-    off = _OFF * (picture.high - picture.low)
-    starts = [picture.low, *(jump + off for jump in sorted(inner))]
-    ends = [*(jump - off for jump in sorted(inner)), picture.high]
-    points = max(201, 801 // len(starts))
-    return [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
+def _chained(loss: Function, curve: Curve) -> Function:
+    return lambda x: loss(curve.f(x))
 
 
-def _joined(pieces: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """One line, with a gap between two pieces where the value jumps."""
-    gap = torch.full((1,), torch.nan, dtype=torch.float64)
-    x, y = [pieces[0]], [values[0]]
-    for piece, value in zip(pieces[1:], values[1:], strict=True):
-        if (value[0] - y[-1][-1]).abs() > _JUMP:
-            x.append(gap)
-            y.append(gap)
-        x.append(piece)
-        y.append(value)
-    return torch.cat(x), torch.cat(y)
+def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, Any, float]]]:
+    """Colour, style and width: each curve is thinner than the one below it, which shows at its rim where the two coincide."""
+    widths = _widths(len(curves))
+    return [(curve, (curve.colour, *look)) for curve, *look in zip(curves, _STYLES, widths, strict=False)]
 
 
-def _where_it_jumps(f: Callable[[Tensor], Tensor], at: tuple[float, ...]) -> tuple[float, ...]:
-    x = torch.tensor(at, dtype=torch.float64)
-    return tuple(x[(f(x + _OFF) - f(x - _OFF)).abs() > _JUMP].tolist())
+def _widths(count: int) -> list[float]:
+    return [1.8 + 1.5 * (count - 1 - position) for position in range(count)]
 
 
-def _axes() -> Axes:
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
-    pyplot.gcf().set_layout_engine("constrained")  # room for the legend below
-    return pyplot.gca()
+def _signed(value: float) -> str:
+    return f"{value:+g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _wrapped(columns: list[list[Panel]], is_one_forward: bool) -> list[list[Panel | None]]:
+    """Rows of at most four columns. Below a forward that all share stands no other."""
+    count = len(columns)
+    across = count if count <= _COLUMNS else min((_COLUMNS, 3), key=lambda n: (-count % n, -n))
+    rows: list[list[Panel | None]] = []
+    for start in range(0, count, across):
+        block = columns[start : start + across]
+        above = list(zip(*block, strict=True))
+        if rows and is_one_forward:
+            # Its title names the rule, which the panel below has to say now.
+            titled = [panel._replace(title=top.title) for top, panel in zip(above[0], above[1], strict=True)]
+            above = [tuple(titled), *above[2:]]
+        rows += [[*row, *[None] * (across - len(row))] for row in above]
+    return rows

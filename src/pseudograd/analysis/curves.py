@@ -1,0 +1,175 @@
+"""What `plot` draws, as numbers: functions with a name, and each as a line with its values at the jumps and beside them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import must
+from ..ops.bounds import CLAMP
+from ..rule import Edge, Op, Picture, RuleObject, make_call
+from ..rule_text import parsed
+from .palette import colour
+from .slopes import gradient
+
+Function = Callable[[Tensor], Tensor]
+_OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, as a share of the range; and what is a jump
+_POINTS = 801
+
+
+class Curve(NamedTuple):
+    """A function of x to draw: its name, the function, what the legend says of y, its colour, the x where its slope may jump, and the
+    range that it leaves alone, if it is a clamp.
+    """
+
+    label: str
+    f: Function
+    y: str
+    colour: str
+    jumps: tuple[float, ...] = ()
+    inside: tuple[float | None, float | None] | None = None
+
+
+class Grid(NamedTuple):
+    """The x to draw at: pieces, and the x between each two of them."""
+
+    pieces: list[Tensor]
+    jumps: list[float]
+
+
+class Line(NamedTuple):
+    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the values beside one that it does not
+    take there.
+    """
+
+    x: Tensor
+    y: Tensor
+    dots: tuple[tuple[float, float], ...] = ()
+    rings: tuple[tuple[float, float], ...] = ()
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def curve_of(one: Any, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
+    """The curve of a rule of `op`, or of a function."""
+    if isinstance(one, (str, RuleObject)):
+        return _curve_of_rule(one, op, picture, edge, maximize)
+    if not callable(one):
+        raise TypeError(must("plot", "f_or_rules", "be rules or functions", one))
+    if edge is not None or maximize:
+        what, got = ("edge", edge) if edge is not None else ("maximize", maximize)
+        raise ValueError(must("plot", what, f"be left out for {_name(one)}", got, "Only rules have one"))
+    label = _name(one)
+    if op is CLAMP and picture.others:
+        text = f"y = {label}({_arguments(picture.others)})"
+        return Curve(
+            label, lambda x: one(x, *picture.others), text, colour(label, position), picture.edges, picture.others
+        )
+    return Curve(label, one, f"y = {label}(x)", colour(label, position))
+
+
+def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
+    """The errors of an unknown rule or edge come from here, before anything is drawn. A rule that names its edge keeps it."""
+    rule: Any = one
+    own = ""
+    if isinstance(one, str):
+        text, _, own = one.partition("/")
+        rule, _ = parsed(op, text, "plot: f_or_rules")
+    asked = next((known for known in op.edges if str(known) == own), own) if own else edge
+    asked = op.default_edge if asked is None else asked
+    call = make_call(op, rule, asked, maximize)
+    how: dict[str, Any] = {"rule": rule} if len(op.rules) > 1 else {}
+    if op.edges:
+        how["edge"] = asked
+    if maximize:
+        if not op.takes_maximize:
+            raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
+        how["maximize"] = True
+    inputs = picture.of or (lambda x: (x, *picture.others))
+    is_clamp = op.inputs[1:] == ("min", "max")
+    arguments = _arguments(picture.others) if op is CLAMP else "x"
+    shown = "y" if picture.of else f"y = {op.name}({arguments})"
+    label = f"{one}/{edge}" if edge is not None and not own and not call.rule.ignores_edge else str(one)
+    jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
+    return Curve(
+        label,
+        lambda x: op.public(*inputs(x), **how),
+        shown,
+        colour(label),
+        jumps,
+        picture.others if is_clamp else None,  # type: ignore[arg-type]
+    )
+
+
+def _name(f: Any) -> str:
+    if f is torch.clamp:
+        return "torch.clamp"
+    if isinstance(f, functools.partial):
+        return _name(f.func)
+    name = getattr(f, "__name__", type(f).__name__)
+    return "f" if name == "<lambda>" else str(name)
+
+
+def _arguments(bounds: tuple[Any, ...]) -> str:
+    low, high = bounds
+    if low is None:
+        return f"x, max={high:g}"
+    return f"x, min={low:g}" if high is None else f"x, {low:g}, {high:g}"
+
+
+def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
+    """Our error for a function that mixes the elements of x, or answers with another shape: its picture would be wrong."""
+    y = f(x)
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        remedy = "Leave out .sum() or .mean(): plot draws one value for each x"
+        raise ValueError(must("plot", argument, "be element-wise, one value for each element of its input", y, remedy))
+    half = len(x) // 2
+    if not torch.allclose(f(x[:half]), y[:half], rtol=1e-4, atol=1e-6, equal_nan=True):
+        remedy = "Its value at one x differs with the other x it is given"
+        raise ValueError(must("plot", argument, "be element-wise", _name(f), remedy))
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def gradient_of(f: Function, grad: float) -> Function:
+    return lambda x: gradient(f, x, grad)
+
+
+def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
+    """f over the grid; with a dot wherever f jumps, and at every x in `marked`."""
+    values = [f(piece).detach().to(torch.float64) for piece in grid.pieces]
+    gap = torch.full((1,), torch.nan, dtype=torch.float64)
+    x, y = [grid.pieces[0]], [values[0]]
+    dots: list[tuple[float, float]] = []
+    rings: list[tuple[float, float]] = []
+    for at, piece, value in zip(grid.jumps, grid.pieces[1:], values[1:], strict=True):
+        exactly = f(torch.tensor([at], dtype=torch.float64)).item()
+        beside = dict.fromkeys((y[-1][-1].item(), value[0].item()))
+        missed = [limit for limit in beside if not abs(limit - exactly) < _JUMP * max(1.0, abs(exactly))]
+        rings += [(at, limit) for limit in missed]
+        if missed or at in marked:
+            dots.append((at, exactly))
+        if missed:
+            x.append(gap)
+            y.append(gap)
+        x.append(piece)
+        y.append(value)
+    return Line(torch.cat(x), torch.cat(y), tuple(dots), tuple(rings))
+
+
+def grid_of(picture: Picture, curves: list[Curve]) -> Grid:
+    """The x to draw at: open pieces between the jumps, just off them."""
+    known = {*picture.edges, *picture.jumps, *(jump for curve in curves for jump in curve.jumps)}
+    inner = sorted(jump for jump in known if picture.low < jump < picture.high)
+    off = _OFF * (picture.high - picture.low)
+    starts = [picture.low, *(jump + off for jump in inner)]
+    ends = [*(jump - off for jump in inner), picture.high]
+    points = max(201, _POINTS // len(starts))
+    pieces = [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
+    return Grid(pieces, inner)

@@ -1,0 +1,231 @@
+"""Where `plot` draws: panels above each other on one x axis, a legend below them, and all of it inside the figure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..errors import must
+from .curves import Line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
+_WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where there are one, two, three or more
+_SMALLEST = (1.5, 0.8)  # inches of a panel beside which text still has its full size
+_SCALES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.22)  # of the text, for a figure too small for it
+_BESIDE = 0.75  # inches of numbers and names beside the panels
+_LINES, _SHADE, _DARK = "#d0d0d0", "#f2f2f2", "#333333"
+
+
+class Stroke(NamedTuple):
+    """A line with its look, and its text in the legend."""
+
+    line: Line
+    entry: str
+    colour: str
+    style: Any = "-"
+    width: float = 1.8
+    alpha: float = 1.0
+
+
+class Panel(NamedTuple):
+    """What stands in one place. `inside` is shaded; `holds` are values that the y axis has room for, drawn or not."""
+
+    kind: str
+    label: str
+    strokes: list[Stroke]
+    title: str = ""
+    inside: tuple[float | None, float | None] | None = None
+    holds: tuple[float, ...] = (0.0,)
+
+
+class Panels(NamedTuple):
+    """What `plot` drew: the figure, and its axes from left to right and from top to bottom."""
+
+    figure: Figure
+    forward: tuple[Axes, ...]
+    backward: tuple[Axes, ...]
+
+
+Rows = Sequence[Sequence[Panel | None]]
+
+
+def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
+    """Draw rows of panels into a figure of their own, or into the place of `ax`, which becomes the first of them."""
+    place, size = _own_place(rows) if ax is None else _place_of(ax)
+    figure = place.get_gridspec().figure
+    heights = [1e-3, *(_HEIGHTS[next(panel for panel in row if panel).kind] for row in rows), 1e-3]
+    cells = place.subgridspec(len(heights), len(rows[0]), height_ratios=heights)
+    above, below = (figure.add_subplot(cells[row, :]) for row in (0, -1))
+    for axes in (above, below):
+        axes.set_axis_off()
+    scale = _add_legend(below, list(_handles(rows)), size, (len(rows[0]), len(rows)))
+    _set_title(above, title, scale, size[0])
+    made: dict[str, list[Any]] = {"forward": [], "backward": []}
+    first = ax
+    for (i, row), j in itertools.product(enumerate(rows), range(len(rows[0]))):
+        panel = row[j]
+        if panel is None:
+            continue
+        if ax is not None and (i, j) == (0, 0):
+            ax.set_subplotspec(cells[1, 0])
+            axes = ax
+        else:
+            axes = figure.add_subplot(cells[i + 1, j], sharex=first, sharey=next(iter(made[panel.kind]), None))
+        first = first or axes
+        made[panel.kind].append(axes)
+        _draw(axes, panel, xlim, scale)
+        is_lowest = i + 1 == len(rows) or rows[i + 1][j] is None
+        _label(axes, panel, scale, is_left=j == 0, is_lowest=is_lowest)
+        _set_title(axes, panel.title, scale, (size[0] - _BESIDE * scale) / len(row))
+    for kind, panels in made.items():
+        panels[0].set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
+        panels[0].set_xlim(xlim)
+    return Panels(figure.figure, tuple(made["forward"]), tuple(made["backward"]))
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def _own_place(rows: Rows) -> tuple[Any, tuple[float, float]]:
+    """All of the current figure if it is empty, else of a new one; and its inches."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
+    if pyplot.get_fignums() and not (pyplot.gcf().axes or pyplot.gcf().subfigs):
+        figure = pyplot.gcf()
+    else:
+        columns = len(rows[0])
+        high = sum(_HEIGHTS[next(panel for panel in row if panel).kind] for row in rows)
+        figure = pyplot.figure(figsize=(columns * _WIDTHS[min(columns, len(_WIDTHS)) - 1], high + 0.7))
+    figure.set_layout_engine("constrained")
+    return figure.add_gridspec()[0], tuple(figure.get_size_inches())
+
+
+def _place_of(ax: Axes) -> tuple[Any, tuple[float, float]]:
+    """Where `ax` stands, and its inches. Its figure gets a layout that makes room for what stands around axes, if it has none."""
+    place = ax.get_subplotspec() if hasattr(ax, "get_subplotspec") else None
+    if place is None:
+        raise TypeError(must("plot", "ax", "be axes that pyplot.subplots or add_subplot made, or None", ax))
+    figure: Any = ax.figure
+    if figure.get_layout_engine() is None:
+        figure.figure.set_layout_engine("constrained")
+    share, whole = place.get_position(figure), place.get_gridspec().get_subplot_params(figure)
+    wide, high = share.width / (whole.right - whole.left), share.height / (whole.top - whole.bottom)
+    return place, (wide * figure.bbox.width / figure.dpi, high * figure.bbox.height / figure.dpi)
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _draw(axes: Any, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
+    if panel.inside is not None:
+        low, high = (limit if bound is None else bound for bound, limit in zip(panel.inside, xlim, strict=True))
+        axes.axvspan(low, high, color=_SHADE, zorder=0)
+    axes.axhline(0, color=_LINES, linewidth=0.8, zorder=0.5)
+    for stroke in panel.strokes:
+        line, width = stroke.line, stroke.width * max(scale, 0.6)
+        y = torch.where(line.y.isfinite(), line.y, torch.nan)
+        look = {"color": stroke.colour, "alpha": stroke.alpha, "linewidth": width, "solid_capstyle": "butt"}
+        axes.plot(line.x.numpy(), y.numpy(), linestyle=stroke.style, label=stroke.entry, **look)
+        size = min(2.6 + 1.2 * width, 7.5)
+        for points, name, face in ((line.rings, "_beside", "white"), (line.dots, "_exactly", stroke.colour)):
+            if points:
+                x, at = zip(*points, strict=True)
+                look = {"color": stroke.colour, "markerfacecolor": face, "markersize": size, "zorder": 3}
+                axes.plot(x, at, linestyle="", marker="o", label=name, **look)
+
+
+def _label(axes: Any, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
+    axes.tick_params(labelsize=scale * _points("xtick.labelsize"), length=3.5 * scale, pad=3.5 * scale)
+    axes.tick_params(labelbottom=is_lowest, labelleft=is_left)
+    look = {"fontsize": scale * _points("axes.labelsize"), "labelpad": 4 * scale}
+    axes.set_xlabel("x" if is_lowest else "", **look)
+    axes.set_ylabel(panel.label if is_left else "", **look)
+    axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
+
+
+def _set_title(axes: Any, title: str, scale: float, inches: float) -> None:
+    """Smaller, if it is wider than that."""
+    text = axes.set_title(title, fontsize=0.95 * scale * _points("axes.titlesize"), pad=5 * scale)
+    wide = text.get_window_extent().width / axes.figure.dpi
+    if wide > inches:
+        text.set_fontsize(text.get_fontsize() * inches / wide)
+
+
+def _span(panels: list[Panel]) -> tuple[float, float]:
+    """The y axis that all panels of a kind share: every finite value, and some room."""
+    drawn = [stroke.line.y for panel in panels for stroke in panel.strokes]
+    held = [value for panel in panels for value in panel.holds]
+    held += [at for panel in panels for stroke in panel.strokes for _, at in stroke.line.dots + stroke.line.rings]
+    values = torch.cat([*drawn, torch.tensor(held, dtype=torch.float64)])
+    values = values[values.isfinite()]
+    low, high = values.min().item(), values.max().item()
+    room = 0.1 * (high - low) or 1.0
+    return low - room, high + room
+
+
+# --- legend -----------------------------------------------------------------------------------------------------------
+
+
+def _handles(rows: Rows) -> Iterator[Any]:
+    """One for each text. A colour that columns do not share is drawn dark."""
+    from matplotlib.lines import Line2D
+
+    panels = [panel for row in rows for panel in row if panel]
+    strokes = [stroke for panel in panels for stroke in panel.strokes]
+    for entry in dict.fromkeys(stroke.entry for stroke in strokes):
+        same = [stroke for stroke in strokes if stroke.entry == entry]
+        colour = same[0].colour if len({stroke.colour for stroke in same}) == 1 else _DARK
+        look: dict[str, Any] = {"linestyle": same[0].style, "linewidth": same[0].width, "alpha": same[0].alpha}
+        yield Line2D([], [], color=colour, label=entry, **look)
+    where = "bound" if any(panel.inside for panel in panels) else "jump"
+    dot: dict[str, Any] = {"linestyle": "", "marker": "o", "color": _DARK, "markersize": 5.5}
+    if any(stroke.line.dots for stroke in strokes):
+        yield Line2D([], [], **dot, label=f"value at a {where}")
+    if any(stroke.line.rings for stroke in strokes):
+        yield Line2D([], [], **dot, markerfacecolor="white", label="value just beside it")
+
+
+def _add_legend(axes: Any, handles: list[Any], size: tuple[float, float], panels: tuple[int, int]) -> float:
+    """Below `axes`, in as few rows as fit; returns the scale at which it leaves room for so many panels."""
+    wide, high = size
+    dpi = axes.figure.figure.dpi
+    for scale in _SCALES:
+        for rows in range(1, len(handles) + 1):
+            legend = axes.legend(
+                handles=handles,
+                ncols=-(-len(handles) // rows),
+                loc="upper center",
+                bbox_to_anchor=(0.5, 0),
+                borderaxespad=0.3,
+                columnspacing=1.4,
+                handlelength=2.6,
+                markerscale=max(scale, 0.6),
+                frameon=False,
+                fontsize=0.9 * scale * _points("font.size"),
+            )
+            box = legend.get_window_extent()
+            if box.width / dpi <= wide - _BESIDE * scale:
+                break
+        left = (wide - _BESIDE * scale, high - box.height / dpi - scale)
+        if box.width / dpi <= wide - _BESIDE * scale and all(
+            room >= n * least * scale for room, n, least in zip(left, panels, _SMALLEST, strict=True)
+        ):
+            break
+    return scale
+
+
+def _points(parameter: Any) -> float:
+    """A size of text, which may be a word."""
+    import matplotlib
+    from matplotlib.font_manager import FontProperties
+
+    return float(FontProperties(size=matplotlib.rcParams[parameter]).get_size_in_points())
