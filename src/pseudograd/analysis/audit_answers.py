@@ -26,7 +26,7 @@ def linear(f: Function, m: Measured, whole: Function, x: Tensor) -> Answer:
         for size in (2.0, 1e-3, 1e3):
             sizes |= _unlike(gradient_of(f, m.x, sign * size) / (sign * size), of_one)
     told = [
-        f"{text} at {_percent(wrong)}"
+        f"{text} {_at(wrong)}"
         for text, wrong in (
             ("the sign of grad matters", signs),
             ("its size matters", sizes),
@@ -35,7 +35,7 @@ def linear(f: Function, m: Measured, whole: Function, x: Tensor) -> Answer:
         if wrong.any()
     ]
     share = max(map(_share, (signs, sizes, sums)))
-    return Answer("no", share, f"{', '.join(told)} of the points") if told else Answer("yes", 0.0)
+    return Answer("no", share, ", ".join(told)) if told else Answer("yes", 0.0)
 
 
 def _unlike(a: Tensor, b: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ def _share(wrong: Tensor) -> float:
     return wrong.double().mean().item()
 
 
-def _percent(wrong: Tensor) -> str:
+def _at(wrong: Tensor) -> str:
     share = _share(wrong)
-    return f"{share:.0%}" if share >= 0.01 else f"{int(wrong.sum())} of {wrong.numel()}"
+    return f"at {share:.0%} of the points" if share >= 0.01 else f"at {int(wrong.sum())} of {wrong.numel()} points"
 
 
 def element_wise(f: Function, x: Tensor) -> Answer:
@@ -56,10 +56,10 @@ def element_wise(f: Function, x: Tensor) -> Answer:
     generator = torch.Generator().manual_seed(0)
     talk = cross_talk(f, x, torch.randn(len(x), dtype=x.dtype, generator=generator))
     if talk.of_values.any():
-        what = f"a y that depends on other elements of x at {_percent(talk.of_values)} of the points"
+        what = f"a y that depends on other elements of x {_at(talk.of_values)}"
         raise ValueError(f"audit: f must be element-wise, got {what}. Give the shape of its x: shape=(...).")
     if talk.of_gradients.any():
-        told = f"the gradient depends on other elements at {_percent(talk.of_gradients)} of the points"
+        told = f"the gradient depends on other elements {_at(talk.of_gradients)}"
         return Answer("no", _share(talk.of_gradients), told)
     return Answer("yes", 0.0)
 
@@ -115,7 +115,7 @@ def _double_backward(f: Function, x: Tensor) -> Answer:
         (told.by_x, told.x_expected) if _off(told.by_x, told.x_expected)[i] else (told.by_grad, told.grad_expected)
     )
     example = f"at x = {x[i].item():.4g} it gives {by[i].item():.4g}, the gradient changes by {expected[i].item():.4g}"
-    return Answer("inconsistent", _share(wrong), f"at {_percent(wrong)} of the points; {example}")
+    return Answer("inconsistent", _share(wrong), f"{_at(wrong)}; {example}")
 
 
 def _off(a: Tensor, b: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def _same(as_what: str, way: Callable[[], Tensor], m: Measured) -> Answer:
         return Answer("refused", None, in_one_line(error))
     wrong = _unlike(found.detach(), m.positive)
     if wrong.any():
-        return Answer("differs", _share(wrong), f"from {as_what} at {_percent(wrong)} of the points")
+        return Answer("differs", _share(wrong), f"from {as_what} {_at(wrong)}")
     return Answer("agrees", 0.0)
 
 
@@ -155,14 +155,10 @@ def infinite(f: Function, m: Measured) -> dict[str, Answer]:
     for sign, of_one in ((1.0, m.positive), (-1.0, m.negative)):
         wrong |= gradient_of(f, m.x, sign * torch.inf).isnan() & ~of_one.isnan()
     passes = gradient_of(f, m.x, torch.nan).isnan()
-    infinite = (
-        Answer("makes NaN", _share(wrong), f"at {_percent(wrong)} of the points")
-        if wrong.any()
-        else Answer("no NaN", 0.0)
-    )
+    infinite = Answer("makes NaN", _share(wrong), _at(wrong)) if wrong.any() else Answer("no NaN", 0.0)
     if passes.all() or not passes.any():
         return {"infinite_grad": infinite, "nan_grad": Answer("passes" if passes.all() else "blocked", 0.0)}
     return {
         "infinite_grad": infinite,
-        "nan_grad": Answer("passes in part", None, f"at {_percent(passes)} of the points"),
+        "nan_grad": Answer("passes in part", None, _at(passes)),
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..testing.measure.behaviour import gradient_of
 
 Function = Callable[[Tensor], Tensor]
-LINES = 4
+LINES = 3
 
 
 def along_lines(

@@ -66,23 +66,27 @@ def _short(value: Any) -> Any:
 
 def rule_of(f: Function, m: Measured, underflows: list[str]) -> tuple[str | None, str]:
     """The call that does the same, as it is written, and what it does otherwise where the name promises nothing; or None, and why."""
-    nearest = _found(f, m)
-    if nearest is None:
+    found = _found(f, m)
+    if found is None:
         return None, ""
+    nearest, off = found
+    if off > 0:
+        return None, f"the gradients of {nearest}, but its values differ from y by up to {off:.2g}"
     if underflows:
         return None, f"as {nearest} in float64, but {'; '.join(underflows)}"
     return str(nearest), _differences(f, m, nearest)
 
 
-def _found(f: Function, m: Measured) -> Candidate | None:
+def _found(f: Function, m: Measured) -> tuple[Candidate, float] | None:
+    """The first call with the same gradients, and how far its values are off: by rounding at most."""
     expected = [gradient_of(f, m.x, grad) for grad in _GRADS]
-    for op, others in _forwards(m):
+    for op, others, off in sorted(_forwards(m), key=lambda forward: forward[2] > 0):
         for candidate in _candidates(op, others, m, expected):
             if all(
                 _close(gradient_of(candidate.function, m.x, grad), theirs)
                 for grad, theirs in zip(_GRADS, expected, strict=True)
             ):
-                return candidate
+                return candidate, off
     return None
 
 
@@ -94,8 +98,8 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
 # --- what stands behind x -------------------------------------------------------------------------------------------
 
 
-def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...]]]:
-    """The ops that have the same values, with what stands behind x; the plainest names first."""
+def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
+    """The ops that have the same values but for rounding, with what stands behind x, and how far they are off; the plainest first."""
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
         for others in _others(OPS[name], m):
@@ -103,8 +107,8 @@ def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...]]]:
                 y = OPS[name].public(m.x, *others)
             except (ValueError, TypeError):
                 continue
-            if y.shape == m.y.shape and torch.equal(y.double(), m.y):
-                yield OPS[name], others
+            if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=_WIDTHS, atol=_WIDTHS, equal_nan=True):
+                yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
 def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
@@ -115,8 +119,11 @@ def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
     is_flat = [is_flat_at(m, 0), is_flat_at(m, -1)]
     if op.rule_set == "clamp":
         bounds = (low if is_flat[0] else None, high if is_flat[1] else None)
-        fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(op.name, bounds)
-        return [bounds] if bounds == fixed != (None, None) else []
+        fixed = {"relu": (0.0, None), "relu6": (0.0, 6.0)}.get(op.name)
+        if bounds == (None, None) or bounds[0] == bounds[1] or fixed not in (None, bounds):
+            return []
+        written = tuple(None if bound is None else tidy(bound) for bound in bounds)
+        return [bounds] if written == bounds else [written, bounds]
     if op.rule_set == "step":
         at_zero = m.y[m.x == 0]
         return [(at_zero[0].item(),)] if len(at_zero) else []
@@ -127,8 +134,8 @@ def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
     if op.inputs == ("x",):
         return [()]
     if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # a transform of the gradient alone
-        slopes = torch.cat([m.positive, m.negative]).abs()
-        return [(tidy(slopes.max().item()),)]
+        slope = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
+        return [] if op.name == "scale_grad" and slope == 1 else [(slope,)]  # which is x itself
     return []
 
 
@@ -148,7 +155,9 @@ def _candidates(op: Op, others: tuple[Any, ...], m: Measured, expected: list[Ten
     if op.name == "clip_grad":  # its limit shows in the largest gradient
         others = (tidy(max(found.abs().max().item() for found in expected)),)
     known = dict(zip(op.inputs[1:], others, strict=False))
-    for rule in op.rules.values():
+    for rule in sorted(
+        op.rules.values(), key=lambda rule: bool(rule.parameters)
+    ):  # the plain ones first, in the table's order
         if any(known.get(name, 0.0) is None for name in rule.requires):
             continue
         for parameters in parameters_of(rule, m, known):

@@ -107,7 +107,7 @@ class Audit:
     infinite_grad: Answer
     nan_grad: Answer
     not_finite: tuple[NotFinite, ...]
-    curves: Curves = field(repr=False, compare=False)
+    curves: Curves = field(repr=False)
 
     @property
     def kinks(self) -> tuple[Region, ...]:

@@ -134,15 +134,15 @@ def _points(grid: Tensor, found: tuple[Break, ...], pairs: tuple[tuple[float, fl
 def regions_of(m: Measured) -> tuple[Region, ...]:
     """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
     x, is_break = m.x.tolist(), m.is_break.tolist()
-    kinds = list(zip(_kinds(m, m.positive), _kinds(m, m.negative), strict=True))
-    kinds = _without_lone_points(kinds, is_break)
+    of_signs = (_without_lone_points(_kinds(m, found), is_break) for found in (m.positive, m.negative))
+    kinds = list(zip(*of_signs, strict=True))
     after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
     starts = [0]
     for i in range(1, len(x)):
         if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
             starts.append(i)
     at = {one.x: one for one in m.breaks}
-    found = []
+    regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
         low, has_low = _end(x, is_break, start, start - 1)
         high, has_high = _end(x, is_break, end - 1, end)
@@ -152,8 +152,8 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
             Side(kinds[start][i], of[inside].min().item(), of[inside].max().item())
             for i, of in enumerate((m.positive, m.negative))
         )
-        found.append(Region(low, high, has_low, has_high, slope, *sides))
-    return tuple(found)
+        regions.append(Region(low, high, has_low, has_high, slope, *sides))
+    return tuple(regions)
 
 
 def _kinds(m: Measured, found: Tensor) -> list[str]:
@@ -171,13 +171,16 @@ def _kinds(m: Measured, found: Tensor) -> list[str]:
     return [_KINDS[kind] for kind in kinds.tolist()]
 
 
-def _without_lone_points(kinds: list[tuple[str, str]], is_break: list[bool]) -> list[tuple[str, str]]:
-    """Where a biased gradient crosses the derivative, a single point looks exact or flat. It is what is beside it."""
+_WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "pseudo")}
+
+
+def _without_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
+    """Where a curve crosses another, or 0, a single point has another kind. It is what is beside it."""
     found = list(kinds)
-    for i in range(len(kinds)):
+    for i, kind in enumerate(kinds):
         beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]
-        if not is_break[i] and kinds[i] not in beside and "biased" not in kinds[i]:
-            found[i] = next((other for other in reversed(beside) if "biased" in other), kinds[i])
+        if not is_break[i] and kind not in beside:
+            found[i] = next((other for other in beside if kind in _WHERE_CURVES_CROSS.get(other, ())), kind)
     return found
 
 

@@ -17,10 +17,7 @@ Function = Callable[[Tensor], Tensor]
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
     """dL/dx where dL/dy = grad, zeros where y does not depend on x."""
-    arriving = grad if isinstance(grad, Tensor) else torch.full_like(x, grad)
-    with torch.no_grad():
-        dtype = f(x.clone()).dtype
-    (found,) = by_backward(f, (x,), arriving.to(dtype))
+    (found,) = by_backward(f, (x,), grad if isinstance(grad, Tensor) else torch.full_like(x, grad))
     return torch.zeros_like(x) if found is None else found
 
 
@@ -37,7 +34,7 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     for first in (0, 1):
         stays = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 2 == first
-        others = torch.where(stays, x, x.flip(0))
+        others = torch.where(stays, x, x[len(x) // 2])
         of_values |= stays & _differ(f(others).detach(), y)
         of_gradients |= stays & _differ(gradient_of(f, x, torch.where(stays, grad, -3 * grad)), grad_x)
     return CrossTalk(of_values, of_gradients)
@@ -110,7 +107,9 @@ class Second(NamedTuple):
 
 
 def second_order(f: Function, x: Tensor, grad: Tensor, step: float) -> Second:
-    """Raises what torch raises where a backward cannot be differentiated."""
+    """Raises RuntimeError where a backward cannot be differentiated."""
+    if _is_once_differentiable(f, x, grad):
+        raise RuntimeError("its backward is marked once_differentiable")
     by_x, by_grad = second_derivatives(f, (x,), grad, (1.0,))
     here = gradient_of(f, x, grad)
 
@@ -121,3 +120,20 @@ def second_order(f: Function, x: Tensor, grad: Tensor, step: float) -> Second:
     x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad))
     grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by))
     return Second(by_x, by_grad, x_expected, grad_expected, x_known, grad_known)
+
+
+def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:
+    """Does a node that raises stand behind the gradient? torch.autograd.grad passes it by, .backward() runs into it."""
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(leaf), leaf, grad.clone().requires_grad_(), create_graph=True, allow_unused=True)
+    waiting = [first.grad_fn] if first is not None else []
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith("Error"):
+            return True
+        seen.add(node)
+        waiting += [after for after, _ in node.next_functions]
+    return False

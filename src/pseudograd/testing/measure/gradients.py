@@ -12,9 +12,10 @@ Gradients = list[Tensor | None]
 
 
 def by_backward(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, **how: bool) -> Gradients:
-    """One gradient per tensor input, through the recording path; create_graph=True forces the formula."""
+    """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
-    found = torch.autograd.grad(f(*leaves), tensors_of(leaves), grad, allow_unused=True, **how)
+    y = f(*leaves)
+    found = torch.autograd.grad(y, tensors_of(leaves), grad.to(y.dtype), allow_unused=True, **how)
     return [None if g is None else g.detach() for g in found]
 
 

@@ -52,7 +52,7 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
     """Central differences at two steps: the better of the two, and their difference beside the rounding of f as the error."""
     wide, narrow = _central(f, x, step), _central(f, x, step / 2)
     rounding = 4 * eps * (1e-6 + values(f, x).abs()) / step
-    return Slope((4 * narrow - wide) / 3, 0.1 * (wide - narrow).abs() + rounding)
+    return Slope((4 * narrow - wide) / 3, 0.5 * (wide - narrow).abs() + rounding)
 
 
 def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
