@@ -70,12 +70,16 @@ def in_half_precision(narrow: Callable[[torch.dtype], Function], f: Function, m:
     beside = [x + by * max(1.0, abs(x)) for x in ends for by in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
-    return {str(dtype).removeprefix("torch."): _in(dtype, narrow, f, x) for dtype in (torch.float16, torch.bfloat16)}
+    return {
+        str(dtype).removeprefix("torch."): _in(dtype, narrow, f, x, ends) for dtype in (torch.float16, torch.bfloat16)
+    }
 
 
-def _in(dtype: torch.dtype, narrow: Callable[[torch.dtype], Function], f: Function, x: Tensor) -> Answer:
+def _in(
+    dtype: torch.dtype, narrow: Callable[[torch.dtype], Function], f: Function, x: Tensor, ends: list[float]
+) -> Answer:
     try:
-        found = underflow(narrow(dtype), x, dtype, f)
+        found = underflow(narrow(dtype), f, x, dtype, ends)
     except Exception as error:
         return Answer("refused", None, in_one_line(error))
     for word, what, wrong in (

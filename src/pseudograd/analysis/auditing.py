@@ -127,13 +127,13 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         remedy = "Fix what is random in it; a module in training mode needs eval()"
         raise ValueError(must("audit", "f", "return the same values for the same x", y, remedy))
-    found, again = (by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2))
-    if found is None or again is None:
+    found, other = (by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2))
+    if found is None or other is None:
         remedy = "It detaches x, or makes integers or booleans of it"
         raise ValueError(
             f"audit: f must be differentiable, got values from which no gradient leads back to x. {remedy}."
         )
-    if not torch.equal(found.nan_to_num(), again.nan_to_num()):
+    if not torch.equal(found.nan_to_num(), other.nan_to_num()):
         raise ValueError(must("audit", "f", "give the same gradient for the same x", found, "Fix what is random in it"))
     return y.detach()
 

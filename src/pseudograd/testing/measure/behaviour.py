@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -61,26 +61,20 @@ class Underflow(NamedTuple):
     overflows: Tensor
 
 
-def underflow(f: Function, x: Tensor, dtype: torch.dtype, wide: Function | None = None) -> Underflow:
-    """f in `dtype` at `x`, with finite grads of every size, beside `wide` or f itself in float64.
+def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges: Iterable[float] = ()) -> Underflow:
+    """f at `x` in `dtype`, with finite grads of every size, beside `wide` at the same numbers in float64.
 
-    Left out are pairs next to a jump of the gradient, where a bound was rounded.
+    Left out are the x next to one of `edges`, which may be at it in `dtype` and beside it in float64.
     """
-    wide = wide or f
+    info = torch.finfo(dtype)
     grads = special_grads(dtype)
     grads = grads[grads.isfinite() & (grads != 0)]
     near = x.to(dtype).unique()
-    x_narrow = near.repeat_interleave(len(grads))
-    grad = grads.repeat(len(near))
-    narrow = gradient_of(f, x_narrow, grad)
-    x_wide, grad_wide = x_narrow.double(), grad.double()
-    ulp = 1.5 * torch.finfo(dtype).eps * x_wide.abs().clamp(min=torch.finfo(dtype).tiny)
-    here, *beside = (gradient_of(wide, x_wide + by, grad_wide) for by in (0, -ulp, ulp))
-    is_clear = torch.ones_like(narrow, dtype=torch.bool)
-    for found in beside:
-        is_clear &= (found == 0) == (here == 0)
-    is_held = here.abs() > 4 * torch.finfo(dtype).tiny
-    leaks, lost = is_clear & (here == 0) & (narrow != 0) & ~narrow.isnan(), is_clear & is_held & (narrow == 0)
+    for edge in edges:
+        near = near[(near.double() - edge).abs() > 3 * info.eps * max(abs(edge), info.tiny)]
+    x_narrow, grad = near.repeat_interleave(len(grads)), grads.repeat(len(near))
+    narrow, here = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
+    leaks, lost = (here == 0) & (narrow != 0) & ~narrow.isnan(), (here.abs() > 4 * info.tiny) & (narrow == 0)
     overflows = ~narrow.isfinite() & (here.abs() <= 1) & (grad.abs() <= 1)
     return Underflow(x_narrow, grad, narrow, here, leaks, lost, overflows)
 

@@ -42,6 +42,11 @@ def values(f: Function, x: Tensor) -> Tensor:
         return f(x.clone()).detach().double()
 
 
+def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
+    """f at several tensors of points, in one call."""
+    return values(f, torch.cat(points)).split([len(x) for x in points])  # type: ignore[no-any-return]
+
+
 def resolution_of(f: Function, x: Tensor) -> float:
     """The unit in the last place of the dtype that f computes in, relative to its values."""
     with torch.no_grad():
@@ -57,7 +62,8 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
 
 def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
     up, down = x + step, x - step
-    return (values(f, up) - values(f, down)) / (up - down)
+    y_up, y_down = _values_at(f, up, down)
+    return (y_up - y_down) / (up - down)
 
 
 def agree(right: Number, left: Number) -> Number:
@@ -79,11 +85,18 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
     while ((high - low) > near).any():
         middle = low + (high - low) / 2
         step = (high - low) / 32
-        y_low, y_middle, y_high = (values(f, at) for at in (low, middle, high))
-        after_low = (values(f, low + step) - y_low) / step
-        before = (y_middle - values(f, middle - step)) / step
-        after = (values(f, middle + step) - y_middle) / step
-        before_high = (y_high - values(f, high - step)) / step
+        y_low, y_middle, y_high, *beside = _values_at(
+            f, low, middle, high, low + step, middle - step, middle + step, high - step
+        )
+        after_low, before, after, before_high = (
+            (there - here) / step
+            for here, there in (
+                (y_low, beside[0]),
+                (beside[1], y_middle),
+                (y_middle, beside[2]),
+                (beside[3], y_high),
+            )
+        )
         first = _change(low, y_low, after_low, middle, y_middle, before)
         second = _change(middle, y_middle, after, high, y_high, before_high)
         is_first = first > second
@@ -109,7 +122,7 @@ def _change(low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Ten
 
 def _told_apart(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
     """Jumps, narrowed to neighbouring numbers; kinks; what was smooth after all is left out. Slopes are those beyond the bracket."""
-    before, after = values(f, low - near), values(f, high + near)
+    before, after = _values_at(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
     size = 1 + left.abs() + right.abs()
     rounding = 16 * eps * (before.abs() + after.abs())
@@ -128,7 +141,8 @@ def _told_apart(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float
 
 def _outside(f: Function, x: Tensor, distance: Tensor) -> Tensor:
     """The slope between x + distance and x + 2 * distance."""
-    return (values(f, x + 2 * distance) - values(f, x + distance)) / distance
+    far, near = _values_at(f, x + 2 * distance, x + distance)
+    return (far - near) / distance
 
 
 def narrowed(f: Function, low: Tensor, high: Tensor, levels: int = _LEVELS) -> tuple[Tensor, Tensor]:
