@@ -34,7 +34,7 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     for first in (0, 1):
         stays = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 2 == first
-        others = torch.where(stays, x, x[len(x) // 2])
+        others = torch.where(stays, x, x[len(x) // 3])
         of_values |= stays & _differ(f(others).detach(), y)
         of_gradients |= stays & _differ(gradient_of(f, x, torch.where(stays, grad, -3 * grad)), grad_x)
     return CrossTalk(of_values, of_gradients)

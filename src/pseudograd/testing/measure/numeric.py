@@ -99,15 +99,17 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
         )
         first = _change(low, y_low, after_low, middle, y_middle, before)
         second = _change(middle, y_middle, after, high, y_high, before_high)
-        is_first = first > second
-        # A break exactly in the middle shows in neither half: both meet there.
-        is_here = (after - before).abs().nan_to_num() > first + second
-        low, high = torch.where(is_first & ~is_here, low, middle), torch.where(is_first | is_here, middle, high)
-        change = torch.maximum(first, second)
+        around = (after - before).abs().nan_to_num()
+        is_around, is_first = around > first + second, first > second  # around the middle it may show in neither half
+        low, high = (
+            torch.where(is_around, middle - step, torch.where(is_first, low, middle)),
+            torch.where(is_around, middle + step, torch.where(is_first, middle, high)),
+        )
+        change = torch.maximum(torch.maximum(first, second), around)
         if level == 0:
-            change_before = torch.where(is_here, torch.inf, change)
-        elif level == _EARLY:  # a break found in the middle is in a bracket of width 0 by now
-            keep = (low == high) | (change > change_before / 16)
+            change_before = change
+        elif level == _EARLY:
+            keep = change > change_before / 16
             low, high = low[keep], high[keep]
         level += 1
     # A break exactly at a point is in neither of its cells.
