@@ -81,6 +81,7 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
     """
     near = eps**0.5 * (x[-1] - x[0])  # what is smooth changes little over it, and rounding less
     low, high = x[:-1], x[1:]
+    bend = _bend(f, low, high)
     change_before, level = torch.zeros_like(low), 0
     while ((high - low) > near).any():
         middle = low + (high - low) / 2
@@ -97,9 +98,9 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
                 (beside[3], y_high),
             )
         )
-        first = _change(low, y_low, after_low, middle, y_middle, before)
-        second = _change(middle, y_middle, after, high, y_high, before_high)
-        around = (after - before).abs().nan_to_num()
+        first = _change(low, y_low, after_low, middle, y_middle, before, bend)
+        second = _change(middle, y_middle, after, high, y_high, before_high, bend)
+        around = (after - before - bend * step).abs().nan_to_num()
         is_around, is_first = around > first + second, first > second  # around the middle it may show in neither half
         low, high = (
             torch.where(is_around, middle - step, torch.where(is_first, low, middle)),
@@ -110,16 +111,28 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
             change_before = change
         elif level == _EARLY:
             keep = change > change_before / 16
-            low, high = low[keep], high[keep]
+            low, high, bend = low[keep], high[keep], bend[keep]
         level += 1
     # A break exactly at a point is in neither of its cells.
     return _told_apart(f, torch.cat([low, x]), torch.cat([high, x]), near, eps)
 
 
-def _change(low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Tensor, before: Tensor) -> Tensor:
-    """How much the slope changes from low to high: seen at the ends, and in the mean between them. 0 where nothing changes."""
+def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
+    """How fast the slope changes in each cell, where it is smooth: the middle one of what the cell and its two neighbours show."""
+    step = (high - low) / 32
+    y_low, y_high, after, before = _values_at(f, low, high, low + step, high - step)
+    found = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
+    around = torch.cat([found[:1], found, found[-1:]])
+    return torch.stack([around[:-2], found, around[2:]]).median(0).values
+
+
+def _change(
+    low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Tensor, before: Tensor, bend: Tensor
+) -> Tensor:
+    """How much the slope changes from low to high beyond what is smooth: seen at the ends, and in the mean between them."""
     mean = (y_high - y_low) / torch.where(high > low, high - low, 1.0)
-    return ((before - after).abs() + 2 * (mean - (after + before) / 2).abs()).nan_to_num(0.0, 0.0, 0.0)
+    at_the_ends = (before - after - bend * (high - low)).abs()
+    return (at_the_ends + 2 * (mean - (after + before) / 2).abs()).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _told_apart(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
