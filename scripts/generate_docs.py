@@ -28,6 +28,7 @@ from pseudograd.torch_eras import CLOSED_ERA, era_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from tests.analysis.functions import Silu  # noqa: E402  the page and its tests audit the same function
 from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
 
 README = ROOT / "README.md"
@@ -36,6 +37,8 @@ REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 DIAGNOSES = ROOT / "docs" / "diagnoses.json"
 REPAIRS = ROOT / "docs" / "repairs.json"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
+AUDIT = ROOT / "docs" / "audit.md"
+AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 FIGURES = ("retarget-1.png", "canvas-1.png")
 
@@ -49,8 +52,9 @@ def main() -> int:
         _run_compare()
     if not options.check:
         _draw_three_gradients()
+        pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE)}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
     generated = {**filled, coming_from.PAGE: coming_from.text()}
     texts = {**generated, **op_pages.pages()}
     if options.check:
@@ -63,7 +67,7 @@ def main() -> int:
 def _check(texts: dict[Path, str]) -> int:
     """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    wrong += [path for path in op_pages.pictures() if not path.is_file()]
+    wrong += [path for path in (*op_pages.pictures(), AUDIT_FIGURE) if not path.is_file()]
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]
     for path in wrong:
         print(f"{path.relative_to(ROOT)}: differs from the code. Run scripts/generate_docs.py.", file=sys.stderr)
@@ -263,7 +267,27 @@ def _before_and_after(found: dict[str, Any]) -> str:
     )
 
 
+def _audit_inward() -> str:
+    """The whole report; without the version, which it does not depend on."""
+
+    def bounded(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1, 1)
+
+    return _without_version(str(pg.audit(bounded, -2, 2)))
+
+
+def _audit_silu() -> str:
+    """Its regions. What torch says of transforms is in torch's own words, which change."""
+    return _without_version(str(pg.audit(Silu, -4, 4)).rpartition("\n\n")[0])
+
+
+def _without_version(report: str) -> str:
+    return "\n".join(["```text", re.sub(r", torch \S+", "", report, count=1), "```"])
+
+
 _PARTS: dict[str, Callable[[], str]] = {
+    "audit_inward": _audit_inward,
+    "audit_silu": _audit_silu,
     "repairs": _repairs,
     "diagnosis": _diagnosis,
     "rules": _rule_table,

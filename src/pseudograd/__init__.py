@@ -50,6 +50,7 @@ from .ops import (
 
 if TYPE_CHECKING:
     from . import nn
+    from .analysis.auditing import audit
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
 
@@ -61,6 +62,7 @@ __all__ = [
     "ReplaceGrad",
     "__version__",
     "abs",
+    "audit",
     "ceil",
     "clamp",
     "clamp_",
@@ -109,6 +111,7 @@ __version__: str
 
 
 _ELSEWHERE = {
+    "audit": ".analysis.auditing",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
     "override": ".rewrite",
@@ -121,7 +124,7 @@ def _on_demand(name: str) -> Any:
         from importlib.metadata import version  # it stands once, in pyproject.toml
 
         return version("pseudograd")
-    if name in _ELSEWHERE:  # most programs rewrite nothing
+    if name in _ELSEWHERE:  # most programs rewrite and audit nothing
         from importlib import import_module
 
         globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)

@@ -1,9 +1,10 @@
-"""The command line: `pseudograd rules`, `compare`, `run`, `diagnose`, `bisect` and `doctor`."""
+"""The command line: `pseudograd rules`, `audit`, `compare`, `run`, `diagnose`, `bisect` and `doctor`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import math
 import os
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("op", nargs="?", metavar="OP", help="one op only, such as clamp or relu")
     _add_import(rules)
     rules.set_defaults(run=_rules)
+    _add_audit(commands.add_parser("audit", help="what the backward of a function does, beside its derivative"))
     compare = commands.add_parser("compare", help="run every rule on real problems and write a report")
     compare.add_argument("--tasks", metavar="A,B", help=f"some of {', '.join(TASKS)} (default: all)")
     compare.add_argument(
@@ -122,6 +124,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_audit(audit: argparse.ArgumentParser) -> None:
+    audit.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="of one tensor; a module or an autograd.Function, too"
+    )
+    audit.add_argument("--low", type=float, required=True, help="where the range to look at begins")
+    audit.add_argument("--high", type=float, required=True, help="where it ends")
+    audit.add_argument("--points", type=int, default=601, metavar="N", help="evenly spaced ones (default: 601)")
+    audit.add_argument("--at", metavar="X,Y", help="further x to look at")
+    audit.add_argument("--shape", metavar="N,M", help="of the x of a function that is not element-wise")
+    audit.add_argument("--json", type=Path, metavar="FILE", help="write all of it there, too, as JSON")
+    audit.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf")
+    audit.set_defaults(run=_audit)
 
 
 def _add_change(command: argparse.ArgumentParser) -> None:
@@ -222,6 +238,64 @@ def _rules(options: argparse.Namespace) -> int:
     return 0
 
 
+# --- audit ------------------------------------------------------------------------------------------------------------
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from .analysis.auditing import audit
+    from .program import checked_file, write
+
+    targets = {name: getattr(options, name) for name in ("json", "plot")}
+    files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}
+    if options.plot is not None:
+        if options.plot.suffix.lower() not in _PICTURES:
+            raise ValueError(must("audit", "--plot", f"end in {', '.join(_PICTURES)}", str(options.plot)))
+        _require_extras("audit", "matplotlib")
+    at, shape = _numbers("--at", options.at, float), _numbers("--shape", options.shape, int)
+    with stoppable():
+        found = audit(
+            _function("audit", "the function", options.function),
+            options.low,
+            options.high,
+            points=options.points,
+            at=at or (),
+            shape=shape,
+        )
+        print(found)
+        if "json" in files:
+            write("audit", "--json", files["json"], json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        if "plot" in files:
+            picture = io.BytesIO()
+            found.plot().savefig(picture, format=options.plot.suffix.lower()[1:])
+            write("audit", "--plot", files["plot"], picture.getvalue())
+    return 0
+
+
+def _numbers(argument: str, text: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+    """The numbers of "1,2"."""
+    try:
+        return None if text is None else [kind(one) for one in text.split(",")]
+    except ValueError as error:
+        kinds = "integers" if kind is int else "numbers"
+        raise ValueError(must("audit", argument, f"be {kinds} with commas between", text)) from error
+
+
+def _function(where: str, argument: str, path: str) -> Any:
+    """What stands behind "module:function"; the name may have dots."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
+    found: Any = _imported(where, argument, module, path)
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise ValueError(must(where, argument, "name a function that can be imported", path, str(error))) from error
+    return found
+
+
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
@@ -277,15 +351,8 @@ def _loss(path: str) -> Callable[..., Any]:
     """The user's function from "module:function", tried once."""
     import torch
 
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise ValueError(must("compare", "--loss", "be MODULE:FUNCTION", path))
-    found = _imported("compare", "--loss", module, path)
+    function = _function("compare", "--loss", path)
     x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)
-    try:
-        function = getattr(found, name)
-    except AttributeError as error:
-        raise ValueError(must("compare", "--loss", "name a function that can be imported", path, str(error))) from error
     try:
         y = function(x)
     except Exception as error:
@@ -296,11 +363,13 @@ def _loss(path: str) -> Callable[..., Any]:
 
 
 def _require_report_extras() -> None:
-    missing = [
-        name for name in ("matplotlib", "rich", "sklearn", "scipy", "jinja2") if not importlib.util.find_spec(name)
-    ]
+    _require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2")
+
+
+def _require_extras(where: str, *names: str) -> None:
+    missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
-        raise ImportError(f"compare: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")
+        raise ImportError(f"{where}: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

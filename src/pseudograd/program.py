@@ -86,11 +86,11 @@ def checked_file(where: str, argument: str, file: Path) -> Path:
     return path
 
 
-def write(where: str, argument: str, path: Path, content: str) -> None:
+def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
     """All of it or nothing: an older file stays until the new one is whole."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        staging.write_text(content, encoding="utf-8", errors="replace")
+        staging.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", errors="replace"))
         staging.replace(path)
     except OSError as error:
         raise _unwritable(where, argument, path, error) from error

@@ -134,6 +134,14 @@ def contexts(x: Tensor) -> None:
     assert_type(next(stepping(x)), Tensor)
 
 
+def audited() -> None:
+    found = pg.audit(torch.nn.ReLU(), -1.0, 1, points=101, at=[0.25])
+    assert_type(found.rule, str | None)
+    assert_type(found.kinks[0].positive.least, float)
+    assert_type(found.vmap.share, float | None)
+    print(found, found.to_json()["shares"], found.shares["grad > 0"])
+
+
 def diagnosed(model: torch.nn.Module, x: Tensor) -> None:
     with pg.diagnose(model, whatif={"inward": {"clamp": "inward"}, "newer": "torch>=2.14"}) as d:
         model(x).sum().backward()
@@ -199,6 +207,7 @@ def main() -> None:
     registered()
     converted()
     diagnosed(torch.nn.Linear(3, 1), x)
+    audited()
 
 
 def picture() -> None:

@@ -25,7 +25,7 @@ from .samples import values
 
 
 def _window(x: Tensor, scale: float, height: float) -> Tensor:
-    return torch.where(x.abs() <= rounded(scale, x), rounded(height, x), 0.0)
+    return torch.where(x.abs() <= rounded(scale, x), torch.full_like(x, height), 0.0)  # two numbers would make float32
 
 
 def _triangle(u: Tensor, scale: float, height: float) -> Tensor:

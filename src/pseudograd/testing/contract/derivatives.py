@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..measure.gradients import second_derivatives
 from ..measure.inputs import special_pairs
+from ..measure.numeric import agree
 from .cases import Case
 
 STEP = 1e-6
@@ -65,7 +66,7 @@ def _check_point(
 
         up, down = moved(STEP), moved(-STEP)
         right, left = (up - here) / STEP, (here - down) / STEP
-        if abs(right - left) < 1e-3 * max(1.0, abs(right)) and abs(right) < JUMP:
+        if agree(right, left) and abs(right) < JUMP:
             what = f"{case}, {name}: derivative {slot} at {point}, grad={grad}: {found[slot]} instead of {(right + left) / 2}"
             assert abs(found[slot] - (right + left) / 2) < 1e-4 * max(1.0, abs(right)), what
             tested += 1

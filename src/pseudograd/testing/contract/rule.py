@@ -20,9 +20,10 @@ def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
     Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
         float16 to float64, by backward, by the formula and by functorch; broadcast inputs get the sum; every layout gives the same;
-        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the values of backward, to every
-        tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward mode, another does not add up
-        and refuses it; double backward is the derivative of the branch taken, and finite; nothing is saved but what the rule says.
+        no element depends on another; func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the
+        values of backward, to every tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward
+        mode, another does not add up and refuses it; double backward is the derivative of the branch taken, and finite; nothing is
+        saved but what the rule says.
 
     Args:
         rule: a name or a rule object; with a name every edge, both directions and a second set of parameters are run.
@@ -70,6 +71,7 @@ def checks_of(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "saved tensors", partial(values.check_saved, case)
     sample = case.samples()[0]
     yield "reverse mode", partial(transforms.check_reverse, case, sample)
+    yield "element-wise", partial(transforms.check_element_wise, case, sample)
     yield "all inputs", partial(all_inputs.check_all_inputs, case)
     if case.is_linear:
         yield "linear in grad", partial(values.check_additive, case, sample)

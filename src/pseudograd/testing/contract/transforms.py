@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...rule import Sample
 from ..measure import transforms
+from ..measure.behaviour import cross_talk
 from ..measure.inputs import of_tensors, tensors_of
 from .cases import Case
 from .equality import assert_same_values
@@ -39,6 +40,13 @@ def check_reverse(case: Case, sample: Sample) -> None:
         assert_same_values(
             path(f, x, grad), expected, f"{sample.name}, {path.__name__}", ulps=case.ulps, x=x, grad=grad
         )
+
+
+def check_element_wise(case: Case, sample: Sample) -> None:
+    """No element's value or gradient depends on another element of x or of grad."""
+    f, x, grad = same_shape_problem(case, sample)
+    for what, depends in cross_talk(f, x.reshape(-1), grad.reshape(-1))._asdict().items():
+        assert not depends.any(), f"{sample.name}: cross-talk {what} at x = {x.reshape(-1)[depends][0].item()}"
 
 
 def check_forward_mode(case: Case, sample: Sample) -> None:

@@ -12,9 +12,10 @@ Gradients = list[Tensor | None]
 
 
 def by_backward(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, **how: bool) -> Gradients:
-    """One gradient per tensor input, through the recording path; create_graph=True forces the formula."""
+    """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
-    found = torch.autograd.grad(f(*leaves), tensors_of(leaves), grad, allow_unused=True, **how)
+    y = f(*leaves)
+    found = torch.autograd.grad(y, tensors_of(leaves), grad.to(y.dtype), allow_unused=True, **how)
     return [None if g is None else g.detach() for g in found]
 
 
@@ -58,10 +59,11 @@ def additivity(
 def second_derivatives(
     f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, weights: Iterable[float]
 ) -> list[Tensor]:
-    """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad."""
+    """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad; 0 of a constant."""
     leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()
     tensors = tensors_of(leaves)
     first = torch.autograd.grad(f(*leaves), tensors, grad, create_graph=True, allow_unused=True)
     total = sum(weight * g for weight, g in zip(weights, first, strict=True) if g is not None)
-    assert isinstance(total, Tensor)
+    if not isinstance(total, Tensor) or not total.requires_grad:  # a constant
+        return [torch.zeros_like(t) for t in (*tensors, grad)]
     return list(torch.autograd.grad(total.sum(), [*tensors, grad], allow_unused=True, materialize_grads=True))

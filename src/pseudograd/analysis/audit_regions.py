@@ -1,0 +1,207 @@
+"""Where an audit looks, and what it finds there: kinks and jumps to the exact number, and the regions between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..testing.measure.behaviour import gradient_of
+from ..testing.measure.numeric import Breaks, breaks, jumps_of, resolution_of, simplest, slope_of, values
+from .audit_records import Curves, Region, Side
+
+Function = Callable[[Tensor], Tensor]
+_KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
+_NEAR = 1e-5  # relative: two slopes that differ by less are one
+
+
+class Break(NamedTuple):
+    """A kink or a jump of the values, at x."""
+
+    x: float
+    left: float
+    right: float
+    is_jump: bool
+
+
+class Measured(NamedTuple):
+    """The points, the breaks among them, and at each point the value, the derivative with its error, and the slope for both signs.
+
+    pairs: neighbouring numbers between which the gradient alone jumps.
+    """
+
+    x: Tensor
+    y: Tensor
+    slope: Tensor
+    error: Tensor
+    positive: Tensor
+    negative: Tensor
+    breaks: tuple[Break, ...]
+    pairs: tuple[tuple[float, float], ...]
+
+    @property
+    def is_break(self) -> Tensor:
+        return torch.isin(self.x, torch.tensor([one.x for one in self.breaks], dtype=self.x.dtype))
+
+    @property
+    def curves(self) -> Curves:
+        slope = torch.where(self.is_break, torch.nan, self.slope)
+        return Curves(self.x, self.y, slope, self.positive, self.negative)
+
+
+def measure(f: Function, low: float, high: float, points: int, at: Iterable[float]) -> Measured:
+    """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these."""
+    special = [value for value in (*at, 0.0) if low <= value <= high]
+    grid = torch.linspace(low, high, points, dtype=torch.float64)
+    eps = resolution_of(f, grid)
+    near = eps**0.5 * (high - low)
+    for value in special:
+        grid = grid[(grid - value).abs() > near]
+    grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
+    jumps = [pair for sign in (1.0, -1.0) for pair in _gradient_jumps(f, grid, sign)]
+    found = _located(f, breaks(f, grid, eps), special, jumps, near)
+    pairs = tuple(sorted({p for p in jumps if all(abs(p[0] - one.x) > 4 * near for one in found)}))
+    x = _points(grid, found, pairs, near)
+    step = torch.full_like(x, eps**0.25 * (high - low))
+    for one in found:
+        distance = (x - one.x).abs()
+        step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
+    slope = slope_of(f, x, step, eps)
+    ups, downs = gradient_of(f, x, 1.0), -gradient_of(f, x, -1.0)
+    return Measured(x, values(f, x), slope.value, slope.error, ups, downs, found, pairs)
+
+
+def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[tuple[float, float]]:
+    """Pairs of numbers between which the gradient jumps, as near to each other as a person would write them."""
+    found = []
+    for low, high in zip(*(part.tolist() for part in jumps_of(lambda x: gradient_of(f, x, sign), grid)), strict=True):
+        between = simplest(low, high)
+        at_low, at_between, at_high = gradient_of(
+            f, torch.tensor([low, between, high], dtype=torch.float64), sign
+        ).tolist()
+        found.append((between if at_between == at_low else low, between if at_between == at_high else high))
+    return found
+
+
+def _located(
+    f: Function, broken: Breaks, special: list[float], jumps: list[tuple[float, float]], near: float
+) -> tuple[Break, ...]:
+    """One break for each place, at the number that a person would have written there."""
+    found: list[Break] = []
+    for low, high, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
+        x = _exact(f, low, high, left, right, special, jumps, 0.0 if is_jump else near)
+        if not found or x - found[-1].x > 4 * near:
+            found.append(Break(x, left, right, is_jump))
+    return tuple(found)
+
+
+def _exact(
+    f: Function,
+    low: float,
+    high: float,
+    left: float,
+    right: float,
+    special: list[float],
+    jumps: list[tuple[float, float]],
+    near: float,
+) -> float:
+    """The number in the bracket that is known; or at which a clamp is flat; or beside which the gradient jumps; or the shortest."""
+    low, high = low - near, high + near
+    beside = torch.tensor([low - near, high + near], dtype=torch.float64)
+    at_low, at_high = values(f, beside).tolist()
+    flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _NEAR]
+    jumping = [simplest(a, b) for a, b in jumps if low <= a and b <= high]
+    return next((x for x in (*special, *flat, *jumping) if low <= x <= high), simplest(low, high))
+
+
+def _points(grid: Tensor, found: tuple[Break, ...], pairs: tuple[tuple[float, float], ...], near: float) -> Tensor:
+    """The grid, not too near to a break; the breaks; both numbers of a pair and the simplest between; three points between all of these."""
+    ends = sorted({one.x for one in found} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
+    all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
+    gaps = all_ends[1:] - all_ends[:-1]
+    for one in found:
+        grid = grid[(grid - one.x).abs() > 2 * near]
+    wide = gaps > 16 * near
+    between = [all_ends[:-1][wide] + share * gaps[wide] for share in (0.25, 0.5, 0.75)]
+    return torch.cat([grid, torch.tensor(ends, dtype=grid.dtype), *between]).unique()
+
+
+# --- regions --------------------------------------------------------------------------------------------------------
+
+
+def regions_of(m: Measured) -> tuple[Region, ...]:
+    """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
+    x, is_break = m.x.tolist(), m.is_break.tolist()
+    of_signs = (_without_lone_points(_kinds(m, found), is_break) for found in (m.positive, m.negative))
+    kinds = list(zip(*of_signs, strict=True))
+    after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
+    starts = [0]
+    for i in range(1, len(x)):
+        if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
+            starts.append(i)
+    at = {one.x: one for one in m.breaks}
+    regions = []
+    for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
+        low, has_low = _end(x, is_break, start, start - 1)
+        high, has_high = _end(x, is_break, end - 1, end)
+        inside = slice(start, end)
+        slope = at[x[start]][1:3] if is_break[start] else (m.slope[inside].min().item(), m.slope[inside].max().item())
+        sides = (
+            Side(kinds[start][i], of[inside].min().item(), of[inside].max().item())
+            for i, of in enumerate((m.positive, m.negative))
+        )
+        regions.append(Region(low, high, has_low, has_high, slope, *sides))
+    return tuple(regions)
+
+
+def _kinds(m: Measured, found: Tensor) -> list[str]:
+    """The kind of each point for one sign of grad. What is as small as the error of the derivative is 0."""
+    difference, size = (found - m.slope).abs(), torch.maximum(found.abs(), m.slope.abs())
+    is_flat, is_zero = m.slope.abs() <= 2 * m.error, found == 0
+    kinds = torch.full_like(found, _KINDS.index("biased"), dtype=torch.long)
+    kinds[is_zero] = _KINDS.index("cut")
+    kinds[is_flat] = _KINDS.index("pseudo")
+    kinds[difference <= _NEAR * size + 2 * m.error] = _KINDS.index("exact")
+    kinds[is_flat & (found.abs() <= 2 * m.error)] = _KINDS.index("flat")
+    kinds[~(m.y.isfinite() & m.slope.isfinite() & found.isfinite())] = _KINDS.index("undefined")
+    for one in m.breaks:
+        kinds[m.x == one.x] = _KINDS.index("jump" if one.is_jump else "kink")
+    return [_KINDS[kind] for kind in kinds.tolist()]
+
+
+_WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "pseudo")}
+
+
+def _without_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
+    """Where a curve crosses another, or 0, a single point has another kind. It is what is beside it."""
+    found = list(kinds)
+    for i, kind in enumerate(kinds):
+        beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]
+        if not is_break[i] and kind not in beside:
+            found[i] = next((other for other in beside if kind in _WHERE_CURVES_CROSS.get(other, ())), kind)
+    return found
+
+
+def _end(x: list[float], is_break: list[bool], own: int, other: int) -> tuple[float, bool]:
+    """The end of a region whose last point is x[own], beside x[other]: at a break, at the simplest number of a pair, or where it is."""
+    if is_break[own] or not 0 <= other < len(x):
+        return x[own], True
+    if is_break[other]:
+        return x[other], False
+    between = simplest(min(x[own], x[other]), max(x[own], x[other]))
+    is_pair = abs(x[own] - x[other]) <= 1e-12 * max(1.0, abs(x[own]))
+    return (between, between == x[own]) if is_pair else (x[max(own, other)], own > other)
+
+
+def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:
+    """Of the length of the regions, what each kind has, for both signs of grad."""
+    shares: dict[str, dict[str, float]] = {"grad > 0": {}, "grad < 0": {}}
+    regions = list(regions)
+    whole = sum(region.high - region.low for region in regions)
+    for region in regions:
+        if region.high > region.low:
+            for sign, side in zip(shares, (region.positive, region.negative), strict=True):
+                shares[sign][side.kind] = shares[sign].get(side.kind, 0.0) + (region.high - region.low) / whole
+    return shares

@@ -1,0 +1,150 @@
+"""The measurements that audit reports and the contract asserts, of functions whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.rule import OPS
+from pseudograd.testing.contract import transforms
+from pseudograd.testing.contract.cases import Case, cases_of
+from pseudograd.testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
+from pseudograd.testing.measure.numeric import breaks, jumps_of, resolution_of, simplest, slope_of
+
+GRID = torch.linspace(-2, 2, 201, dtype=torch.float64)
+EPS = torch.finfo(torch.float64).eps
+
+
+@pytest.mark.parametrize(
+    ("f", "derivative"),
+    [(torch.sin, torch.cos), (torch.exp, torch.exp), (lambda x: torch.sin(20 * x), lambda x: 20 * torch.cos(20 * x))],
+    ids=["sin", "exp", "fast"],
+)
+def test_a_slope_is_the_derivative_and_its_error_says_how_far_it_is_off(
+    f: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]
+) -> None:
+    found = slope_of(f, GRID, torch.full_like(GRID, 5e-4), EPS)
+    off = (found.value - derivative(GRID)).abs()
+    assert (off <= found.error).all()
+    assert (off <= 1e-8 * 20**5).all()
+    narrow = slope_of(lambda x: f(x.float()), GRID, torch.full_like(GRID, 0.02), torch.finfo(torch.float32).eps)
+    assert ((narrow.value - derivative(GRID)).abs() <= narrow.error).all()
+
+
+def test_kinks_and_jumps_wherever_they_are() -> None:
+    for place in (0.123456789, -1.0, 0.0, GRID[70].item(), 0.5 * (GRID[10] + GRID[11]).item(), 1 / 3):
+        kink = breaks(lambda x, place=place: (x - place).abs(), GRID, EPS)  # type: ignore[misc]
+        assert not kink.is_jump.any()
+        assert (kink.low <= place + 1e-7).all()
+        assert (kink.high >= place - 1e-7).all()
+        assert (kink.left + 1).abs().max() < 1e-6
+        assert (kink.right - 1).abs().max() < 1e-6
+        jump = breaks(lambda x, place=place: (x > place).double() + x, GRID, EPS)  # type: ignore[misc]
+        assert jump.is_jump.all()
+        assert (jump.low == place).all() or place == 0
+        assert (jump.left - 1).abs().max() < 1e-6
+
+
+def test_a_kink_is_found_wherever_it_lies_in_a_cell() -> None:
+    """At random places, and at those where a half of a half of a cell begins."""
+    generator = torch.Generator().manual_seed(0)
+    random = torch.rand(40, dtype=torch.float64, generator=generator) * 3 - 1.5
+    inner = GRID[100] + (GRID[101] - GRID[100]) * torch.linspace(0, 1, 33, dtype=torch.float64)
+    for place in torch.cat([random, inner]).tolist():
+        found = breaks(lambda x, place=place: torch.sin(3 * x) + 0.05 * (x - place).relu(), GRID, EPS)  # type: ignore[misc]
+        assert len(found.low) in (1, 2), place
+        assert ((found.low - 1e-7 <= place) & (place <= found.high + 1e-7)).all(), place
+
+
+def test_what_is_smooth_has_no_breaks() -> None:
+    for f in (torch.sin, lambda x: torch.sigmoid(40 * x), lambda x: torch.sin(60 * x), lambda x: x**5):
+        assert len(breaks(f, GRID, EPS).low) == 0
+
+
+def test_what_computes_in_float32_has_the_breaks_of_float32() -> None:
+    def narrow(x: Tensor) -> Tensor:
+        return x.float().clamp(-0.7, 0.3)
+
+    eps = resolution_of(narrow, GRID)
+    assert eps == torch.finfo(torch.float32).eps
+    found = breaks(narrow, GRID, eps)
+    assert {round((a + b) / 2, 2) for a, b in zip(found.low.tolist(), found.high.tolist(), strict=True)} == {-0.7, 0.3}
+
+
+def test_jumps_are_between_two_neighbouring_numbers() -> None:
+    low, high = jumps_of(lambda x: torch.where(x <= 1 / 3, 0.0, 2.0) + torch.sin(x), GRID)
+    assert low.tolist() == [1 / 3]
+    assert high.tolist() == [math.nextafter(1 / 3, 1)]
+    assert len(jumps_of(torch.exp, GRID)[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.2999999, 0.3000001, 0.3), (-1e-20, 1e-21, 0), (1.0, math.nextafter(1, 2), 1), (1 / 3, 1 / 3, 1 / 3)],
+)
+def test_the_simplest_number(low: float, high: float, expected: float) -> None:
+    assert simplest(low, high) == expected
+
+
+def test_cross_talk_is_seen_at_the_elements_that_have_it() -> None:
+    x, grad = torch.linspace(-1, 1, 9, dtype=torch.float64), torch.linspace(1, 2, 9, dtype=torch.float64)
+    for f, values, gradients in (
+        (torch.sin, 0, 0),
+        (lambda x: torch.softmax(x, 0), 9, 9),
+        (lambda x: x - x.mean().detach(), 9, 0),
+        (lambda x: x + (x.mean() - x.mean().detach()), 0, 9),
+    ):
+        found = cross_talk(f, x, grad)
+        assert (int(found.of_values.sum()), int(found.of_gradients.sum())) == (values, gradients)
+
+
+def test_underflow_of_the_product_and_of_nothing_else() -> None:
+    def product(x: Tensor) -> Tensor:
+        clamped = x.detach().clamp(-1, 1)
+        y = x.clone()
+        y.register_hook(lambda grad: grad * (grad * (x.detach() - clamped) >= 0))
+        return y + (clamped - x.detach())
+
+    def whole(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1, 1)
+
+    x = torch.tensor([-1.5, -1.01, 0.5, 1.01, 1.5], dtype=torch.float64)
+    for dtype in (torch.float16, torch.bfloat16):
+        broken, right = (underflow(f, whole, x, dtype, [-1, 1]) for f in (product, whole))
+        assert broken.leaks.any()
+        assert not broken.lost.any()
+        outward = ((broken.x > 1) & (broken.grad < 0)) | ((broken.x < -1) & (broken.grad > 0))
+        assert not (broken.leaks & ~outward).any()
+        assert torch.equal(broken.narrow[broken.leaks], broken.grad[broken.leaks])
+        assert not (right.leaks | right.lost | right.overflows).any()
+    small = underflow(lambda x: x * 1e-6, lambda x: x * 1e-6, x, torch.float16)
+    assert not small.lost.any()  # what the dtype cannot hold is not lost
+
+
+def test_second_derivatives_of_a_gradient() -> None:
+    x, grad = torch.linspace(-1, 1, 21, dtype=torch.float64), torch.full((21,), -2.0, dtype=torch.float64)
+    right = second_order(torch.sin, x, grad, 1e-6)
+    assert torch.allclose(right.by_x, 2 * torch.sin(x))
+    assert torch.allclose(right.by_grad, torch.cos(x))
+    assert not right.wrong.any()
+    wrong = second_order(lambda x: torch.sin(x.detach()) + torch.cos(x.detach()) * (x - x.detach()), x, grad, 1e-6)
+    assert torch.equal(wrong.wrong, x.abs() > 1e-3)
+    assert torch.equal(gradient_of(torch.relu, x, -2.0), torch.where(x > 0, -2.0, 0.0))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_no_op_has_cross_talk(name: str) -> None:
+    for case in cases_of(OPS[name]):
+        transforms.check_element_wise(case, case.samples()[0])
+
+
+def test_the_check_for_cross_talk_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = cases_of(OPS["reverse_grad"])
+    monkeypatch.setattr(Case, "__call__", lambda self, x, *others: x + 0.5 * (x.mean() - x.mean().detach()))
+    with pytest.raises(AssertionError, match="cross-talk of_gradients at x = "):
+        transforms.check_element_wise(case, case.samples()[0])
