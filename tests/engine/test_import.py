@@ -20,6 +20,7 @@ LEVELS = [
     {"__main__"},
     {"cli"},
     {"report", "doctor", "listing"},
+    {"cases"},
     {"tasks", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"analysis", "testing", "trace"},
