@@ -348,14 +348,14 @@ def stopping(number: int, function: Callable[..., object], *, after: bool = Fals
 
 
 @pytest.mark.parametrize("number", STOPS)
-@pytest.mark.parametrize("moment", ["_edges", "page", "_fill"])
+@pytest.mark.parametrize("moment", ["edges_now", "page", "_fill"])
 def test_a_signal_leaves_the_older_report_and_nothing_else(
     moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = tmp_path / "older"
     older.mkdir()
     (older / "results.json").write_text('{"kind": "pseudograd compare"}')
-    module = sys.modules["pseudograd.report.run" if moment == "_edges" else "pseudograd.report.write"]
+    module = sys.modules["pseudograd.report.run" if moment == "edges_now" else "pseudograd.report.write"]
     monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
     for out in (older, tmp_path / "new" / "folders" / "report"):

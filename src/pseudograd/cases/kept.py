@@ -8,7 +8,6 @@ import io
 import json
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,9 @@ class Kept:
     """
 
     def __init__(self, folder: Path, where: str, argument: str = "keep") -> None:
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            strangers = [
-                path.name for path in folder.iterdir() if path.suffix != ".run" and not path.name.startswith(".")
-            ]
-        except OSError as error:
-            remedy = f"{error.strerror}: choose another folder"
-            raise ValueError(must(where, argument, "be a folder for finished runs", str(folder), remedy)) from error
-        if strangers:
+        self.folder, self.where, self.argument = folder, where, argument
+        if folder.exists() and (not folder.is_dir() or any(path.suffix != ".run" for path in folder.iterdir())):
             raise ValueError(must(where, argument, "hold finished runs alone", str(folder), "Choose another folder"))
-
-    def __call__(self, name: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` returned for this name before; else what it returns now."""
-        found = self.find(name)
-        if found is None:
-            found = make()
-            self.put(name, found)
-        return found
 
     def find(self, name: dict[str, Any]) -> dict[str, Any] | None:
         try:
@@ -53,12 +36,18 @@ class Kept:
         return found
 
     def put(self, name: dict[str, Any], found: dict[str, Any]) -> None:
-        staging = self.folder / f".{uuid.uuid4().hex}"
+        staging = self.folder.with_name(f".{self.folder.name}-{uuid.uuid4().hex}")
+        data = io.BytesIO()
+        torch.save(found, data)
         try:
-            data = io.BytesIO()
-            torch.save(found, data)
+            self.folder.mkdir(parents=True, exist_ok=True)
             staging.write_bytes(data.getvalue())
             staging.replace(self._file(name))
+        except OSError as error:
+            remedy = f"{error.strerror}: choose another folder"
+            raise ValueError(
+                must(self.where, self.argument, "take the finished runs", str(self.folder), remedy)
+            ) from error
         finally:
             staging.unlink(missing_ok=True)
 

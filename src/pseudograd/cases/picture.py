@@ -20,7 +20,7 @@ WIDE = 50  # largest over smallest value, from which on the axis is logarithmic
 def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
     """On these axes, or on a new figure that is as high as its rows need."""
     if axes is None:
-        axes = _new_axes(len(found.variants))
+        axes = _new_axes(size(found))
     rows = found.values[number]
     finite = [value for values in rows.values() for value in values if math.isfinite(value)]
     if finite and min(finite) > 0 and max(finite) > WIDE * min(finite):
@@ -49,6 +49,11 @@ def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
     return axes
 
 
+def size(found: Comparison) -> tuple[float, float]:
+    """In inches: as high as its rows need."""
+    return 9, 1.3 + 0.36 * len(found.variants)
+
+
 def _row(axes: Any, place: int, name: str, values: tuple[float, ...], median: float) -> None:
     shown = [value for value in values if math.isfinite(value)]
     axes.plot(shown, [place] * len(shown), "o", color=colour(name), markersize=6, alpha=0.55, markeredgewidth=0)
@@ -67,10 +72,10 @@ def _short(verdict: str) -> str:
     return "too few seeds to tell" if verdict.startswith("too few") else verdict.replace("no difference: ", "")
 
 
-def _new_axes(rows: int) -> Axes:
+def _new_axes(shape: tuple[float, float]) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
-    _, axes = pyplot.subplots(figsize=(9, 1.3 + 0.36 * rows), layout="constrained")
+    _, axes = pyplot.subplots(figsize=shape, layout="constrained")
     return axes

@@ -45,7 +45,15 @@ class Comparison:
 
     @cached_property
     def _verdicts(self) -> dict[str, dict[str, Difference]]:
-        return {number: holm(self._against(number, INSTALLED)) for number in self.values}
+        return {number: self._corrected(number, INSTALLED) for number in self.values}
+
+    def _corrected(self, number: str, other: str) -> dict[str, Difference]:
+        """By Holm; variants that gave the same numbers throughout are one comparison."""
+        found = self._against(number, other)
+        rows = self.values[number]
+        first = {repr(rows[name]): name for name in reversed(found)}
+        corrected = holm({name: found[name] for name in first.values()})
+        return {name: corrected[first[repr(rows[name])]] for name in found}
 
     def _against(self, number: str, other: str) -> dict[str, Difference]:
         rows, better = self.values[number], self.better[number]
@@ -75,8 +83,10 @@ class Comparison:
         """The variant with the best median, and behind it all that cannot be told apart from it: more than one is a tie."""
         number = self.number(number)
         ranked = self.ranked(number)
-        found = holm(self._against(number, ranked[0]))
-        tied = [name for name in ranked[1:] if self._is_level(found[name])]
+        found = self._corrected(number, ranked[0])
+        better = ranked[0] != INSTALLED and self.verdict(ranked[0], number).verdict == "better"  # than what all of these equal
+        equal = [name for name in ranked if repr(self.values[number][name]) == repr(self.values[number][INSTALLED])]
+        tied = [name for name in ranked[1:] if self._is_level(found[name]) and not (better and name in equal)]
         return ranked[0], *tied
 
     def _is_level(self, found: Difference) -> bool:
