@@ -267,11 +267,15 @@ def _compare(options: argparse.Namespace) -> int:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
         other = _other(options.against)
-        results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
-        from . import report
-        from .report.terminal import show
+        try:
+            results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+            from . import report
+            from .report.terminal import show
 
-        page = report.write(results, folder, argument)
+            page = report.write(results, folder, argument)
+        except (Stopped, KeyboardInterrupt):
+            _tell_of_finished_runs(options)
+            raise
         show(results)
         if other is not None:
             print(f"\n{report.side_by_side(results, other)}")
@@ -279,6 +283,16 @@ def _compare(options: argparse.Namespace) -> int:
         if not options.redraw:
             report.unfinished(folder).clear()
         return 0
+
+
+def _tell_of_finished_runs(options: argparse.Namespace) -> None:
+    from . import report
+
+    kept = report.unfinished(options.out or _OUT)
+    if not options.redraw and kept.count:
+        print(
+            f"pseudograd: {kept.count} finished runs are in {kept.folder}; --resume goes on with them", file=sys.stderr
+        )
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ class Kept:
         finally:
             staging.unlink(missing_ok=True)
 
+    @property
+    def count(self) -> int:
+        return len(list(self.folder.iterdir())) if self.folder.is_dir() else 0
+
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
