@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import pseudograd as pg
+from pseudograd.cases.kept import source_of
 from pseudograd.cases.records import from_json
 from pseudograd.paired import difference
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
@@ -605,6 +607,37 @@ def test_kept_runs_are_not_made_again(tmp_path: Path) -> None:
     count = len(made)
     assert pg.compare(run, rules=["inward"], seeds=6, keep=tmp_path / "kept").values == found.values
     assert len(made) == count + 1
+
+
+def test_a_function_that_holds_another_number_or_function_is_another_run() -> None:
+    def made(scale: float, of: Callable[..., Any] = torch.sin) -> Callable[..., Any]:
+        return lambda clamp: of(clamp(torch.ones(1) * scale, 0, 1))
+
+    class Held:
+        def __init__(self, of: Callable[..., Any]) -> None:
+            self.of = of
+
+        def __call__(self, clamp: Clamp) -> Any:
+            return self.of(clamp)
+
+    sources = [
+        source_of(one)
+        for one in (
+            made(1),
+            made(2),
+            made(1, torch.cos),
+            noisy,
+            slopes,
+            Held(noisy),
+            Held(slopes),
+            torch.sin,
+            torch.cos,
+        )
+    ]
+    sources += [source_of(functools.partial(noisy, seed=1)), source_of(functools.partial(noisy, seed=2))]
+    assert len(set(sources)) == len(sources)
+    assert source_of(made(1)) == sources[0]
+    assert source_of(Held(noisy)) == source_of(Held(noisy))
 
 
 MODULE = """\

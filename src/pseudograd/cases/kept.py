@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,30 @@ def _versions() -> dict[str, str]:
     return {"pseudograd": __version__, "torch": torch.__version__}
 
 
-def source_of(function: Any) -> str:
-    """The function's name, and the text of its file as a digest: an edited one is another function."""
+def source_of(function: Any, depth: int = 3) -> str:
+    """What a function computes, as far as one can tell: its name and line, a digest of its file, and what it holds, so many functions deep.
+
+    An edited function is another one, and so is the same one that holds another number or function.
+    """
     function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    parts = [name, str(getattr(code, "co_firstlineno", ""))]
     try:
-        file = inspect.getsourcefile(function) or inspect.getsourcefile(type(function))
-        text = Path(file or "").read_bytes()
-    except (OSError, TypeError):
-        return name
-    return f"{name} {hashlib.sha256(text).hexdigest()}"
+        file = inspect.getsourcefile(function if code else type(function))
+        parts.append(hashlib.sha256(Path(file or "").read_bytes()).hexdigest())
+    except (OSError, TypeError):  # written in C, or at a prompt
+        parts += [code.co_code.hex(), repr(code.co_consts)] if code else []
+    return " ".join([*parts, *(_held(function, depth - 1) if depth else ())])
+
+
+def _held(function: Any, depth: int) -> Iterator[str]:
+    """The numbers, texts and functions in what it closes over, in its defaults and in its attributes."""
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    values = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
+    values += [getattr(function, name) for name in ("func", "args", "keywords") if hasattr(function, name)]
+    for value in values:
+        if isinstance(value, (int, float, str, bytes, tuple, dict, type(None))):
+            yield repr(value)
+        elif inspect.isfunction(value) or inspect.isbuiltin(value):
+            yield source_of(value, depth)
