@@ -272,7 +272,7 @@ def _compare(options: argparse.Namespace) -> int:
             from . import report
             from .report.terminal import show
 
-            page = report.write(results, folder, argument)
+            page = report.write(results, folder, argument, None if options.redraw else report.unfinished(folder))
         except (Stopped, KeyboardInterrupt):
             _tell_of_finished_runs(options)
             raise
@@ -280,8 +280,6 @@ def _compare(options: argparse.Namespace) -> int:
         if other is not None:
             print(f"\n{report.side_by_side(results, other)}")
         print(f"\nThe report: {page}")
-        if not options.redraw:
-            report.unfinished(folder).clear()
         return 0
 
 

@@ -45,10 +45,10 @@ def unfinished(folder: Path, goes_on: bool = True) -> Kept:
     return kept
 
 
-def write(results: Results, folder: Path, argument: str = "--out") -> Path:
+def write(results: Results, folder: Path, argument: str = "--out", kept: Kept | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    Errors call the folder `argument`.
+    Errors call the folder `argument`. The runs that were `kept` for it go in the same step.
     """
     check_folder(folder, argument)
     try:
@@ -56,6 +56,8 @@ def write(results: Results, folder: Path, argument: str = "--out") -> Path:
             _fill(staging / "new", results)
             with held():
                 _put(staging, folder)
+                if kept is not None:
+                    kept.clear()
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
         raise _unusable(argument, "take the whole report", folder, remedy) from error
