@@ -15,7 +15,7 @@ import torch
 
 from pseudograd.cli import main
 from pseudograd.report import Results, compare, read, unfinished, write
-from pseudograd.report.against import Row, rows, side_by_side, stored
+from pseudograd.report.against import Other, Row, rows, side_by_side, stored
 from pseudograd.stopping import Stopped
 from pseudograd.tasks import TASKS, Task, basin, curve, variants
 from pseudograd.tasks.base import Settings
@@ -328,6 +328,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(compare(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
 
 
+def _rewritten(folder: Path, numbers: object) -> Other:
+    (folder / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
+    return stored(folder)
+
+
 def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     other = Path(shutil.copytree(small, tmp_path / "other"))
     numbers = json.loads((other / "results.json").read_text(encoding="utf-8"))
@@ -347,6 +352,8 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
     assert "Explicit rules are equal in both, to the digits shown; the largest difference is 1e-07." in text
     assert text.endswith("Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there).")
     assert re.search(r"^torch\.clamp +1 +0\.5 +\+0\.5$", text, re.MULTILINE)
+    world["torch.clamp"]["at_high"] = 7.0
+    assert "; curve, y², dL/dx exactly at max: " in side_by_side(results, _rewritten(other, numbers))
     world["zero/open"]["no_signal_outside"] = None
     numbers["tasks"]["mine"] = {}
     (other / "results.json").write_text(json.dumps(numbers), encoding="utf-8")

@@ -54,13 +54,14 @@ def _unreadable(file: Path, remedy: str) -> ValueError:
 
 @dataclass(frozen=True)
 class Row:
-    """A headline here and there; NaN where a run gave no number."""
+    """A number here and there; NaN where a run gave none. column: what it is, empty for the headline."""
 
     task: str
     world: str
     variant: str
     here: float
     there: float
+    column: str = ""
 
     @property
     def differs(self) -> bool:
@@ -78,20 +79,21 @@ class Row:
 
 
 def rows(results: Results, other: Other) -> list[Row]:
-    """Every headline that both runs have."""
+    """Every number that both runs have."""
     found = []
     for task, worlds in results.tasks.items():
-        key, _ = results.records[task].headline
+        columns = {**results.records[task].columns, results.records[task].headline[0]: ""}
         for world, variants in worlds.items():
             for variant, measured in variants.items():
-                there = other.number(task, world, variant, key)
-                if there is not None:
-                    found.append(Row(task, world, variant, measured.numbers[key], there))
+                for key, column in columns.items():
+                    there = other.number(task, world, variant, key)
+                    if there is not None:
+                        found.append(Row(task, world, variant, measured.numbers[key], there, column))
     return found
 
 
 def side_by_side(results: Results, other: Other) -> str:
-    """A table for each world that both have, and where they differ."""
+    """A table of headlines for each world that both have, and where these and all other numbers differ."""
     both = rows(results, other)
     if not both:
         raise ValueError(
@@ -101,7 +103,7 @@ def side_by_side(results: Results, other: Other) -> str:
     lines = [f"Side by side with {other.file}"]
     for task, world in dict.fromkeys((row.task, row.world) for row in both):
         lines += ["", f"{task}, {world}: {results.records[task].headline[1]}"]
-        lines += _table([row for row in both if (row.task, row.world) == (task, world)], names)
+        lines += _table([row for row in both if (row.task, row.world, row.column) == (task, world, "")], names)
     return "\n".join([*lines, "", *_told(both), *_left_out(results, other)])
 
 
@@ -136,9 +138,8 @@ def _told(both: list[Row]) -> Iterator[str]:
 def _where(differing: list[Row]) -> str:
     by_variant: dict[str, list[str]] = {}
     for row in differing:
-        by_variant.setdefault(row.variant, []).append(
-            f"{row.task}, {row.world}: {cell(row.here)} here, {cell(row.there)} there"
-        )
+        place = ", ".join(part for part in (row.task, row.world, row.column) if part)
+        by_variant.setdefault(row.variant, []).append(f"{place}: {cell(row.here)} here, {cell(row.there)} there")
     return listed([f"{variant} ({'; '.join(places)})" for variant, places in by_variant.items()])
 
 
