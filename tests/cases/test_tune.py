@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import json
 import math
 import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from torch import Tensor, zeros
 
 import pseudograd as pg
@@ -116,8 +119,6 @@ def test_json_has_all_of_it() -> None:
 
 
 def test_unedited_programs_are_tuned_too() -> None:
-    import torch
-
     def run(seed: int) -> float:
         x = torch.tensor([2.0], requires_grad=True)
         (torch.clamp(x, -1, 1) * 2).sum().backward()
@@ -153,3 +154,13 @@ def test_bad_calls() -> None:
         pg.tune(Recorded(failing=tuple(LOSSES)), budget=50)
     with pytest.raises(ValueError, match="tune: replace must be one of"):
         pg.tune(lambda: 1.0, budget=50, replace="clmp")
+
+
+@pytest.mark.parametrize("function", [pg.compare, pg.tune], ids=lambda function: function.__name__)
+def test_the_example_of_the_docstring_runs(function: Callable[..., object]) -> None:
+    text = inspect.getdoc(function) or ""
+    example = text[text.index("Example:") : text.index("Source:")]
+    names = {"torch": torch, "compare": pg.compare, "tune": pg.tune}
+    test = doctest.DocTestParser().get_doctest(example, names, "example", None, 0)
+    found = doctest.DocTestRunner().run(test)
+    assert (found.failed, found.attempted > 1) == (0, True)

@@ -78,10 +78,10 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
             raise unknown_name("compare", "task", known, name)
         results.records[name] = known[name]
         results.contexts[name] = _numbers(task["settings"])
-        seeds = task["seeds"]
+        seeds = task.get("seeds", {})
         results.tasks[name] = {
             world: {
-                variant: Measured(_numbers(row), seeds=tuple(map(_number, seeds[world].get(variant, ()))))
+                variant: Measured(_numbers(row), seeds=tuple(map(_number, seeds.get(world, {}).get(variant, ()))))
                 for variant, row in rows.items()
             }
             for world, rows in task["worlds"].items()
