@@ -51,6 +51,7 @@ from .ops import (
 if TYPE_CHECKING:
     from . import nn
     from .analysis.auditing import audit
+    from .cases import compare, tune
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
 
@@ -72,6 +73,7 @@ __all__ = [
     "clip_grad",
     "codebook_loss",
     "commitment_loss",
+    "compare",
     "convert",
     "diagnose",
     "fake_quantize",
@@ -98,6 +100,7 @@ __all__ = [
     "straight_through",
     "surrogate",
     "trunc",
+    "tune",
     "upper_bound",
     "vector_quantize",
 ]
@@ -112,10 +115,12 @@ __version__: str
 
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
+    "compare": ".cases",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
     "override": ".rewrite",
     "pin_edge": ".rewrite",
+    "tune": ".cases",
 }
 
 

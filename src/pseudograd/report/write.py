@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..cases.kept import Kept
 from ..errors import must
 from ..stopping import held
 from .page import page
@@ -36,10 +37,18 @@ def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> Fol
     return FolderError(must("compare", argument, requirement, str(folder), remedy))
 
 
-def write(results: Results, folder: Path, argument: str = "--out") -> Path:
+def unfinished(folder: Path, goes_on: bool = True) -> Kept:
+    """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
+    kept = Kept(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
+    if not goes_on:
+        kept.clear()
+    return kept
+
+
+def write(results: Results, folder: Path, argument: str = "--out", kept: Kept | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    Errors call the folder `argument`.
+    Errors call the folder `argument`. The runs that were `kept` for it go in the same step.
     """
     check_folder(folder, argument)
     try:
@@ -47,6 +56,8 @@ def write(results: Results, folder: Path, argument: str = "--out") -> Path:
             _fill(staging / "new", results)
             with held():
                 _put(staging, folder)
+                if kept is not None:
+                    kept.clear()
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
         raise _unusable(argument, "take the whole report", folder, remedy) from error
