@@ -24,11 +24,19 @@ DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
 
 
 class Variant(NamedTuple):
-    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead."""
+    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
+
+    `maximizing` is the same clamp as gradient ascent needs it, where that is another one.
+    """
 
     name: str
     clamp: Clamp
     projects: bool = False
+    maximizing: Clamp | None = None
+
+    @property
+    def ascending(self) -> Clamp:
+        return self.maximizing or self.clamp
 
 
 @dataclass(frozen=True)
@@ -43,10 +51,15 @@ class Settings:
 
 @dataclass
 class Measured:
-    """What one variant did in one world: numbers for the table, arrays for the figure."""
+    """What one variant did in one world: numbers for the table, arrays for the figure.
+
+    `seeds` has the headline of each seed, or of each problem where those are drawn one by one, in the same order for every variant; its mean
+    is the headline in `numbers`. A task whose run has no chance in it leaves it empty.
+    """
 
     numbers: dict[str, float]
     arrays: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[float, ...] = ()
 
 
 World: TypeAlias = dict[str, Measured]  # by variant
@@ -120,4 +133,8 @@ def _of_rule(name: str) -> Variant:
     """A variant from "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error."""
     rule, edge = parsed(CLAMP, name, "compare: --rules")
     how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
-    return Variant(name, lambda x, low, high: clamp(x, low, high, **how))
+    return Variant(
+        name,
+        lambda x, low, high: clamp(x, low, high, **how),
+        maximizing=lambda x, low, high: clamp(x, low, high, maximize=True, **how),
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from .base import ERAS, INSTALLED, World, Worlds
+from .base import ERAS, INSTALLED, Measured, World, Worlds
 
 OURS = "inward"
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
@@ -69,6 +70,82 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
     """The worlds in which `name` ends above our default, or less than `margin` dB below it."""
     values = {world: decibels(rows) for world, rows in worlds.items()}
     return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a headline over seeds is spoken of: "97 % of the problems solved", "error 0.0391"."""
+
+    key: str
+    text: str  # with {} for the number
+    places: str = ".1%"
+    higher_is_better: bool = True
+
+    def of(self, measured: Measured) -> float:
+        return measured.numbers[self.key]
+
+    def said(self, measured: Measured) -> str:
+        return self.text.format(self.number(measured))
+
+    def number(self, measured: Measured) -> str:
+        return format(self.of(measured), self.places)
+
+    def better(self, one: Measured, other: Measured) -> bool:
+        """That `one` is better than `other` over seeds, by a paired test; what has no seeds, or no number, is not."""
+        gain = self.of(one) - self.of(other)
+        return (gain if self.higher_is_better else -gain) > 0 and differ(one, other)
+
+
+def differ(one: Measured, other: Measured) -> bool:
+    return one.seeds != other.seeds
+
+
+def of_scores(world: str, rows: World, score: Score) -> list[str]:
+    """What every world says that measures over seeds: the eras, our lead, what beat us, what is no different."""
+    closed, opened = (rows[era] for era in ERAS)
+    better = closed if score.better(closed, opened) else opened
+    if better is closed or score.better(opened, closed):
+        worse = opened if better is closed else closed
+        first = "passes" if better is closed else "does not pass"
+        out = [
+            f"{world}: which torch is installed decides: {score.said(better)} where the gradient at a bound {first}, "
+            f"{score.number(worse)} in the other era."
+        ]
+    else:
+        out = [f"{world}: no difference between the two eras of torch.clamp: {score.said(closed)} and {score.number(opened)}."]
+    return [*out, *_of_ours(world, rows, score, better)] if OURS in rows else out
+
+
+def _of_ours(world: str, rows: World, score: Score, era: Measured) -> list[str]:
+    ours = rows[OURS]
+    if score.better(ours, era):
+        lead = f"better than the better era of torch.clamp ({score.number(era)})"
+    elif score.better(era, ours):
+        lead = f"worse than the better era of torch.clamp ({score.number(era)})"
+    else:
+        lead = f"no difference from the better era of torch.clamp ({score.number(era)})"
+    others = [name for name in rows if name not in (OURS, *ERAS, INSTALLED)]
+    ranked = sorted(others, key=lambda name: score.of(rows[name]), reverse=score.higher_is_better)
+    better = [f"{name} ({score.number(rows[name])})" for name in ranked if score.better(rows[name], ours)]
+    equal = [
+        name for name in ranked if not score.better(rows[name], ours) and not score.better(ours, rows[name])
+    ]
+    out = [f"{world}: {OURS}: {score.said(ours)}, {lead}."]
+    out.append(
+        f"{world}: better than {OURS} here: {listed(better)}."
+        if better
+        else f"{world}: nothing tried was better than {OURS}."
+    )
+    if equal:
+        out.append(f"{world}: no difference from {OURS}: {listed(equal)}.")
+    return out
+
+
+def where_no_worse(worlds: Worlds, name: str, score: Score) -> list[str]:
+    """The worlds in which our default is not better than `name`."""
+    return [
+        world for world, rows in worlds.items() if OURS in rows and not score.better(rows[OURS], rows[name])
+    ]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:
