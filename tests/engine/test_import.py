@@ -30,7 +30,7 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"arguments", "torch_private", "program"},
+    {"arguments", "torch_private", "program", "paired"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
