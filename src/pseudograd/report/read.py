@@ -75,8 +75,12 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
             raise unknown_name("compare", "task", known, name)
         results.records[name] = known[name]
         results.contexts[name] = _numbers(task["settings"])
+        seeds = task["seeds"]
         results.tasks[name] = {
-            world: {variant: Measured(_numbers(row)) for variant, row in rows.items()}
+            world: {
+                variant: Measured(_numbers(row), seeds=tuple(map(_number, seeds[world].get(variant, ()))))
+                for variant, row in rows.items()
+            }
             for world, rows in task["worlds"].items()
         }
         results.first |= {(name, world): {} for world in results.tasks[name]}
@@ -84,9 +88,12 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) for key, value in stored.items()}
+
+
+def _number(stored: Any) -> Any:
     """With what JSON has no number for."""
-    special = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
-    return {key: special.get(value, value) for key, value in stored.items()}
+    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(stored, stored)
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks import Task, World
+from ..tasks import Measured, Task, World
 from ..tasks.base import KINDS
 
 KIND = "pseudograd compare"
@@ -54,6 +54,10 @@ class Results:
             "tasks": {
                 name: {
                     "settings": _written(self.contexts[name]),
+                    "seeds": {
+                        world: {variant: _of_seeds(measured) for variant, measured in rows.items() if measured.seeds}
+                        for world, rows in worlds.items()
+                    },
                     "worlds": {
                         world: {variant: _written(measured.numbers) for variant, measured in rows.items()}
                         for world, rows in worlds.items()
@@ -77,12 +81,17 @@ class Results:
 
 
 def _written(values: dict[str, Any]) -> dict[str, Any]:
-    def one(value: Any) -> Any:
-        if not isinstance(value, float) or math.isfinite(value):
-            return value
-        return None if math.isnan(value) else str(value)
+    return {key: _as_json(value) for key, value in values.items()}
 
-    return {key: one(value) for key, value in values.items()}
+
+def _of_seeds(measured: Measured) -> list[Any]:
+    return [_as_json(value) for value in measured.seeds]
+
+
+def _as_json(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)
 
 
 def save(results: Results, folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..errors import must
-from ..tasks import TASKS, Measured, Task, by_name, variants
+from ..tasks import DEFAULT_TASKS, Measured, Task, by_name, variants
 from ..tasks.base import DEFAULT_RULES, KINDS, Settings
 from ..torch_eras import ERAS, installed_era, measure
 from ..torch_forms import at_the_bound
@@ -20,7 +20,7 @@ def _edges() -> dict[str, float]:
 
 
 def compare(
-    tasks: Sequence[str | Task] = tuple(TASKS),
+    tasks: Sequence[str | Task] = DEFAULT_TASKS,
     rules: Sequence[str] = DEFAULT_RULES,
     settings: Settings | None = None,
     on_step: Callable[[str, str, str, int, int], None] = lambda *_: None,

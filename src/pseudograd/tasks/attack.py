@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..paired import BETTER
 from . import digits as data
 from . import words
 from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
@@ -16,13 +17,14 @@ from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
 FROM_PICTURE, FROM_CHANCE, WITHOUT = "from the picture", "from a random change", "the same, without maximize"
-SCORE = words.Score("right", "{} still right", higher_is_better=False)
+SCORE = words.Score("right", "{} still right", better="lower", tie=0.005)
 _SETTING = (
-    "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most {largest:g} and the picture is clamped to "
-    "[0, 1]; {steps} steps of a quarter of that along the sign of the gradient of the loss, upwards. The fewer still right, the stronger the "
-    "attack; a weak one makes a classifier look safe. {black:.0%} of the pixels are exactly 0 and {white:.0%} exactly 1: from the picture itself the "
-    "edge decides, from a random change the rule outside. Rules are written for descent, and ascent asks for maximize=True; the last world does not. "
-    "It tells which gradients find the way, for changes that are leaves; not how safe a classifier is that was trained for this."
+    "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most {largest:g} and "
+    "the picture is clamped to [0, 1]; {steps} steps of a quarter of that along the sign of the gradient of the loss, "
+    "upwards. The fewer still right, the stronger the attack; a weak one makes a classifier look safe. {black:.0%} of the "
+    "pixels are exactly 0 and {white:.0%} exactly 1: from the picture itself the edge decides, from a random change the "
+    "rule outside. Rules are written for descent, and ascent asks for maximize=True; the last world does not. It tells "
+    "which gradients find the way, for changes that are leaves; not how safe a classifier is that was trained for this."
 )
 
 
@@ -34,7 +36,9 @@ def classifiers() -> data.Drawn:
     optimizer = data.adam(networks, RATE)
     for seen in networks.seen:
         optimizer.zero_grad()
-        data.cross_entropy(data.logits(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)).backward()
+        data.cross_entropy(
+            data.logits(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)
+        ).backward()
         optimizer.step()
     for p in networks.parameters:
         p.requires_grad_(False)
@@ -94,7 +98,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         out += words.of_scores(world, rows, SCORE)
     if words.OURS in worlds[WITHOUT]:
         with_it, without = (worlds[world][words.OURS] for world in (FROM_CHANCE, WITHOUT))
-        if SCORE.better(with_it, without):
+        if SCORE.difference(with_it, without).verdict == BETTER:
             out.append(
                 f"{words.OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
             )

@@ -53,8 +53,8 @@ class Settings:
 class Measured:
     """What one variant did in one world: numbers for the table, arrays for the figure.
 
-    `seeds` has the headline of each seed, or of each problem where those are drawn one by one, in the same order for every variant; its mean
-    is the headline in `numbers`. A task whose run has no chance in it leaves it empty.
+    `seeds` has the headline of each seed, or of each problem where those are drawn one by one, in the same order for every variant;
+    its mean is the headline in `numbers`. A task whose run has no chance in it leaves it empty.
     """
 
     numbers: dict[str, float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ def digits() -> Digits:
 
 
 class Drawn(NamedTuple):
-    """What chance decides: by layer weights (seeds, out, in) and biases (seeds, 1, out), and which images (steps, seeds, 128) each step sees."""
+    """What chance decides: by layer weights (seeds, out, in) and biases (seeds, 1, out); the images `seen` (steps, seeds, 128)."""
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -46,7 +47,7 @@ class Drawn(NamedTuple):
 
 def drawn(seeds: Sequence[int], sizes: Sequence[int], steps: int, spread: float = 3.0) -> Drawn:
     """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance spread / (3 in), biases 0."""
-    layers = list(zip(sizes[:-1], sizes[1:], strict=True))
+    layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
     seen = []
     for seed in seeds:

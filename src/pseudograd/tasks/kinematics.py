@@ -18,10 +18,11 @@ _LIMITS = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 _LINKS = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.3], dtype=torch.float64)
 SCORE = words.Score("reached", "{} of the targets reached")
 _SETTING = (
-    "An arm of {links} links; each joint is clamped to its limits. {targets} points that it can reach, {outside:.0%} of the joints starting "
-    "outside their limits, {steps} steps of Adam at rate {adam:g} or of gradient descent at {plain:g}. Reached means: within {near:g} of "
-    "the point for the last {last} steps, the arm being {length:g} long. From the same starts, clipped, SciPy's L-BFGS-B reaches {scipy:.1%}. "
-    "It has local minima, so it tells who gets out of a far start, not who is right; the joints are leaves, so project is the honest baseline."
+    "An arm of {links} links; each joint is clamped to its limits. {targets} points that it can reach, {outside:.0%} of the"
+    " joints starting outside their limits, {steps} steps of Adam at rate {adam:g} or of gradient descent at {plain:g}. "
+    "Reached means: within {near:g} of the point for the last {last} steps, the arm being {length:g} long. From the same "
+    "starts, clipped, SciPy's L-BFGS-B reaches {scipy:.1%}. It has local minima, so it tells who gets out of a far start, "
+    "not who is right; the joints are leaves, so project is the honest baseline."
 )
 
 
@@ -109,7 +110,9 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         out += words.of_scores(world, rows, SCORE)
         best = max(measured.numbers["reached"] for measured in rows.values())
         nobody = "none does" if best < context["scipy"] else "some do"
-        out.append(f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {nobody} better here.")
+        out.append(
+            f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {nobody} better here."
+        )
     return out
 
 

@@ -20,11 +20,11 @@ STEPS, RATE, LAST, NEAR, SPREAD = 500, 1.0, 20, 1e-3, 3.0
 WORLD = "from far outside"
 SCORE = words.Score("converged", "{} of the problems solved")
 _SETTING = (
-    "{problems} problems of {columns} unknowns in [0, 1] and {rows} measurements, {each} at each of the condition numbers {conditions}; "
-    "{active:.0%} of the unknowns lie at a bound in SciPy's solutions (lsq_linear), and {outside:.0%} start outside. "
-    "{steps} steps of plain gradient descent at rate {rate:g}, the inverse of the largest curvature. Solved means: within {near:g} of SciPy's "
-    "loss, relative to that at the centre, for the last {last} steps. It tells which rules reach the solution of a convex problem and how "
-    "soon; not what they do where a local minimum can trap."
+    "{problems} problems of {columns} unknowns in [0, 1] and {rows} measurements, {each} at each of the condition numbers "
+    "{conditions}; {active:.0%} of the unknowns lie at a bound in SciPy's solutions (lsq_linear), and {outside:.0%} start "
+    "outside. {steps} steps of plain gradient descent at rate {rate:g}, the inverse of the largest curvature. Solved means:"
+    " within {near:g} of SciPy's loss, relative to that at the centre, for the last {last} steps. It tells which rules "
+    "reach the solution of a convex problem and how soon; not what they do where a local minimum can trap."
 )
 
 
@@ -116,7 +116,9 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
     x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
     gap = problems().gap(descended(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
-    of_draws = converged.view(len(CONDITIONS), EACH).mean(0)  # the same draw at each condition number is no problem of its own
+    of_draws = converged.view(len(CONDITIONS), EACH).mean(
+        0
+    )  # the same draw at each condition number is no problem of its own
     return Measured(
         numbers={
             "converged": float(converged.mean()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,10 @@ PHASES, STEPS, LAST = 3, 300, 10
 RATES = {"gradient descent": 1.0, "Adam": 0.03}
 SCORE = words.Score("kept_up", "{} of the problems kept up with")
 _SETTING = (
-    "{problems} problems of {columns} unknowns in [0, 1], from starts inside; after {steps} and {twice} steps the measurements change, and "
-    "with them the bounds that hold. Kept up with means: within {near:g} of SciPy's loss, relative to that at the centre, for the last "
-    "{last} steps of both later phases. Gradient descent at rate {plain:g}, Adam at {adam:g}. It tells what a rule does to values that it "
-    "let run away; a target that stays does not."
+    "{problems} problems of {columns} unknowns in [0, 1], from starts inside; after {steps} and {twice} steps the "
+    "measurements change, and with them the bounds that hold. Kept up with means: within {near:g} of SciPy's loss, relative"
+    " to that at the centre, for the last {last} steps of both later phases. Gradient descent at rate {plain:g}, Adam at "
+    "{adam:g}. It tells what a rule does to values that it let run away; a target that stays does not."
 )
 
 
@@ -39,9 +39,7 @@ def phases() -> tuple[Problems, ...]:
 
 
 def start() -> Tensor:
-    return torch.rand(
-        PROBLEMS, COLUMNS, generator=torch.Generator().manual_seed(SEED_OF_STARTS), dtype=torch.float64
-    )
+    return torch.rand(PROBLEMS, COLUMNS, generator=torch.Generator().manual_seed(SEED_OF_STARTS), dtype=torch.float64)
 
 
 def _optimizer(world: str, x: Tensor) -> torch.optim.Optimizer:

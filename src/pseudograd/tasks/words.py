@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..paired import BETTER, NO_DIFFERENCE, TEST, WORSE, Better, Difference, difference, holm
 from .base import ERAS, INSTALLED, Measured, World, Worlds
 
 OURS = "inward"
@@ -74,78 +75,87 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """How a headline over seeds is spoken of: "97 % of the problems solved", "error 0.0391"."""
+    """How a headline over seeds is spoken of, and what is compared by paired.TEST: "98.3% of the problems solved", "test error 0.0389".
+
+    Differences of one seed of at most `tie` count as none.
+    """
 
     key: str
     text: str  # with {} for the number
     places: str = ".1%"
-    higher_is_better: bool = True
-
-    def of(self, measured: Measured) -> float:
-        return measured.numbers[self.key]
+    better: Better = "higher"
+    tie: float = 0.0
 
     def said(self, measured: Measured) -> str:
         return self.text.format(self.number(measured))
 
     def number(self, measured: Measured) -> str:
-        return format(self.of(measured), self.places)
+        return format(measured.numbers[self.key], self.places)
 
-    def better(self, one: Measured, other: Measured) -> bool:
-        """That `one` is better than `other` over seeds, by a paired test; what has no seeds, or no number, is not."""
-        gain = self.of(one) - self.of(other)
-        return (gain if self.higher_is_better else -gain) > 0 and differ(one, other)
+    def difference(self, one: Measured, other: Measured) -> Difference:
+        return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
 
-
-def differ(one: Measured, other: Measured) -> bool:
-    return one.seeds != other.seeds
+    def against_ours(self, rows: World) -> dict[str, Difference]:
+        """Each variant less our default, the best first, corrected for their number. The installed torch is one of the eras."""
+        ours = rows[OURS]
+        names = [name for name in rows if name not in (OURS, INSTALLED)]
+        names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
+        return holm({name: self.difference(rows[name], ours) for name in names})
 
 
 def of_scores(world: str, rows: World, score: Score) -> list[str]:
-    """What every world says that measures over seeds: the eras, our lead, what beat us, what is no different."""
+    """What every world says that measures over seeds: the eras, our lead, what was better, what no different."""
+    out = [_eras_over_seeds(world, rows, score)]
+    if OURS not in rows:
+        return out
+    found = score.against_ours(rows)
+    out.append(_lead_over_seeds(world, rows, score, found))
+    by_verdict: dict[str, list[str]] = {BETTER: [], NO_DIFFERENCE: [], WORSE: []}
+    for name, one in found.items():
+        if name not in ERAS:
+            by_verdict[one.verdict].append(f"{name} ({score.number(rows[name])})")
+    for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, "no difference from")):
+        if names := by_verdict[verdict]:
+            out.append(f"{world}: {start} {OURS} here: {listed(names)}.")
+    return out if by_verdict[BETTER] else [*out, f"{world}: nothing tried was better than {OURS}."]
+
+
+def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
     closed, opened = (rows[era] for era in ERAS)
-    better = closed if score.better(closed, opened) else opened
-    if better is closed or score.better(opened, closed):
-        worse = opened if better is closed else closed
-        first = "passes" if better is closed else "does not pass"
-        out = [
-            f"{world}: which torch is installed decides: {score.said(better)} where the gradient at a bound {first}, "
-            f"{score.number(worse)} in the other era."
-        ]
-    else:
-        out = [f"{world}: no difference between the two eras of torch.clamp: {score.said(closed)} and {score.number(opened)}."]
-    return [*out, *_of_ours(world, rows, score, better)] if OURS in rows else out
-
-
-def _of_ours(world: str, rows: World, score: Score, era: Measured) -> list[str]:
-    ours = rows[OURS]
-    if score.better(ours, era):
-        lead = f"better than the better era of torch.clamp ({score.number(era)})"
-    elif score.better(era, ours):
-        lead = f"worse than the better era of torch.clamp ({score.number(era)})"
-    else:
-        lead = f"no difference from the better era of torch.clamp ({score.number(era)})"
-    others = [name for name in rows if name not in (OURS, *ERAS, INSTALLED)]
-    ranked = sorted(others, key=lambda name: score.of(rows[name]), reverse=score.higher_is_better)
-    better = [f"{name} ({score.number(rows[name])})" for name in ranked if score.better(rows[name], ours)]
-    equal = [
-        name for name in ranked if not score.better(rows[name], ours) and not score.better(ours, rows[name])
-    ]
-    out = [f"{world}: {OURS}: {score.said(ours)}, {lead}."]
-    out.append(
-        f"{world}: better than {OURS} here: {listed(better)}."
-        if better
-        else f"{world}: nothing tried was better than {OURS}."
+    verdict = score.difference(closed, opened).verdict
+    if verdict == NO_DIFFERENCE:
+        return (
+            f"{world}: no difference between the two eras of torch.clamp: "
+            f"{score.said(closed)} and {score.number(opened)}."
+        )
+    return (
+        f"{world}: which torch is installed decides: {score.said(closed)} where the gradient at a bound passes, "
+        f"{score.number(opened)} where it does not."
     )
-    if equal:
-        out.append(f"{world}: no difference from {OURS}: {listed(equal)}.")
-    return out
+
+
+def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
+    """Against the better of the eras, which is the first of them in `found`."""
+    era = next(name for name in found if name in ERAS)
+    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: "no difference from"}[found[era].verdict]
+    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the better era of torch.clamp ({score.number(rows[era])})."
+
+
+def test_of(seeds: str) -> str:
+    """What ends the setting of every task with seeds: how its sentences were decided."""
+    return f"Variants are compared over {seeds} by {TEST}, corrected for their number."
+
+
+def where_better(worlds: Worlds, name: str, score: Score) -> list[str]:
+    """The worlds in which `name` is better than our default."""
+    return [
+        world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict == BETTER
+    ]
 
 
 def where_no_worse(worlds: Worlds, name: str, score: Score) -> list[str]:
     """The worlds in which our default is not better than `name`."""
-    return [
-        world for world, rows in worlds.items() if OURS in rows and not score.better(rows[OURS], rows[name])
-    ]
+    return [world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict != WORSE]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:
