@@ -55,7 +55,9 @@ def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
 
 
 def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
-    return torch.exp(-0.5 * ((at - place) / size.exp()) ** 2)
+    """A Gaussian that ends where it is below 1e-13: its denormal tails would take five times as long as all the rest."""
+    distance = ((at - place) / size.exp()) ** 2
+    return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Measured:
