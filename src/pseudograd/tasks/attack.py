@@ -16,15 +16,16 @@ from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
-FROM_PICTURE, FROM_CHANCE, WITHOUT = "from the picture", "from a random change", "the same, without maximize"
+FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE = "from the picture", "from chance", "no maximize"
 SCORE = words.Score("right", "{} still right", better="lower", tie=0.005)
 _SETTING = (
-    "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most {largest:g} and "
-    "the picture is clamped to [0, 1]; {steps} steps of a quarter of that along the sign of the gradient of the loss, "
-    "upwards. The fewer still right, the stronger the attack; a weak one makes a classifier look safe. {black:.0%} of the "
-    "pixels are exactly 0 and {white:.0%} exactly 1: from the picture itself the edge decides, from a random change the "
-    "rule outside. Rules are written for descent, and ascent asks for maximize=True; the last world does not. It tells "
-    "which gradients find the way, for changes that are leaves; not how safe a classifier is that was trained for this."
+    "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most "
+    "{largest:g}, and the picture is clamped between black and white; {steps} steps of a quarter of that along the"
+    " sign of the gradient of the loss, upwards. The fewer still right, the stronger the attack; a weak one makes a "
+    "classifier look safe. {black:.0%} of the pixels are black and {white:.0%} white: from the picture itself the "
+    "edge decides, from a random change the rule outside. Rules are written for descent, and ascent asks for "
+    "maximize=True; the last world leaves that out. This tells which gradients find the way, for changes that are "
+    "leaves, not how safe a classifier is that was trained for this. {test}"
 )
 
 
@@ -63,7 +64,7 @@ def start(world: str) -> Tensor:
 def attacked(world: str, variant: Variant) -> Tensor:
     """(seeds, 497, 64): the pictures after the attack, within the box."""
     x, labels = data.digits().test, data.for_each(len(SEEDS), data.digits().test_labels)
-    clamp = variant.clamp if world == WITHOUT else variant.ascending
+    clamp = variant.clamp if world == NO_MAXIMIZE else variant.ascending
     change = (x + start(world)).clamp(0, 1) - x if variant.projects else start(world).clone()
     for _ in range(STEPS):
         change.requires_grad_()
@@ -89,6 +90,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "steps": STEPS,
         "black": float((test == 0).float().mean()),
         "white": float((test == 1).float().mean()),
+        "test": words.test_of(f"{len(SEEDS)} classifiers"),
     }
 
 
@@ -96,8 +98,8 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += words.of_scores(world, rows, SCORE)
-    if words.OURS in worlds[WITHOUT]:
-        with_it, without = (worlds[world][words.OURS] for world in (FROM_CHANCE, WITHOUT))
+    if words.OURS in worlds[NO_MAXIMIZE]:
+        with_it, without = (worlds[world][words.OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:
             out.append(
                 f"{words.OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
@@ -108,7 +110,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 ATTACK = Task(
     name="attack",
     title="An attack on classifiers of digits",
-    worlds=lambda settings: (FROM_PICTURE, FROM_CHANCE, WITHOUT),
+    worlds=lambda settings: (FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE),
     run=_run,
     columns={"right": "share still right", "most": "the same, worst seed for the attacker"},
     headline=("right", "still right"),

@@ -14,16 +14,16 @@ from . import words
 from .base import Measured, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (32, 96, 32), 600, 2e-3
-GAINS = {"starts near 0": 1, "starts far outside": 30}  # of the last layer's weights
+GAINS = {"usual start": 1, "far start": 30}  # of the last layer's weights
 VARIES = 0.05  # an output whose target's standard deviation is below this has nothing to learn
 SCORE = words.Score("error", "test error {}", ".4f", better="lower", tie=0.001)
 _SETTING = (
-    "A network of {sizes} units predicts the lower half of a digit from the upper one; its outputs are clamped to [0, 1] "
-    "and compared with the pixels. {steps} steps of Adam at rate {rate:g}, {seeds} seeds, with the last layer as it is "
-    "usually drawn and {gain} times as large. An output is dead if it ends at or outside its bounds for every training "
-    "picture while its pixel varies. The mean of the training pictures has an error of {mean:.4f}; a sigmoid in the clamp's"
-    " place {sigmoid_1:.4f}, and {sigmoid_2:.4f} for the larger layer. It tells which rules keep outputs alive; not which "
-    "make the best picture, where the error is small everywhere."
+    "A network of {sizes} units predicts the lower half of a digit from the upper one; its outputs are clamped "
+    "between black and white and compared with the pixels. {steps} steps of Adam at rate {rate:g}; the last layer is "
+    "as usually drawn, or {gain} times as large. An output is dead if it ends at a bound or outside for every "
+    "training picture while its pixel varies. The mean of the training pictures has an error of {mean:.4f}; a sigmoid"
+    " in the clamp's place {sigmoid_1:.4f}, with the larger layer {sigmoid_2:.4f}. This tells which rules keep "
+    "outputs alive, and by how much that matters here; nothing about losses that push outputs outwards. {test}"
 )
 
 
@@ -84,9 +84,9 @@ def _context(settings: Settings) -> dict[str, Any]:
         "sizes": "-".join(map(str, SIZES)),
         "steps": STEPS,
         "rate": RATE,
-        "seeds": len(SEEDS),
         "gain": max(GAINS.values()),
         "mean": float((test - train.mean(0)).pow(2).mean()),
+        "test": words.test_of(f"{len(SEEDS)} seeds"),
         **{f"sigmoid_{number}": with_sigmoid(world) for number, world in enumerate(GAINS, start=1)},
     }
 

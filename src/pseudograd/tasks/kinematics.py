@@ -18,11 +18,11 @@ _LIMITS = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 _LINKS = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.3], dtype=torch.float64)
 SCORE = words.Score("reached", "{} of the targets reached")
 _SETTING = (
-    "An arm of {links} links; each joint is clamped to its limits. {targets} points that it can reach, {outside:.0%} of the"
-    " joints starting outside their limits, {steps} steps of Adam at rate {adam:g} or of gradient descent at {plain:g}. "
-    "Reached means: within {near:g} of the point for the last {last} steps, the arm being {length:g} long. From the same "
-    "starts, clipped, SciPy's L-BFGS-B reaches {scipy:.1%}. It has local minima, so it tells who gets out of a far start, "
-    "not who is right; the joints are leaves, so project is the honest baseline."
+    "An arm of {links} links, {length:g} long, whose joints are clamped to their limits. {targets} points that it can"
+    " reach; {outside:.0%} of the joints start outside their limits. {steps} steps of Adam at rate {adam:g} or of "
+    "gradient descent at {plain:g}. Reached means within {near:g} of the point for the last {last} steps. From the "
+    "same starts, clipped, SciPy's L-BFGS-B reaches {scipy:.1%}. There are local minima, so this tells who gets out "
+    "of a far start, not who is right; the joints are leaves, and project is the honest baseline. {test}"
 )
 
 
@@ -101,6 +101,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "last": LAST,
         "length": float(_LINKS.sum()),
         "scipy": float(by_scipy().double().mean()),
+        "test": words.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
     }
 
 

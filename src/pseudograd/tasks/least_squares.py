@@ -20,11 +20,12 @@ STEPS, RATE, LAST, NEAR, SPREAD = 500, 1.0, 20, 1e-3, 3.0
 WORLD = "from far outside"
 SCORE = words.Score("converged", "{} of the problems solved")
 _SETTING = (
-    "{problems} problems of {columns} unknowns in [0, 1] and {rows} measurements, {each} at each of the condition numbers "
-    "{conditions}; {active:.0%} of the unknowns lie at a bound in SciPy's solutions (lsq_linear), and {outside:.0%} start "
-    "outside. {steps} steps of plain gradient descent at rate {rate:g}, the inverse of the largest curvature. Solved means:"
-    " within {near:g} of SciPy's loss, relative to that at the centre, for the last {last} steps. It tells which rules "
-    "reach the solution of a convex problem and how soon; not what they do where a local minimum can trap."
+    "{problems} problems of {columns} unknowns between {low:g} and {high:g} and {rows} measurements, {each} at each "
+    "of the condition numbers {conditions}. In SciPy's solutions (lsq_linear) {active:.0%} of the unknowns lie at a "
+    "bound; {outside:.0%} of them start outside. {steps} steps of plain gradient descent at rate {rate:g}, the "
+    "inverse of the largest curvature. Solved means within {near:g} of SciPy's loss, relative to that at the centre, "
+    "for the last {last} steps. This tells which rules reach the solution of a convex problem and how soon, not what "
+    "they do where a local minimum can trap. {test}"
 )
 
 
@@ -134,6 +135,8 @@ def _context(settings: Settings) -> dict[str, Any]:
     return {
         "problems": len(best),
         "columns": COLUMNS,
+        "low": 0,
+        "high": 1,
         "rows": ROWS,
         "each": EACH,
         "conditions": words.listed([str(condition) for condition in CONDITIONS]),
@@ -143,6 +146,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "rate": RATE,
         "near": NEAR,
         "last": LAST,
+        "test": words.test_of(f"{EACH} draws"),
     }
 
 

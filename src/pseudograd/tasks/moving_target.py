@@ -19,10 +19,11 @@ PHASES, STEPS, LAST = 3, 300, 10
 RATES = {"gradient descent": 1.0, "Adam": 0.03}
 SCORE = words.Score("kept_up", "{} of the problems kept up with")
 _SETTING = (
-    "{problems} problems of {columns} unknowns in [0, 1], from starts inside; after {steps} and {twice} steps the "
-    "measurements change, and with them the bounds that hold. Kept up with means: within {near:g} of SciPy's loss, relative"
-    " to that at the centre, for the last {last} steps of both later phases. Gradient descent at rate {plain:g}, Adam at "
-    "{adam:g}. It tells what a rule does to values that it let run away; a target that stays does not."
+    "{problems} problems of {columns} unknowns between {low:g} and {high:g}, from starts inside; after {steps} and "
+    "{twice} steps the measurements change, and with them the bounds that hold. Kept up with means within {near:g} of"
+    " SciPy's loss, relative to that at the centre, for the last {last} steps of both later phases. Gradient descent "
+    "at rate {plain:g}, Adam at {adam:g}. This tells what becomes of values that a rule let run away; with a target "
+    "that stays they do no harm. {test}"
 )
 
 
@@ -67,12 +68,15 @@ def _context(settings: Settings) -> dict[str, Any]:
     return {
         "problems": PROBLEMS,
         "columns": COLUMNS,
+        "low": 0,
+        "high": 1,
         "steps": STEPS,
         "twice": 2 * STEPS,
         "near": NEAR,
         "last": LAST,
         "plain": RATES["gradient descent"],
         "adam": RATES["Adam"],
+        "test": words.test_of(f"{PROBLEMS} problems"),
     }
 
 
@@ -85,7 +89,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
             if strayed > 2 * ours:
                 out.append(
                     f"{world}: at the end identity has values {strayed:.1f} outside the box, {words.OURS} {ours:.1f}; "
-                    "they have to come back before the picture of them moves."
+                    "they have to come back before anything is seen to move."
                 )
     return out
 

@@ -22,18 +22,19 @@ LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
 WORLD = "digits"
 SCORE = words.Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
 _TRAINING = (
-    "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to 0, {seeds} "
-    "seeds; unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "
-    "scale, rounding passes every gradient, "
+    "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to nothing;"
+    " unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "
+    "scale, and rounding passes every gradient."
 )
 _TERNARY = _TRAINING + (
-    "weights are -1, 0 or 1 times the mean size of their layer, so that {silent:.0%} of them start exactly at a bound or "
-    "outside. It tells what an edge does to weights that are rounded before they are clamped; quantisers that clamp first, "
-    "or detach the whole, do not have it."
+    "Weights are the mean size of their layer, its negative, or nothing, so that {silent:.0%} of them start exactly "
+    "at a bound or outside. This tells what an edge does to weights that are rounded before they are clamped; "
+    "quantisers that clamp first, or detach the whole, do not have it. {test}"
 )
 _FOUR_BITS = _TRAINING + (
-    "weights have 4 bits and the largest of each row lies exactly at a bound, activations have 4 bits from 0 to "
-    "{largest:g}. It tells rules for activations apart, through which the gradient of every weight below has to pass."
+    "Weights have four bits, the largest of each row exactly at a bound; activations have four bits up to "
+    "{largest:g}. This tells rules for activations apart, through which the gradient of every weight below has to "
+    "pass. {test}"
 )
 
 
@@ -129,10 +130,10 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, Any]:
         "sizes": "-".join(map(str, SIZES)),
         "steps": STEPS,
         "rate": RATE,
-        "seeds": len(SEEDS),
         "full": unquantised(),
         "silent": _at_a_bound(quantiser),
         "largest": LARGEST,
+        "test": words.test_of(f"{len(SEEDS)} seeds"),
     }
 
 

@@ -20,11 +20,11 @@ RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights
 COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours
 SCORE = words.Score("psnr", "{} dB", ".2f", tie=0.1)
 _SETTING = (
-    "{spots} round Gaussian spots are added up and clamped to [0, 1]; their places, sizes and colours are learned, {steps} "
-    "steps of Adam at rate {rate:g}, {seeds} seeds, PSNR against the photo. Colours start with a standard deviation of "
-    "{soft:g} or {glaring:g}, which puts {outside_soft:.0%} or {outside_glaring:.0%} of the values outside. Here the loss "
-    "pulls every value that is outside back inside, so that identity, inward and elastic have the same gradient: it tells "
-    "whether a rule lets gradients pass, not which way."
+    "{spots} round Gaussian spots are added up and clamped between black and white; their places, sizes and "
+    "colours are learned in {steps} steps of Adam at rate {rate:g}, and the picture is compared with the photo. "
+    "Colours start with a standard deviation of {soft:g} or {glaring:g}, which puts {outside_soft:.0%} or "
+    "{outside_glaring:.0%} of the values outside. The loss pulls every value outside back inside, so that identity, "
+    "inward and elastic have the same gradient: this tells whether a rule lets gradients pass, not which way. {test}"
 )
 
 
@@ -89,7 +89,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "spots": SPOTS,
         "steps": STEPS,
         "rate": RATE,
-        "seeds": len(SEEDS),
+        "test": words.test_of(f"{len(SEEDS)} seeds"),
         "soft": low,
         "glaring": high,
         "outside_soft": outside(soft),

@@ -26,16 +26,17 @@ SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
 CODES, SIZE_OF_CODE, PLACES = 128, 16, 4  # a picture is 2 x 2 codes
 BUILD_SEED, GENERATOR_STEPS, SCORER_STEPS, GENERATOR_RATE, SCORER_RATE = 0, 900, 900, 3e-3, 2e-3
 SEEDS, STEPS, RATE, VIEWS, AWAY = 10, 300, 0.1, 4, 0.5
-PLAIN, STRONG, WITHOUT = "with replace_grad", "contrast x3", "without replace_grad"
+PLAIN, STRONG, WITHOUT = "with replace_grad", "contrast x3", "no replace_grad"
 CONTRAST = {PLAIN: 1.0, STRONG: 3.0, WITHOUT: 1.0}
 SCORE = words.Score("right", "{} of the pictures are what was asked for", tie=0.0)
 _SETTING = (
-    "{pictures} pictures, {seeds} random starts for each of ten words, {steps} Adam steps at rate {rate:g} on the codes of "
-    "a vector-quantised autoencoder of digits; the picture is clamped to [0, 1] before a scorer compares it with the word. "
-    "The nearest code is looked up in each step and replace_grad sends its gradient to the free vector, or nothing does. "
-    "The judge is a support vector machine that was trained on real digits and gets {judge:.1%} of the others right; "
-    "{chance:.0%} is chance. There is one generator and one scorer, so that another pair may rank rules otherwise. It tells"
-    " what replace_grad is worth; rules of the clamp only as far as the sentences below say."
+    "{pictures} pictures, {seeds} random starts for each of ten words. {steps} Adam steps at rate {rate:g} move the "
+    "codes of a vector-quantised autoencoder of digits; the picture is clamped between black and white before a "
+    "scorer compares it with the word. The nearest code is looked up in each step, and replace_grad sends its "
+    "gradient to the free vector, or nothing does. The judge, a support vector machine trained on real digits alone, "
+    "gets {judge:.1%} of the others right; {chance:.0%} is chance. There is one autoencoder and one scorer, so that "
+    "another pair may rank rules otherwise. This tells what replace_grad is worth, and of the clamp's rules only what"
+    " the sentences below say. {test}"
 )
 
 
@@ -219,6 +220,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "rate": RATE,
         "judge": built().judge_right,
         "chance": 0.1,
+        "test": words.test_of(f"{SEEDS} starts of ten pictures"),
     }
 
 
