@@ -15,14 +15,14 @@ from pseudograd.tasks.text_to_digit import PLAIN, STRONG, TEXT_TO_DIGIT, WITHOUT
 from .running import headline, run
 
 DECIBELS = {
-    ("soft start", "zero/closed"): 20.68,
-    ("soft start", "zero/open"): 20.68,
-    ("soft start", "inward"): 22.24,
-    ("soft start", "sign"): 22.22,
-    ("glaring start", "zero/closed"): 15.47,
-    ("glaring start", "inward"): 18.74,
-    ("glaring start", "leaky"): 19.78,
-    ("glaring start", "no clamp"): 15.29,
+    ("soft start", "zero/closed"): 21.76,
+    ("soft start", "zero/open"): 21.76,
+    ("soft start", "inward"): 22.87,
+    ("soft start", "sign"): 22.78,
+    ("glaring start", "zero/closed"): 17.43,
+    ("glaring start", "inward"): 20.57,
+    ("glaring start", "leaky"): 21.51,
+    ("glaring start", "no clamp"): 17.50,
 }
 
 
@@ -40,10 +40,10 @@ def test_spots_are_gaussians() -> None:
         assert float(shown[3, colour, row, column]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_left_of_a_spot_far_away_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_spot_far_away_is_nothing() -> None:
     """Denormal numbers there took five times as long as all the rest; so none may come back, nor a NaN gradient with their going."""
     places, sizes, colours = (part.clone().requires_grad_() for part in splats.start("soft start"))
-    bell = splats._bell(places[..., :1], sizes, torch.linspace(0, 1, splats.HEIGHT))
+    bell = splats._bell(places[..., :1], sizes, torch.linspace(0, 1, splats.HEIGHT)).detach()
     assert (bell == 0).any()
     assert float(bell[bell > 0].min()) > 1e-14
     splats.painted(places, sizes, colours).sum().backward()
@@ -52,7 +52,7 @@ def test_what_is_left_of_a_spot_far_away_is_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_a_rule_that_lets_gradients_pass_paints_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splats, "STEPS", 40)
-    closed, inward = (run(SPLATS, "glaring start", name) for name in ("zero/closed", "inward"))
+    closed, inward = (run(SPLATS, "soft start", name) for name in ("zero/closed", "inward"))
     assert all(ours > theirs + 0.5 for ours, theirs in zip(inward.seeds, closed.seeds, strict=True))
     assert inward.arrays["picture"].shape == (3, splats.HEIGHT, splats.WIDTH)
 
@@ -89,7 +89,7 @@ def test_a_view_is_the_picture_moved_by_a_pixel_at_most() -> None:
 def test_a_sheet_shows_a_column_for_each_word() -> None:
     pictures = torch.arange(10.0).repeat(10)[:, None].expand(100, 64) / 10
     sheet = text_to_digit.sheet(pictures)
-    assert sheet.shape == (3, 40, 100)
+    assert sheet.shape == (3, 70, 100)
     for word in range(10):
         assert torch.equal(sheet[:, 11:19, word * 10 + 1 : word * 10 + 9].unique(), torch.tensor([word / 10]))
     assert (sheet[:, 0] == 0.5).all()

@@ -110,9 +110,9 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     for world, rows in worlds.items():
         out += words.of_scores(world, rows, SCORE)
         best = max(measured.numbers["reached"] for measured in rows.values())
-        nobody = "none does" if best < context["scipy"] else "some do"
+        who = "something tried does" if best > context["scipy"] else "nothing tried does"
         out.append(
-            f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {nobody} better here."
+            f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {who} better."
         )
     return out
 

@@ -14,7 +14,7 @@ from . import words
 from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
 from .photos import displayed, photo
 
-SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 100
+SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
 RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
 COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours

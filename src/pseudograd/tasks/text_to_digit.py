@@ -26,6 +26,7 @@ SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
 CODES, SIZE_OF_CODE, PLACES = 128, 16, 4  # a picture is 2 x 2 codes
 BUILD_SEED, GENERATOR_STEPS, SCORER_STEPS, GENERATOR_RATE, SCORER_RATE = 0, 900, 900, 3e-3, 2e-3
 SEEDS, STEPS, RATE, VIEWS, AWAY = 10, 300, 0.1, 4, 0.5
+ROWS = 7  # of a picture: as high as the panels of a figure are
 PLAIN, STRONG, WITHOUT = "with replace_grad", "contrast x3", "no replace_grad"
 CONTRAST = {PLAIN: 1.0, STRONG: 3.0, WITHOUT: 1.0}
 SCORE = words.Score("right", "{} of the pictures are what was asked for", tie=0.0)
@@ -188,14 +189,14 @@ def pulled(world: str, variant: Variant) -> Tensor:
 
 
 def sheet(pictures: Tensor) -> Tensor:
-    """(3, 40, 100): the first ten columns of digits, in four rows, as one picture; a frame of grey around each."""
-    framed = functional.pad(pictures[:40].view(4, 10, 8, 8), (1, 1, 1, 1), value=0.5)
-    return framed.permute(0, 2, 1, 3).reshape(1, 40, 100).expand(3, -1, -1)
+    """(3, 70, 100): a column for each word and a row for each of the first seven seeds, as one picture; a frame of grey around each."""
+    framed = functional.pad(pictures[: 10 * ROWS].view(ROWS, 10, 8, 8), (1, 1, 1, 1), value=0.5)
+    return framed.permute(0, 2, 1, 3).reshape(1, 10 * ROWS, 100).expand(3, -1, -1)
 
 
 def _real(world: str) -> Tensor:
     images = data.digits()
-    by_digit = [images.test[images.test_labels == digit][:4] for digit in range(10)]
+    by_digit = [images.test[images.test_labels == digit][:ROWS] for digit in range(10)]
     return sheet(torch.stack(by_digit, 1).flatten(0, 1))
 
 
