@@ -160,7 +160,9 @@ def test_a_dead_output_is_one_that_has_something_to_learn() -> None:
     networks.biases[-1].fill_(-1.0)
     varies = int((digits.digits().train[:, 32:].std(0) > bounded_head.VARIES).sum())
     assert bounded_head._dead(networks).tolist() == [varies] * 10
-    networks.biases[-1][:, :, 4] = 0.5
+    networks.weights[0][:, 0] = 1.0
+    networks.weights[-1][:, 4, 0] = 0.1  # outside for some pictures, inside for others
     assert bounded_head._dead(networks).tolist() == [varies - 1] * 10
+    networks.weights[-1].zero_()
     networks.biases[-1].fill_(0.5)
     assert bounded_head._dead(networks).tolist() == [0] * 10
