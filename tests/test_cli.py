@@ -17,13 +17,15 @@ from pathlib import Path
 import pytest
 
 import pseudograd
-from pseudograd.cli import rules_text
+from pseudograd.cli import _tasks, rules_text
 from pseudograd.report import write
 from pseudograd.rule import OPS
+from pseudograd.tasks import DEFAULT_TASKS, TASKS
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
 from .commands import answer as run
 
+TASK_NAMES = ", ".join(sorted(TASKS))
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 
 RELU = """\
@@ -78,7 +80,7 @@ WRONG = {
         "got 'clmp'. Did you mean 'clamp'?\n"
     ),
     ("compare", "--tasks", "canvass"): (
-        "pseudograd: compare: task must be one of basin, canvas, curve, retarget, got 'canvass'. Did you mean 'canvas'?\n"
+        f"pseudograd: compare: task must be one of {TASK_NAMES}, got 'canvass'. Did you mean 'canvas'?\n"
     ),
     ("compare", "--rules", "inward,ste"): (
         f"pseudograd: clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.\n"
@@ -120,9 +122,7 @@ WRONG = {
         f"pseudograd: compare: --out must lie where files can be written, got '{'x' * 76}.... "
         "File name too long: choose another folder.\n"
     ),
-    ("compare", "--tasks", "curve,"): (
-        "pseudograd: compare: task must be one of basin, canvas, curve, retarget, got ''.\n"
-    ),
+    ("compare", "--tasks", "curve,"): (f"pseudograd: compare: task must be one of {TASK_NAMES}, got ''.\n"),
     ("compare", "--rules", ""): (
         "pseudograd: compare: --rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got ''.\n"
     ),
@@ -323,6 +323,13 @@ def test_a_full_disk() -> None:
 
 
 # --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+def test_which_tasks_run() -> None:
+    assert _tasks(None) == DEFAULT_TASKS
+    assert _tasks(" all ") == tuple(TASKS)
+    assert list(_tasks("curve, basin")) == ["curve", "basin"]
+
 
 SMALL = ("compare", "--tasks", "curve", "--rules", "inward", "--out")
 STOPS = {signal.SIGTERM: (143, "SIGTERM"), signal.SIGINT: (130, "Ctrl-C")}

@@ -170,9 +170,7 @@ def test_what_is_no_whole_report_gets_one_line_and_stays(
 def test_an_unknown_task_is_named(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _edit(lambda stored: stored["tasks"].update(curv=stored["tasks"].pop("curve")))(copied)
     assert main(["compare", "--redraw", str(copied)]) == 2
-    text = (
-        "pseudograd: compare: task must be one of basin, canvas, curve, retarget, got 'curv'. Did you mean 'curve'?\n"
-    )
+    text = f"pseudograd: compare: task must be one of {', '.join(sorted(TASKS))}, got 'curv'. Did you mean 'curve'?\n"
     assert capsys.readouterr().err == text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, caps
     again = write(read(page.parent, [*TASKS, MINE]), tmp_path / "again").parent
     for path in page.parent.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
-    with pytest.raises(ValueError, match="compare: task must be one of basin, canvas, curve, retarget, got 'mine'"):
+    with pytest.raises(ValueError, match=f"compare: task must be one of {', '.join(sorted(TASKS))}, got 'mine'"):
         read(page.parent)
 
 
@@ -91,6 +92,24 @@ def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
     assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
     assert "<td>3</td>" in page.read_text(encoding="utf-8")
     assert write(read(page.parent, [plain]), tmp_path / "again").read_bytes() == page.read_bytes()
+
+
+def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
+    def run(world: str, variant: Variant, settings: Settings) -> Measured:
+        is_ours = variant.name == "inward"
+        return Measured({"inside": math.nan}, seeds=(0.1, math.nan, math.inf) if is_ours else ())
+
+    def spread(worlds: Worlds, context: object) -> list[str]:
+        return [f"Seeds: {worlds['home']['inward'].seeds}.", f"None: {worlds['home']['no clamp'].seeds}."]
+
+    of_seeds = _changed(figure=None, run=run, verdicts=spread)
+    page = write(compare([of_seeds], ["inward"]), tmp_path / "report")
+    stored = json.loads((page.parent / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert stored["tasks"]["mine"]["seeds"] == {"home": {"inward": [0.1, None, "inf"]}}
+    text = page.read_text(encoding="utf-8")
+    assert "<li>Seeds: (0.1, nan, inf).</li>" in text
+    assert "<li>None: ().</li>" in text
+    assert write(read(page.parent, [of_seeds]), tmp_path / "again").read_bytes() == page.read_bytes()
 
 
 def test_what_a_task_forgets_is_told_before_the_report() -> None:
