@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,9 +101,9 @@ WRONG = {
         "pseudograd: compare: --loss must name a function that can be imported, got 'torch:nothing'. "
         "module 'torch' has no attribute 'nothing'.\n"
     ),
-    ("compare", "--loss", "torch:sum"): (
-        "pseudograd: compare: --loss must return one number with a gradient for each element, "
-        "got a Tensor of torch.float64 and shape ().\n"
+    ("compare", "--loss", "torch:isnan"): (
+        "pseudograd: compare: --loss must return numbers with a gradient, one or one for each element, "
+        "got a Tensor of torch.bool and shape (5,).\n"
     ),
     ("compare", "--out", "/dev/null/report"): (
         "pseudograd: compare: --out must lie where files can be written, got '/dev/null/report'. "
@@ -341,19 +342,25 @@ def stopping(number: int, function: Callable[..., object], *, after: bool = Fals
 
 
 @pytest.mark.parametrize("number", STOPS)
-@pytest.mark.parametrize("moment", ["_edges", "page", "_fill"])
+@pytest.mark.parametrize("moment", ["edges_now", "page", "_fill"])
 def test_a_signal_leaves_the_older_report_and_nothing_else(
     moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = tmp_path / "older"
     older.mkdir()
     (older / "results.json").write_text('{"kind": "pseudograd compare"}')
-    module = sys.modules["pseudograd.report.run" if moment == "_edges" else "pseudograd.report.write"]
+    module = sys.modules["pseudograd.report.run" if moment == "edges_now" else "pseudograd.report.write"]
     monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
     for out in (older, tmp_path / "new" / "folders" / "report"):
         code, _, err = run(capsys, *SMALL, str(out))
-        assert (code, err) == (status, f"pseudograd: stopped by {name}; nothing is left half-written\n")
+        kept = f"{out}.unfinished"
+        runs = len(os.listdir(kept)) if os.path.exists(kept) else 0
+        assert bool(runs) == (moment != "edges_now")
+        told = f"pseudograd: {runs} finished runs are in {kept}; --resume goes on with them\n" if runs else ""
+        assert (code, err) == (status, f"{told}pseudograd: stopped by {name}; nothing is left half-written\n")
+        shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(tmp_path / "new", ignore_errors=moment == "edges_now")
     assert [path.name for path in tmp_path.iterdir()] == ["older"]
     assert [path.name for path in older.iterdir()] == ["results.json"]
 

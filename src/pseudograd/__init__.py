@@ -50,6 +50,7 @@ from .ops import (
 
 if TYPE_CHECKING:
     from . import nn
+    from .cases import compare, tune
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
 
@@ -70,6 +71,7 @@ __all__ = [
     "clip_grad",
     "codebook_loss",
     "commitment_loss",
+    "compare",
     "convert",
     "diagnose",
     "fake_quantize",
@@ -96,6 +98,7 @@ __all__ = [
     "straight_through",
     "surrogate",
     "trunc",
+    "tune",
     "upper_bound",
     "vector_quantize",
 ]
@@ -109,10 +112,12 @@ __version__: str
 
 
 _ELSEWHERE = {
+    "compare": ".cases",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
     "override": ".rewrite",
     "pin_edge": ".rewrite",
+    "tune": ".cases",
 }
 
 

@@ -1,14 +1,15 @@
-"""The command line: `pseudograd rules`, `compare`, `run`, `diagnose`, `bisect` and `doctor`."""
+"""The command line: `pseudograd rules`, `compare`, `tune`, `run`, `diagnose`, `bisect` and `doctor`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -97,10 +98,19 @@ def _parser() -> argparse.ArgumentParser:
         "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
     )
     _add_import(compare)
-    compare.add_argument("--loss", metavar="MODULE:FUNCTION", help="your element-wise loss of y, for basin and curve")
+    compare.add_argument("--loss", metavar="MODULE:FUNCTION", help="your loss of y, for basin and curve")
     compare.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     compare.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
+    _add_own_case(compare)
+    compare.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 10)")
     compare.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
+    compare.add_argument("--resume", action="store_true", help="go on with a run of the same that was broken off")
+    compare.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="lay another report's results.json beside it, of another torch perhaps",
+    )
     compare.add_argument(
         "--redraw",
         type=Path,
@@ -108,6 +118,14 @@ def _parser() -> argparse.ArgumentParser:
         help="draw the report in FOLDER again, from what it keeps; runs nothing",
     )
     compare.set_defaults(run=_compare)
+    tune = commands.add_parser("tune", help="find the rule for a training of yours with a budget of runs")
+    _add_own_case(tune)
+    tune.add_argument("--rules", metavar="A,B", help="rules to choose from, as for compare")
+    _add_import(tune)
+    tune.add_argument("--budget", type=int, required=True, metavar="N", help="how many whole runs it may cost")
+    tune.add_argument("--steps", type=int, metavar="N", help="length of a whole run, if the function takes steps")
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
+    tune.set_defaults(run=_tune)
     _add_run(
         commands.add_parser("run", help="run a program, unedited, with another edge or rule in torch's own clamps")
     )
@@ -122,6 +140,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_own_case(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--task",
+        metavar="MODULE:FUNCTION",
+        help="your own training: a function run(clamp, seed) that returns a number, or numbers by name",
+    )
+    command.add_argument(
+        "--better", metavar="WAY", help="lower or higher; or 'loss=lower,accuracy=higher' (default: lower)"
+    )
+    command.add_argument("--edges", metavar="A,B", help="run each rule of --task with each of these edges")
+    command.add_argument(
+        "--replace", metavar="A,B", help="call --task as run(seed), unedited, under override of these families"
+    )
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="run in so many processes (default: 1)")
 
 
 def _add_change(command: argparse.ArgumentParser) -> None:
@@ -226,17 +260,71 @@ def _rules(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    with stoppable():
+    with stoppable(), _current_folder():
         for name in options.imports:
             _imported("compare", "--import", name, name)
-        results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
-        from . import report
-        from .report.terminal import show
+        if options.jobs < 1:
+            raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
+        _check_combination(options)
+        other = _other(options.against)
+        try:
+            results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+            from . import report
+            from .report.terminal import show
 
-        page = report.write(results, folder, argument)
+            page = report.write(results, folder, argument)
+        except (Stopped, KeyboardInterrupt):
+            _tell_of_finished_runs(options)
+            raise
         show(results)
+        if other is not None:
+            print(f"\n{report.side_by_side(results, other)}")
         print(f"\nThe report: {page}")
+        if not options.redraw:
+            report.unfinished(folder).clear()
         return 0
+
+
+def _tell_of_finished_runs(options: argparse.Namespace) -> None:
+    from . import report
+
+    kept = report.unfinished(options.out or _OUT)
+    if not options.redraw and kept.count:
+        print(
+            f"pseudograd: {kept.count} finished runs are in {kept.folder}; --resume goes on with them", file=sys.stderr
+        )
+
+
+@contextlib.contextmanager
+def _current_folder() -> Iterator[None]:
+    """For modules of the user, also in other processes: the folder they were found in stays on the path."""
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+_OF_A_CASE = ("better", "edges", "replace", "seeds")
+_OF_TASKS = ("tasks", "loss", "min", "max")
+
+
+def _check_combination(options: argparse.Namespace) -> None:
+    """Options that say nothing in this combination are no help; better an error."""
+    refused = _OF_TASKS if options.task else _OF_A_CASE
+    for name in refused:
+        if getattr(options, name) is not None:
+            with_it = "be left out with --task" if options.task else "come with --task"
+            raise ValueError(must("compare", f"--{name}", with_it, getattr(options, name)))
+
+
+def _other(file: Path | None) -> Any:
+    if file is None:
+        return None
+    from .report import against
+
+    return against.stored(file)
 
 
 def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
@@ -244,18 +332,61 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     settings = _settings(options)
     _require_report_extras()
     from . import report
+
+    folder = options.out or _OUT
+    rules = None if options.rules is None else items(options.rules)
+    if options.task:
+        results = _run_own(options, rules, folder)
+        return results, folder, "--out"
     from .report.terminal import progress
 
     tasks = by_name(TASKS if options.tasks is None else items(options.tasks))
-    rules = list(DEFAULT_RULES) if options.rules is None else items(options.rules)
+    rules = list(DEFAULT_RULES) if rules is None else rules
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
-    report.check_folder(options.out or _OUT)
+    report.check_folder(folder)
+    kept = report.unfinished(folder, options.resume)
     with progress() as on_step:
-        return report.compare(list(tasks.values()), rules, settings, on_step), options.out or _OUT, "--out"
+        found = report.compare(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, kept=kept)
+    return found, folder, "--out"
+
+
+def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> Any:
+    from . import report
+    from .cases import compare
+    from .report.terminal import progress
+
+    case = _case(options, "compare", rules)
+    report.check_folder(folder)
+    kept = report.unfinished(folder, options.resume)
+    more = {} if options.seeds is None else {"seeds": options.seeds}
+    with progress() as on_step:
+        found = compare(
+            **case,
+            **more,
+            keep=kept.folder,
+            on_trial=lambda one, done, of: on_step(options.task, f"seed {one.seed}", one.variant, done, of),
+        )
+    return report.results_of(found)
+
+
+def _case(options: argparse.Namespace, where: str, rules: Sequence[str] | None) -> dict[str, Any]:
+    """What `compare` and `tune` of Python take."""
+    better: Any = options.better or "lower"
+    if "=" in better:
+        pairs = [one.partition("=") for one in items(better)]
+        better = {name.strip(): way.strip() for name, _, way in pairs}
+    return {
+        "run": _function(where, "--task", options.task),
+        "rules": rules,
+        "edges": None if options.edges is None else items(options.edges),
+        "better": better,
+        "replace": None if options.replace is None else items(options.replace),
+        "jobs": options.jobs,
+    }
 
 
 def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
-    for name in ("tasks", "rules", "loss", "min", "max", "out"):
+    for name in ("tasks", "rules", "loss", "min", "max", "out", "task"):
         if getattr(options, name) is not None:
             raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
     _require_report_extras()
@@ -273,26 +404,36 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(low, high, loss, options.loss or "")
 
 
-def _loss(path: str) -> Callable[..., Any]:
-    """The user's function from "module:function", tried once."""
-    import torch
-
+def _function(where: str, argument: str, path: str) -> Callable[..., Any]:
+    """The user's function from "module:function"."""
     module, _, name = path.partition(":")
     if not module or not name:
-        raise ValueError(must("compare", "--loss", "be MODULE:FUNCTION", path))
-    found = _imported("compare", "--loss", module, path)
+        raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
+    found = _imported(where, argument, module, path)
+    try:
+        return getattr(found, name)  # type: ignore[no-any-return]
+    except AttributeError as error:
+        raise ValueError(must(where, argument, "name a function that can be imported", path, str(error))) from error
+
+
+def _loss(path: str) -> Callable[..., Any]:
+    """The user's loss, tried once. One that returns a single number is asked for each element by itself."""
+    import torch
+
+    from .tasks.scalar_loss import ElementByElement
+
+    function = _function("compare", "--loss", path)
     x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)
     try:
-        function = getattr(found, name)
-    except AttributeError as error:
-        raise ValueError(must("compare", "--loss", "name a function that can be imported", path, str(error))) from error
-    try:
         y = function(x)
+        if isinstance(y, torch.Tensor) and y.numel() == 1 and y.requires_grad:
+            function = ElementByElement(function)
+            y = function(x)
     except Exception as error:
         raise ValueError(must("compare", "--loss", "be a function of y", path, _in_one_line(error))) from error
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or not y.requires_grad:
-        raise ValueError(must("compare", "--loss", "return one number with a gradient for each element", y))
-    return function  # type: ignore[no-any-return]
+        raise ValueError(must("compare", "--loss", "return numbers with a gradient, one or one for each element", y))
+    return function
 
 
 def _require_report_extras() -> None:
@@ -301,6 +442,32 @@ def _require_report_extras() -> None:
     ]
     if missing:
         raise ImportError(f"compare: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")
+
+
+# --- tune -------------------------------------------------------------------------------------------------------------
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from .cases import tune
+    from .program import checked_file, write
+
+    with stoppable(), _current_folder():
+        for name in options.imports:
+            _imported("tune", "--import", name, name)
+        if options.task is None:
+            raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
+        target = None if options.json is None else checked_file("tune", "--json", options.json)
+        case = _case(options, "tune", None if options.rules is None else items(options.rules))
+        found = tune(**case, budget=options.budget, steps=options.steps, on_trial=_told_on_a_terminal)
+        if target is not None:
+            write("tune", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        print(found)
+        return 0
+
+
+def _told_on_a_terminal(one: Any, done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\rtune: {one.variant}, seed {one.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

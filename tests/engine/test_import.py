@@ -20,6 +20,7 @@ LEVELS = [
     {"__main__"},
     {"cli"},
     {"report", "doctor", "listing"},
+    {"cases"},
     {"tasks", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"analysis", "testing", "trace"},
@@ -30,7 +31,7 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"arguments", "torch_private", "program"},
+    {"arguments", "torch_private", "program", "paired"},
     {"reference", "errors", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types

@@ -190,6 +190,19 @@ def modules(x: Tensor) -> torch.nn.Module:
     return model
 
 
+def trained(clamp: Callable[..., Tensor], seed: int) -> dict[str, float]:
+    x = torch.tensor([2.0 + seed], requires_grad=True)
+    clamp(x, -1, max=1).sum().backward()
+    return {"loss": -float(x.grad[0]) if x.grad is not None else 0.0}
+
+
+def own_case() -> None:
+    found = pg.compare(trained, rules=["inward", rules.leaky(0.3)], seeds=2, better={"loss": "lower"})
+    assert_type(found.verdict("inward").verdict, str)
+    assert_type(found.leaders("loss"), tuple[str, ...])
+    assert_type(pg.tune(trained, budget=12, rules=["inward"]).best, tuple[str, ...])
+
+
 def main() -> None:
     print(pg.__version__)
     x = torch.tensor([[-2.0, 0.5, 3.0]], requires_grad=True)
@@ -198,6 +211,7 @@ def main() -> None:
     rule_objects()
     registered()
     converted()
+    own_case()
     diagnosed(torch.nn.Linear(3, 1), x)
 
 

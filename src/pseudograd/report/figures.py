@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Measured, Task, World
+from .own import figures_of
 from .results import Results
 from .tables import cell
 
@@ -20,6 +21,9 @@ DPI = 110
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
     """(task, file stem, what it shows, figure) for every world of the tasks that have one."""
     for name, worlds in results.tasks.items():
+        if results.own is not None:
+            for stem, caption, figure in figures_of(results.own):
+                yield name, stem, caption, figure
         task = results.records[name]
         if task.figure is None:
             continue

@@ -31,6 +31,8 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     ]
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
+        title=sentences.title(results),
+        threads="" if results.own else " on one thread",
         installed=sentences.installed(results),
         pseudograd=__version__,
         torch=results.torch,

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..cases.records import from_json
 from ..errors import UnknownNameError, must, unknown_name
 from ..tasks import TASKS, Measured, Task, by_name
+from . import own
 from .page import page
 from .results import ARRAYS, KIND, NUMBERS, Results
 
@@ -44,7 +46,10 @@ def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
     if (version := stored.get("pseudograd")) != __version__:
         raise _unreadable(f"hold a report of pseudograd {__version__}", version)
     try:
-        results = _without_arrays(stored, by_name(tasks))
+        results = (
+            own.results_of(from_json(stored["own"])) if "own" in stored else _without_arrays(stored, by_name(tasks))
+        )
+        results.edges, results.era = stored["torch_at_the_bound"], stored["installed_era"]
         page(results, {})  # every number and sentence of it: what is not there shows now
     except UnknownNameError:
         raise
@@ -65,8 +70,6 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
     results = Results(
         tuple(stored["rules"]),
         stored["loss"],
-        edges=stored["torch_at_the_bound"],
-        era=stored["installed_era"],
         torch=stored["torch"],
         seconds=stored["seconds"],
     )
@@ -75,8 +78,12 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
             raise unknown_name("compare", "task", known, name)
         results.records[name] = known[name]
         results.contexts[name] = _numbers(task["settings"])
+        seeds = task["seeds"]
         results.tasks[name] = {
-            world: {variant: Measured(_numbers(row)) for variant, row in rows.items()}
+            world: {
+                variant: Measured(_numbers(row), seeds=tuple(map(_number, seeds[world].get(variant, ()))))
+                for variant, row in rows.items()
+            }
             for world, rows in task["worlds"].items()
         }
         results.first |= {(name, world): {} for world in results.tasks[name]}
@@ -84,9 +91,12 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) for key, value in stored.items()}
+
+
+def _number(stored: Any) -> Any:
     """With what JSON has no number for."""
-    special = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
-    return {key: special.get(value, value) for key, value in stored.items()}
+    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(stored, stored)
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

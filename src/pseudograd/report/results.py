@@ -13,8 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks import Task, World
+from ..cases.records import Comparison
+from ..tasks import Measured, Task, World
 from ..tasks.base import KINDS
+from ..torch_eras import measure
+from ..torch_forms import at_the_bound
 
 KIND = "pseudograd compare"
 NUMBERS, ARRAYS = "results.json", "arrays.npz"
@@ -24,7 +27,8 @@ NUMBERS, ARRAYS = "results.json", "arrays.npz"
 class Results:
     """All that a report needs. By task: `records`, the tasks themselves, `contexts`, and what was measured, `tasks[task][world][variant]`.
 
-    `first[task, world]` are the pictures that a figure shows before those of the variants, by their title.
+    `first[task, world]` are the pictures that a figure shows before those of the variants, by their title. `own`: the comparison of the
+    user's own that this is a report of.
     """
 
     rules: tuple[str, ...]
@@ -37,11 +41,13 @@ class Results:
     era: str = ""
     torch: str = torch.__version__
     seconds: float = 0.0
+    own: Comparison | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
         from .. import __version__
 
+        own = {} if self.own is None else {"own": self.own.to_json()}
         return {
             "kind": KIND,
             "pseudograd": __version__,
@@ -54,6 +60,10 @@ class Results:
             "tasks": {
                 name: {
                     "settings": _written(self.contexts[name]),
+                    "seeds": {
+                        world: {variant: _of_seeds(measured) for variant, measured in rows.items() if measured.seeds}
+                        for world, rows in worlds.items()
+                    },
                     "worlds": {
                         world: {variant: _written(measured.numbers) for variant, measured in rows.items()}
                         for world, rows in worlds.items()
@@ -61,6 +71,7 @@ class Results:
                 }
                 for name, worlds in self.tasks.items()
             },
+            **own,
         }
 
     def drawn(self) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -77,12 +88,22 @@ class Results:
 
 
 def _written(values: dict[str, Any]) -> dict[str, Any]:
-    def one(value: Any) -> Any:
-        if not isinstance(value, float) or math.isfinite(value):
-            return value
-        return None if math.isnan(value) else str(value)
+    return {key: _as_json(value) for key, value in values.items()}
 
-    return {key: one(value) for key, value in values.items()}
+
+def _of_seeds(measured: Measured) -> list[Any]:
+    return [_as_json(value) for value in measured.seeds]
+
+
+def _as_json(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)
+
+
+def edges_now() -> dict[str, float]:
+    """What the installed torch does at a bound, by the way it is written."""
+    return {way.text: measure(way.f).x for way in at_the_bound()}
 
 
 def save(results: Results, folder: Path) -> None:

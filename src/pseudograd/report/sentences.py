@@ -6,6 +6,12 @@ from ..tasks import words
 from .results import Results
 
 
+def title(results: Results) -> str:
+    if results.own is not None:
+        return "Same training. Same seeds. One backward rule changed."
+    return "Same picture. Same loss. One backward rule changed."
+
+
 def setting(task: str, results: Results) -> str:
     return results.records[task].setting(results.contexts[task])
 

@@ -70,6 +70,9 @@ class _Column(NamedTuple):
 
 def show(results: Results) -> None:
     """Tables with a row for each variant and a column for each world: one, or several where they do not fit side by side."""
+    if results.own is not None:
+        print(results.own)
+        return
     columns = [
         _column(results.records[name], world, rows)
         for name, worlds in results.tasks.items()

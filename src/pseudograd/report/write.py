@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..cases.kept import Kept
 from ..errors import must
 from ..stopping import held
 from .page import page
@@ -34,6 +35,14 @@ def check_folder(folder: Path, argument: str = "--out") -> None:
 
 def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> FolderError:
     return FolderError(must("compare", argument, requirement, str(folder), remedy))
+
+
+def unfinished(folder: Path, goes_on: bool = True) -> Kept:
+    """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
+    kept = Kept(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
+    if not goes_on:
+        kept.clear()
+    return kept
 
 
 def write(results: Results, folder: Path, argument: str = "--out") -> Path:

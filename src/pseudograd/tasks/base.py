@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import torch_eras
 from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP, clamp
+from ..rule import Edge, RuleLike
 from ..rule_text import parsed
 
 Clamp = Callable[[Tensor, float, float], Tensor]
@@ -24,11 +25,19 @@ DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
 
 
 class Variant(NamedTuple):
-    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead."""
+    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
+
+    `maximizing` is the same clamp as gradient ascent needs it, where that is another one.
+    """
 
     name: str
     clamp: Clamp
     projects: bool = False
+    maximizing: Clamp | None = None
+
+    @property
+    def ascending(self) -> Clamp:
+        return self.maximizing or self.clamp
 
 
 @dataclass(frozen=True)
@@ -43,10 +52,15 @@ class Settings:
 
 @dataclass
 class Measured:
-    """What one variant did in one world: numbers for the table, arrays for the figure."""
+    """What one variant did in one world: numbers for the table, arrays for the figure.
+
+    `seeds` has the headline of each seed, or of each problem where those are drawn one by one, in the same order for every variant;
+    its mean is the headline in `numbers`. A task whose run has no chance in it leaves it empty.
+    """
 
     numbers: dict[str, float]
     arrays: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[float, ...] = ()
 
 
 World: TypeAlias = dict[str, Measured]  # by variant
@@ -105,10 +119,10 @@ class Task:
             raise ValueError(must("Task", "name", "be a name as Python writes them", self.name))
 
 
-def variants(rules: Iterable[str] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
+def variants(rules: Iterable[str | Variant] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
     """Every rule asked for, both eras, the installed torch's own op, no clamp, and on leaves the honest baseline `project`."""
-    names = list(dict.fromkeys([*ERAS, *rules]))
-    made = [_of_rule(name) for name in names]
+    asked = {one if isinstance(one, str) else one.name: one for one in (*ERAS, *rules)}
+    made = [of_rule(one) if isinstance(one, str) else one for one in asked.values()]
     made.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
     made.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
     if has_leaves:
@@ -116,8 +130,16 @@ def variants(rules: Iterable[str] = DEFAULT_RULES, *, has_leaves: bool) -> list[
     return made
 
 
-def _of_rule(name: str) -> Variant:
+def of_rule(name: str, argument: str = "compare: --rules") -> Variant:
     """A variant from "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error."""
-    rule, edge = parsed(CLAMP, name, "compare: --rules")
+    rule, edge = parsed(CLAMP, name, argument)
+    return with_rule(name, rule, edge)
+
+
+def with_rule(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
     how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
-    return Variant(name, lambda x, low, high: clamp(x, low, high, **how))
+    return Variant(
+        name,
+        lambda x, low, high: clamp(x, low, high, **how),
+        maximizing=lambda x, low, high: clamp(x, low, high, maximize=True, **how),
+    )

@@ -1,0 +1,245 @@
+"""compare: a training of the user's with every rule's clamp, over seeds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import must
+from ..paired import Better, check_better
+from ..rule import RuleObject
+from .kept import Kept, source_of
+from .records import Comparison
+from .trials import ONLY, Asked, Case, OnTrial, Outcome, processes, takes, trials
+from .variants import ways
+
+Run = Callable[..., Any]
+SEEDS = 10  # eight comparisons by Holm need nine
+
+
+def compare(
+    run: Run,
+    *,
+    rules: Iterable[str | RuleObject] | None = None,
+    seeds: int | Sequence[int] = SEEDS,
+    edges: Sequence[str] | None = None,
+    better: Better | Mapping[str, Better] = "lower",
+    replace: str | Sequence[str] | None = None,
+    jobs: int = 1,
+    keep: Path | str | None = None,
+    on_trial: OnTrial | None = None,
+) -> Comparison:
+    """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance.
+
+    Forward:  every clamp has torch.clamp's values, but that of "no clamp", which returns its input.
+    Backward: of one rule each. Always among them: torch.clamp as installed, both eras of it (zero/closed, zero/open) and no clamp; where
+        run takes `project`, also that.
+
+    Args:
+        run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
+            clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
+            name, asks it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
+        rules: names, with parameters and edge where wanted ("leaky(0.2)/open"), or rule objects; None for the usual ones.
+        seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
+        edges: each rule that names no edge is run with each of these.
+        better: "lower" or "higher"; for several numbers, one for all or one by each name.
+        replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
+            several); the eras are then those of `pin_edge`, and no clamp is left out.
+        jobs: so many processes; the numbers are the same to the bit. run must then stand at the top of a module.
+        keep: a folder for finished runs: a later call with it makes only those that are missing.
+        on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
+    Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
+        their paired differences has p <= 0.05 after Holm's correction for all that were compared.
+    Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or returns other names from
+        run to run; TypeError if it returns no number, or one with a gradient.
+    Example:
+        >>> def run(clamp):
+        ...     x = torch.full((3,), 2.0) + torch.rand(3)
+        ...     for _ in range(100):
+        ...         x = x.detach().requires_grad_()
+        ...         clamp(x, -1, 1).pow(2).sum().backward()
+        ...         x = x - 0.1 * x.grad
+        ...     return clamp(x, -1, 1).pow(2).sum().item()
+        >>> compare(run, rules=["inward"]).verdict("inward").verdict
+        'better'
+    Source: Wilcoxon (1945), Holm (1979).
+    """
+    case = make_case("compare", run, rules, edges, replace)
+    chosen = checked_seeds("compare", seeds)
+    check_all_better("compare", better)
+    jobs = checked_count("compare", "jobs", jobs)
+    began = time.perf_counter()
+    with processes(case, jobs) as executor:
+        found = Runner(case, executor, keep, on_trial).over(case.ways.names, chosen)
+    seconds = time.perf_counter() - began
+    return comparison(case, found, case.ways.names, better, seconds)
+
+
+def make_case(
+    where: str,
+    run: Run,
+    rules: Iterable[str | RuleObject] | None,
+    edges: Sequence[str] | None,
+    replace: str | Sequence[str] | None,
+) -> Case:
+    order, named = takes(where, run, is_handed=replace is None)
+    chosen = ways(where, rules, edges, replace, with_leaves="project" in named)
+    return Case(where, run, chosen, order, named)
+
+
+class Runner:
+    """Makes trials, or finds those that were kept."""
+
+    def __init__(
+        self, case: Case, executor: ProcessPoolExecutor | None, keep: Path | str | None, on_trial: OnTrial | None
+    ) -> None:
+        self.case, self.executor = case, executor
+        self.kept = None if keep is None else Kept(Path(keep), case.where)
+        self.on_trial = on_trial or (lambda *_: None)
+
+    def over(self, names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> dict[Asked, Outcome]:
+        """Every variant with every seed; with two alone, where these show that the seed changes nothing."""
+        found = self.of([Asked(name, seed, steps) for seed in seeds[:2] for name in names], len(seeds) * len(names))
+        if len(seeds) > 2 and not seeds_do_nothing(found):
+            plan = [Asked(name, seed, steps) for seed in seeds[2:] for name in names]
+            found |= self.of(plan, len(seeds) * len(names), len(found))
+        return found
+
+    def of_all(self, names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> dict[Asked, Outcome]:
+        """Every variant with every seed."""
+        return self.of([Asked(name, seed, steps) for seed in seeds for name in names], len(names) * len(seeds))
+
+    def of(self, plan: Sequence[Asked], of: int, before: int = 0) -> dict[Asked, Outcome]:
+        found = {one: outcome for one in plan if (outcome := self._kept_outcome(one)) is not None}
+        missing = [one for one in plan if one not in found]
+        before += len(found)
+        for one, outcome in trials(
+            self.case, missing, self.executor, lambda one, done, _: self.on_trial(one, before + done, of)
+        ):
+            found[one] = outcome
+            if self.kept is not None:
+                self.kept.put(self._name(one), asdict(outcome))
+        return {one: found[one] for one in plan}
+
+    def _kept_outcome(self, one: Asked) -> Outcome | None:
+        found = None if self.kept is None else self.kept.find(self._name(one))
+        return None if found is None else Outcome(**found)
+
+    def _name(self, one: Asked) -> dict[str, Any]:
+        rules = [own for own in self.case.ways.rules if own[0] == one.variant]
+        return {
+            "run": source_of(self.case.run),
+            "families": self.case.ways.families,
+            "rule": [str(part) for own in rules for part in own],
+            "threads": torch.get_num_threads(),
+            **one._asdict(),
+        }
+
+
+def seeds_do_nothing(found: Mapping[Asked, Outcome]) -> bool:
+    """Did every variant give the same with each of two or more seeds?"""
+    by_variant: dict[str, list[Any]] = {}
+    for one, outcome in found.items():
+        by_variant.setdefault(one.variant, []).append((str(outcome.numbers), outcome.failure))
+    return all(len(results) > 1 and len(set(results)) == 1 for results in by_variant.values())
+
+
+def comparison(
+    case: Case,
+    found: Mapping[Asked, Outcome],
+    names: Sequence[str],
+    better: Better | Mapping[str, Better],
+    seconds: float,
+    is_part: bool = False,
+) -> Comparison:
+    """The record of these trials, or the error that they are worth. is_part: others follow, which may do what none of these did."""
+    columns = checked_outcomes(case, found, is_part)
+    seeds = tuple(dict.fromkeys(one.seed for one in found))
+    directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
+    if unknown := [column for column, direction in directions.items() if direction is None]:
+        raise ValueError(must(case.where, "better", f"say which is better of {', '.join(unknown)}", better))
+    by_place = {(one.variant, one.seed): outcome for one, outcome in found.items()}
+    values = {
+        column: {
+            name: tuple((by_place[name, seed].numbers or {}).get(column, float("nan")) for seed in seeds)
+            for name in names
+        }
+        for column in columns
+    }
+    failures = {(one.variant, one.seed): told.failure for one, told in found.items() if told.failure is not None}
+    return Comparison(
+        run=case.name,
+        better=directions,  # type: ignore[arg-type]
+        seeds=seeds,
+        values=values,
+        failures=failures,
+        replaced=case.ways.families,
+        repeats=len(seeds) > 1 and seeds_do_nothing(found),
+        torch=torch.__version__,
+        seconds=round(seconds, 3),
+    )
+
+
+def checked_outcomes(case: Case, found: Mapping[Asked, Outcome], is_part: bool = False) -> tuple[str, ...]:
+    """The names of what run returned."""
+    done = {one: outcome for one, outcome in found.items() if outcome.numbers is not None}
+    if not done:
+        failure = next(outcome.failure for outcome in found.values())
+        raise ValueError(must(case.where, "run", "end without an error in at least one variant", failure))
+    first, expected = next((one, set(outcome.numbers or ())) for one, outcome in done.items())
+    for one, outcome in done.items():
+        if set(outcome.numbers or ()) != expected:
+            got = f"{_shown(outcome.numbers)} with {one.variant} and seed {one.seed}"
+            as_before = f"{_shown(done[first].numbers)} as with {first.variant} and seed {first.seed}"
+            raise ValueError(must(case.where, "run", f"return {as_before}", got, "Return the same names from each run"))
+    if not is_part and not any(outcome.reached for outcome in done.values()):
+        _raise_unreached(case)
+    return tuple(done[first].numbers or ())
+
+
+def _shown(numbers: Mapping[str, float] | None) -> str:
+    names = tuple(numbers or ())
+    return "one number" if names == (ONLY,) else ", ".join(names)
+
+
+def _raise_unreached(case: Case) -> None:
+    if case.ways.families:
+        what = f"call a function of torch that override({', '.join(case.ways.families)}=...) reaches"
+        raise ValueError(must(case.where, "run", what, case.name, "Nothing was rewritten, so every rule gave the same"))
+    remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
+    raise ValueError(must(case.where, "run", "call the clamp that it is given", case.name, remedy))
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        return tuple(range(checked_count(where, "seeds", seeds)))
+    try:
+        chosen = tuple(seeds)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(must(where, "seeds", "be a number of seeds, or a list of them", seeds)) from None
+    is_whole = all(isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in chosen)
+    if not chosen or not is_whole or len(set(chosen)) < len(chosen):
+        raise ValueError(must(where, "seeds", "be different whole numbers, at least one, none below 0", seeds))
+    return chosen
+
+
+def checked_count(where: str, argument: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(must(where, argument, "be a whole number", value))
+    if value < 1:
+        raise ValueError(must(where, argument, "be at least 1", value))
+    return value
+
+
+def check_all_better(where: str, better: Better | Mapping[str, Better]) -> None:
+    for one in better.values() if isinstance(better, Mapping) else (better,):
+        check_better(where, one)

@@ -1,0 +1,167 @@
+"""The variants in which a user's function is run: it is handed a clamp, or runs unedited inside a rewriting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import must, unknown_name
+from ..ops.bounds import CLAMP
+from ..rewrite import override, pin_edge
+from ..rule import OPS, Edge, RuleLike, RuleObject, make_call
+from ..rule_text import parsed
+from ..tasks.base import DEFAULT_RULES, ERAS, INSTALLED, Variant, variants, with_rule
+from ..torch_eras import ERAS as RECORDS
+from ..torch_forms import SWITCHES
+
+
+class HandedClamp:
+    """What `run` gets: called as torch.clamp is, and with `maximize=True` under gradient ascent. `name` is the variant's."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.name = variant.name
+        self.was_called = False
+        self._clamp, self._ascending = variant.clamp, variant.ascending
+
+    def __call__(self, input: Tensor, min: Any = None, max: Any = None, *, maximize: bool = False) -> Tensor:
+        if min is None and max is None:  # torch.clamp's own error, in every variant
+            return torch.clamp(input)
+        if not self.was_called:  # a compiler sees this change once, and compiles once more
+            self.was_called = True
+        return (self._ascending if maximize else self._clamp)(input, min, max)
+
+    def __repr__(self) -> str:
+        return f"<clamp of compare: {self.name}>"
+
+
+@dataclass
+class Inside:
+    """One entry of a variant: the clamp to hand out, if one is; and afterwards, whether it reached anything."""
+
+    clamp: HandedClamp | None = None
+    projects: bool = False
+    rewriting: Any = field(default=None, repr=False)
+
+    @property
+    def reached(self) -> bool:
+        if self.clamp is not None:
+            return self.clamp.was_called
+        return self.rewriting is not None and bool(self.rewriting.report().rewritten)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All variants of one comparison, in their order: made anew in each process from what is plain data."""
+
+    rules: tuple[tuple[str, RuleLike, Edge | None], ...]  # name, rule, edge
+    families: tuple[str, ...] = ()  # of `override`; none: run is handed a clamp
+    with_leaves: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        if self.families:
+            return tuple(dict.fromkeys([*ERAS, *(name for name, _, _ in self.rules), INSTALLED]))
+        return tuple(variant.name for variant in self._handed())
+
+    def _handed(self) -> list[Variant]:
+        asked = [with_rule(name, rule, edge) for name, rule, edge in self.rules]
+        return variants(asked, has_leaves=self.with_leaves)
+
+    @contextlib.contextmanager
+    def inside(self, name: str) -> Iterator[Inside]:
+        if not self.families:
+            variant = next(one for one in self._handed() if one.name == name)
+            yield Inside(HandedClamp(variant), variant.projects)
+            return
+        rewriting = self._rewriting(name)
+        with rewriting or contextlib.nullcontext():
+            yield Inside(rewriting=rewriting)
+
+    def _rewriting(self, name: str) -> Any:
+        """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
+        if name == INSTALLED:
+            return None
+        if name in ERAS:
+            return pin_edge(next(era.name for era in RECORDS.values() if era.rule == name))
+        rule = next(rule for own, rule, _ in self.rules if own == name)
+        return override(**dict.fromkeys(self.families, rule))  # type: ignore[arg-type]
+
+
+def ways(
+    where: str,
+    rules: Iterable[str | RuleObject] | None,
+    edges: Sequence[str] | None,
+    replace: str | Sequence[str] | None,
+    with_leaves: bool,
+    prefix: str = "",
+) -> Ways:
+    """The variants asked for, checked. `prefix` stands before the names of arguments in errors: "--" for a command."""
+    families = _families(where, replace, prefix)
+    if rules is None:
+        rules = _default_rules(families)
+    argument = f"{where}: {prefix}rules"
+    if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
+        raise TypeError(must(where, f"{prefix}rules", "be a list of rules", rules, "Write [...] around it"))
+    if families and edges is not None:
+        remedy = "Under replace each family has its own edge, and both eras always run"
+        raise ValueError(must(where, f"{prefix}edges", "be left out with replace", tuple(edges), remedy))
+    if isinstance(edges, str) or edges == ():
+        raise TypeError(must(where, f"{prefix}edges", "be a list of edges", edges, "Write [...] around it"))
+    found: dict[str, tuple[str, RuleLike, Edge | None]] = {}
+    for given in rules:
+        for one in _with_edges(given, edges, families, where, argument):
+            found.setdefault(one[0], one)
+    return Ways(tuple(found.values()), families, with_leaves and not families)
+
+
+def _default_rules(families: tuple[str, ...]) -> list[str]:
+    """Those of `compare`; for families that have none of them, all of theirs that need no function."""
+    shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
+    known = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
+    common = [name for name in known if all(name in rules for rules in shared)]
+    return [name for name in DEFAULT_RULES if name in common] if "inward" in common else common
+
+
+def _families(where: str, replace: str | Sequence[str] | None, prefix: str) -> tuple[str, ...]:
+    families = () if replace is None else (replace,) if isinstance(replace, str) else tuple(replace)
+    for family in families:
+        if family not in SWITCHES:
+            raise unknown_name(where, f"{prefix}replace", SWITCHES, family)
+    if replace is not None and not families:
+        raise ValueError(must(where, f"{prefix}replace", "name at least one family of override", replace))
+    return families
+
+
+def _with_edges(
+    given: Any, edges: Sequence[str] | None, families: tuple[str, ...], where: str, argument: str
+) -> Iterator[tuple[str, RuleLike, Edge | None]]:
+    """One rule: as it is, or with each edge where it names none and has one."""
+    op = OPS[SWITCHES[families[0]]] if families else CLAMP
+    if isinstance(given, str):
+        rule, edge = parsed(op, given, argument)
+    elif isinstance(given, RuleObject):
+        make_call(op, given, op.default_edge)
+        rule, edge = given, None
+    else:
+        raise TypeError(must(where, "rules", "be names or rule objects", given, 'Such as "inward" or rules.leaky(0.2)'))
+    name = given.strip() if isinstance(given, str) else repr(given)
+    if families:
+        if edge is not None:
+            raise ValueError(must(where, "rules", "name no edge with replace", given, "Each family has its own"))
+        for family in families[1:]:
+            other = OPS[SWITCHES[family]]
+            make_call(other, rule, other.default_edge)
+        yield name, rule, None
+        return
+    row = op.rules[rule.name if isinstance(rule, RuleObject) else rule]
+    if edge is not None or edges is None or row.ignores_edge:
+        yield name, rule, edge
+        return
+    for asked in edges:
+        make_call(op, rule, asked)  # the error of an unknown edge
+        yield f"{name}/{asked}", rule, asked

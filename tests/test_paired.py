@@ -1,0 +1,133 @@
+"""The test of paired differences: against SciPy's, and against all signs tried one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from pseudograd.paired import BETTER, NO_DIFFERENCE, WORSE, Difference, difference, holm, seeds_needed
+
+NAN, INF = math.nan, math.inf
+
+
+def _pairs(count: int, seed: int, shift: float = 0.5) -> tuple[list[float], list[float]]:
+    made = random.Random(seed)
+    return [made.gauss(shift, 1) for _ in range(count)], [made.gauss(0, 1) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 10, 25, 50])
+def test_p_is_that_of_scipy(count: int) -> None:
+    wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
+    for seed in range(5):
+        ours, others = _pairs(count, seed)
+        expected = wilcoxon(ours, others, method="exact").pvalue
+        assert difference(ours, others).p == pytest.approx(expected, rel=1e-12)
+
+
+def _by_all_signs(gaps: list[float]) -> float:
+    """Written apart: every choice of signs, the mean of the ranks of equal sizes, zeros left out."""
+    gaps = [gap for gap in gaps if gap]
+    order = sorted(abs(gap) for gap in gaps)
+    ranks = [sum(i + 1 for i, size in enumerate(order) if size == abs(gap)) / order.count(abs(gap)) for gap in gaps]
+
+    def statistic(signs: tuple[int, ...]) -> float:
+        return abs(sum(sign * rank for sign, rank in zip(signs, ranks, strict=True)))
+
+    found = statistic(tuple(1 if gap > 0 else -1 for gap in gaps))
+    as_far = [statistic(signs) >= found - 1e-9 for signs in itertools.product((1, -1), repeat=len(gaps))]
+    return sum(as_far) / len(as_far)
+
+
+def test_ties_and_zeros_are_exact() -> None:
+    made = random.Random(3)
+    for _ in range(60):
+        gaps = [float(made.randint(-3, 4)) for _ in range(made.randint(1, 10))]
+        assert difference(gaps, [0.0] * len(gaps)).p == pytest.approx(_by_all_signs(gaps)), gaps
+
+
+def test_a_lost_run_is_the_largest_rank_and_no_more() -> None:
+    ours, others = [1.0, 2.0, 3.0, NAN, 5.0], [0.0, 0.0, 0.0, 0.0, NAN]
+    assert difference(ours, others).p == pytest.approx(_by_all_signs([1, 2, 3, -9, 9]))
+    assert difference(ours, others).mean == 2
+    for better, lost in (("higher", -INF), ("lower", INF)):
+        assert difference([NAN], [lost], better=better).seeds == (1, 0)  # type: ignore[arg-type]
+        found = difference([NAN] * 6, [1.0] * 6, better=better)  # type: ignore[arg-type]
+        assert (found.verdict, found.p) == (WORSE, 2 / 64)
+        assert math.isnan(found.mean)
+        assert math.isnan(found.spread)
+        assert difference([1.0] * 6, [NAN] * 6, better=better).verdict == BETTER  # type: ignore[arg-type]
+
+
+def test_which_direction_is_better() -> None:
+    ours, others = [float(i + 1) for i in range(6)], [0.0] * 6
+    assert difference(ours, others).verdict == BETTER
+    assert difference(ours, others, better="lower").verdict == WORSE
+    assert difference(others, ours).verdict == WORSE
+    assert difference(others, ours, better="lower").verdict == BETTER
+
+
+def test_mean_and_spread_are_those_of_the_differences() -> None:
+    found = difference([1.0, 2.0, 6.0], [0.0, 1.0, 2.0])
+    assert (found.mean, found.spread) == (2.0, pytest.approx(math.sqrt(3)))
+
+
+def test_a_consistent_difference_smaller_than_the_spread_over_seeds_is_found() -> None:
+    others = [10.0 * seed for seed in range(8)]
+    assert difference([value + 0.1 + 0.001 * value for value in others], others).verdict == BETTER
+
+
+def test_equal_runs_do_not_differ_and_more_seeds_would_not_help() -> None:
+    found = difference([1.0] * 4, [1.0] * 4)
+    assert (found.verdict, found.p, found.too_few_seeds) == (NO_DIFFERENCE, 1.0, False)
+    assert str(found) == "no difference: equal on all 4 seeds"
+
+
+def test_differences_within_a_tie_are_none() -> None:
+    ours = [1.0, 1.2, 0.9, 1.1, 1.3, 1.05]
+    assert difference(ours, [0.0] * 6).verdict == BETTER
+    assert difference(ours, [0.0] * 6, tie=1.3).seeds == (6, 0)
+    assert difference(ours, [0.0] * 6, tie=1.0).seeds == (6, 4)
+
+
+def test_too_few_seeds_are_said() -> None:
+    found = difference([1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5)
+    assert (found.verdict, found.too_few_seeds, found.p) == (NO_DIFFERENCE, True, 0.0625)
+    assert str(found) == "too few seeds to tell: 5 that differ cannot give p below 0.062"
+    assert not difference([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0] * 6).too_few_seeds
+    assert (seeds_needed(1), seeds_needed(2), seeds_needed(8)) == (6, 7, 9)
+
+
+def test_holm_corrects_as_in_his_paper() -> None:
+    """Worked by hand: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02."""
+    found = {str(p): Difference(1.0, 1.0, p, 0.001, BETTER, (10, 10)) for p in (0.01, 0.04, 0.03, 0.005)}
+    corrected = holm(found)
+    assert [one.p for one in corrected.values()] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [one.verdict for one in corrected.values()] == [BETTER, NO_DIFFERENCE, NO_DIFFERENCE, BETTER]
+    assert {one.comparisons for one in corrected.values()} == {4}
+    assert list(corrected) == list(found)
+
+
+def test_holm_does_not_count_equal_runs_and_says_when_seeds_became_too_few() -> None:
+    told = difference([float(i + 1) for i in range(7)], [0.0] * 7)
+    equal = difference([1.0] * 7, [1.0] * 7)
+    assert holm({"a": told, "b": equal, "c": equal})["a"] == told
+    three = holm({"a": told, "b": told, "c": told})
+    assert (three["a"].p, three["a"].verdict, three["a"].too_few_seeds) == (6 / 128, BETTER, False)
+    four = holm(dict.fromkeys("abcd", told))
+    assert (four["a"].verdict, four["a"].too_few_seeds) == (NO_DIFFERENCE, True)
+
+
+def test_bad_calls() -> None:
+    with pytest.raises(
+        ValueError, match=r"difference: ours and others must be of one length, at least 1, got \(1, 2\)"
+    ):
+        difference([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"at least 1, got \(0, 0\)"):
+        difference([], [])
+    with pytest.raises(ValueError, match="difference: better must be one of higher, lower, got 'smaller'"):
+        difference([1.0], [1.0], better="smaller")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="difference: tie must be finite and not negative, got -1"):
+        difference([1.0], [1.0], tie=-1)
