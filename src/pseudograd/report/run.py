@@ -13,14 +13,14 @@ from ..cases.kept import Kept, source_of
 from ..cases.trials import modules_of_rules, pool
 from ..errors import must
 from ..ops.bounds import CLAMP
-from ..tasks import TASKS, Measured, Task, by_name, variants
+from ..tasks import DEFAULT_TASKS, Measured, Task, by_name, variants
 from ..tasks.base import DEFAULT_RULES, KINDS, Settings
 from ..torch_eras import ERAS, installed_era
 from .results import Results, edges_now
 
 
 def compare(
-    tasks: Sequence[str | Task] = tuple(TASKS),
+    tasks: Sequence[str | Task] = DEFAULT_TASKS,
     rules: Sequence[str] = DEFAULT_RULES,
     settings: Settings | None = None,
     on_step: Callable[[str, str, str, int, int], None] = lambda *_: None,

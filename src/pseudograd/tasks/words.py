@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from .base import ERAS, INSTALLED, World, Worlds
+from ..paired import BETTER, NO_DIFFERENCE, TEST, WORSE, Better, Difference, difference, holm
+from .base import ERAS, INSTALLED, Measured, World, Worlds
 
 OURS = "inward"
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
@@ -69,6 +71,91 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
     """The worlds in which `name` ends above our default, or less than `margin` dB below it."""
     values = {world: decibels(rows) for world, rows in worlds.items()}
     return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a headline over seeds is spoken of, and what is compared by paired.TEST: "98.3% of the problems solved", "test error 0.0389".
+
+    Differences of one seed of at most `tie` count as none.
+    """
+
+    key: str
+    text: str  # with {} for the number
+    places: str = ".1%"
+    better: Better = "higher"
+    tie: float = 0.0
+
+    def said(self, measured: Measured) -> str:
+        return self.text.format(self.number(measured))
+
+    def number(self, measured: Measured) -> str:
+        return format(measured.numbers[self.key], self.places)
+
+    def difference(self, one: Measured, other: Measured) -> Difference:
+        return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
+
+    def against_ours(self, rows: World) -> dict[str, Difference]:
+        """Each variant less our default, the best first, corrected for their number. The installed torch is one of the eras."""
+        ours = rows[OURS]
+        names = [name for name in rows if name not in (OURS, INSTALLED)]
+        names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
+        return holm({name: self.difference(rows[name], ours) for name in names})
+
+
+def of_scores(world: str, rows: World, score: Score) -> list[str]:
+    """What every world says that measures over seeds: the eras, our lead, what was better, what no different."""
+    out = [_eras_over_seeds(world, rows, score)]
+    if OURS not in rows:
+        return out
+    found = score.against_ours(rows)
+    out.append(_lead_over_seeds(world, rows, score, found))
+    by_verdict: dict[str, list[str]] = {BETTER: [], NO_DIFFERENCE: [], WORSE: []}
+    for name, one in found.items():
+        if name not in ERAS:
+            by_verdict[one.verdict].append(f"{name} ({score.number(rows[name])})")
+    for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, "no difference from")):
+        if names := by_verdict[verdict]:
+            out.append(f"{world}: {start} {OURS} here: {listed(names)}.")
+    return out if by_verdict[BETTER] else [*out, f"{world}: nothing tried was better than {OURS}."]
+
+
+def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
+    closed, opened = (rows[era] for era in ERAS)
+    verdict = score.difference(closed, opened).verdict
+    if verdict == NO_DIFFERENCE:
+        return (
+            f"{world}: no difference between the two eras of torch.clamp: "
+            f"{score.said(closed)} and {score.number(opened)}."
+        )
+    return (
+        f"{world}: which torch is installed decides: {score.said(closed)} where the gradient at a bound passes, "
+        f"{score.number(opened)} where it does not."
+    )
+
+
+def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
+    """Against the better of the eras, which is the first of them in `found`."""
+    era = next(name for name in found if name in ERAS)
+    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: "no difference from"}[found[era].verdict]
+    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the better era of torch.clamp ({score.number(rows[era])})."
+
+
+def test_of(seeds: str) -> str:
+    """What ends the setting of every task with seeds: how its sentences were decided."""
+    return f"Variants are compared over {seeds} by {TEST}, corrected for their number."
+
+
+def where_better(worlds: Worlds, name: str, score: Score) -> list[str]:
+    """The worlds in which `name` is better than our default."""
+    return [
+        world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict == BETTER
+    ]
+
+
+def where_no_worse(worlds: Worlds, name: str, score: Score) -> list[str]:
+    """The worlds in which our default is not better than `name`."""
+    return [world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict != WORSE]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,0 +1,95 @@
+"""The digits that ship with scikit-learn, and small networks for them: one for each seed, all trained at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TRAINING, BATCH = 1300, 128
+
+
+class Digits(NamedTuple):
+    """Images (n, 64) with values k / 16 from 0 to 1, and labels (n,): 1300 to train with, 497 to test. Do not change them in place."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+@cache
+def digits() -> Digits:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    x, y = torch.from_numpy(images).float()[order] / 16, torch.from_numpy(labels)[order]
+    return Digits(x[:TRAINING], y[:TRAINING], x[TRAINING:], y[TRAINING:])
+
+
+class Drawn(NamedTuple):
+    """What chance decides: by layer weights (seeds, out, in) and biases (seeds, 1, out); the images `seen` (steps, seeds, 128)."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    seen: Tensor
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [*self.weights, *self.biases]
+
+
+def drawn(seeds: Sequence[int], sizes: Sequence[int], steps: int, spread: float = 3.0) -> Drawn:
+    """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance spread / (3 in), biases 0."""
+    layers = list(pairwise(sizes))
+    weights: list[list[Tensor]] = [[] for _ in layers]
+    seen = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        for of_layer, (size, out) in zip(weights, layers, strict=True):
+            of_layer.append((torch.rand(out, size, generator=generator) * 2 - 1) * (spread / size) ** 0.5)
+        seen.append(torch.randint(TRAINING, (steps, BATCH), generator=generator))
+    biases = [torch.zeros(len(seeds), 1, out) for _, out in layers]
+    return Drawn([torch.stack(of_layer) for of_layer in weights], biases, torch.stack(seen, 1))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(seeds, n, out): the layer of each seed, on an x (seeds, n, in) of its own."""
+    return torch.baddbmm(bias, x, weight.mT)
+
+
+def pictures(images: Tensor, seen: Tensor) -> Tensor:
+    """images[seen], sooner."""
+    return images.index_select(0, seen.flatten()).view(*seen.shape, *images.shape[1:])
+
+
+def logits(x: Tensor, networks: Drawn) -> Tensor:
+    """(seeds, n, out): layers with relu between them."""
+    for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
+        x = linear(torch.relu(x) if number else x, weight, bias)
+    return x
+
+
+def for_each(seeds: int, x: Tensor) -> Tensor:
+    return x.expand(seeds, *x.shape)
+
+
+def adam(networks: Drawn, rate: float) -> torch.optim.Optimizer:
+    """Fused: its step takes a tenth of the time, which is a third of that of a training at these sizes."""
+    return torch.optim.Adam([p.requires_grad_() for p in networks.parameters], rate, fused=True)
+
+
+def cross_entropy(given: Tensor, labels: Tensor) -> Tensor:
+    """The sum over seeds of the mean over images: the gradient of each network is its own. given: (seeds, n, 10), labels: (seeds, n)."""
+    return functional.cross_entropy(given.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+
+
+def accuracy(given: Tensor, labels: Tensor) -> Tensor:
+    """(seeds,), float64: the share of images whose largest logit is that of the label."""
+    return (given.argmax(-1) == labels).double().mean(-1)

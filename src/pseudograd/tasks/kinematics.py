@@ -1,0 +1,132 @@
+"""`kinematics`: the joints of a planar arm, each with limits, that bring its hand to a point. The truth is SciPy's L-BFGS-B."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import words
+from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+
+TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
+RATES = {"Adam": 0.05, "gradient descent": 0.1}
+_LIMITS = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+_LINKS = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.3], dtype=torch.float64)
+SCORE = words.Score("reached", "{} of the targets reached")
+_SETTING = (
+    "An arm of {links} links, {length:g} long, whose joints are clamped to their limits. {targets} points that it can"
+    " reach; {outside:.0%} of the joints start outside their limits. {steps} steps of Adam at rate {adam:g} or of "
+    "gradient descent at {plain:g}. Reached means within {near:g} of the point for the last {last} steps. From the "
+    "same starts, clipped, SciPy's L-BFGS-B reaches {scipy:.1%}. There are local minima, so this tells who gets out "
+    "of a far start, not who is right; the joints are leaves, and project is the honest baseline. {test}"
+)
+
+
+def hand(z: Tensor) -> Tensor:
+    """(..., 2): where the hand is when every joint stands at z (..., 5), from -1 to 1, of its limit."""
+    angle = (_LIMITS * z).cumsum(-1)
+    return torch.stack([(_LINKS * angle.cos()).sum(-1), (_LINKS * angle.sin()).sum(-1)], -1)
+
+
+@cache
+def targets_and_starts() -> tuple[Tensor, Tensor]:
+    """(200, 2) points and (200, 5) joints. The starts of the inside, drawn between them, are not used here."""
+    generator = torch.Generator().manual_seed(SEED)
+    shape = (TARGETS, len(_LINKS))
+    reachable = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+    torch.rand(shape, generator=generator, dtype=torch.float64)
+    return hand(reachable), SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@cache
+def by_scipy() -> Tensor:
+    """(200,): whether L-BFGS-B with bounds reaches the point from the same start, clipped. Its gradient is written apart, in NumPy."""
+    import numpy as np
+    from scipy.optimize import minimize
+
+    limits, links = _LIMITS.numpy(), _LINKS.numpy()
+
+    def loss(z: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        angle = np.cumsum(limits * z)
+        across, up = links * np.cos(angle), links * np.sin(angle)
+        error = np.array([across.sum(), up.sum()]) - target
+        # Joint i turns every link from i on: the tail sums.
+        turned = -error[0] * np.cumsum(up[::-1])[::-1] + error[1] * np.cumsum(across[::-1])[::-1]
+        return float(error @ error / 2), limits * turned
+
+    targets, starts = (part.numpy() for part in targets_and_starts())
+    bounds = [(-1, 1)] * len(links)
+    found = [
+        minimize(loss, z.clip(-1, 1), (target,), "L-BFGS-B", jac=True, bounds=bounds).fun
+        for target, z in zip(targets, starts, strict=True)
+    ]
+    return torch.tensor([(2 * least) ** 0.5 < NEAR for least in found])
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+    targets, first = targets_and_starts()
+    z = (first.clamp(-1, 1) if variant.projects else first.clone()).requires_grad_()
+    optimizer = (torch.optim.Adam if world == "Adam" else torch.optim.SGD)([z], RATES[world])
+    shown = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (0.5 * (hand(variant.clamp(z, -1.0, 1.0)) - targets).pow(2).sum()).backward()
+        optimizer.step()
+        if variant.projects:
+            with torch.no_grad():
+                z.clamp_(-1, 1)
+        shown.append(z.detach().clamp(-1, 1))
+    error = (hand(torch.stack(shown)) - targets).pow(2).sum(-1).sqrt()
+    reached = (error[-LAST:] < NEAR).all(0).double()
+    return Measured(
+        numbers={"reached": float(reached.mean()), "error": float(error[-1].quantile(0.9))},
+        seeds=tuple(reached.view(DRAWS, -1).mean(1).tolist()),
+    )
+
+
+def _context(settings: Settings) -> dict[str, Any]:
+    _, first = targets_and_starts()
+    return {
+        "links": len(_LINKS),
+        "targets": TARGETS,
+        "outside": float((first.abs() > 1).double().mean()),
+        "steps": STEPS,
+        "adam": RATES["Adam"],
+        "plain": RATES["gradient descent"],
+        "near": NEAR,
+        "last": LAST,
+        "length": float(_LINKS.sum()),
+        "scipy": float(by_scipy().double().mean()),
+        "test": words.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
+    }
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        out += words.of_scores(world, rows, SCORE)
+        best = max(measured.numbers["reached"] for measured in rows.values())
+        nobody = "none does" if best < context["scipy"] else "some do"
+        out.append(
+            f"{world}: SciPy, with its bounds and its line search, reaches {context['scipy']:.1%}; {nobody} better here."
+        )
+    return out
+
+
+KINEMATICS = Task(
+    name="kinematics",
+    title="An arm with joint limits, against SciPy",
+    worlds=lambda settings: tuple(RATES),
+    run=_run,
+    columns={"reached": "share of the targets reached", "error": "error of the hand, 90th percentile"},
+    headline=("reached", "reached"),
+    has_leaves=True,
+    setting=_SETTING.format_map,
+    context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+)

@@ -1,0 +1,124 @@
+"""`splats`: a photo painted with Gaussian spots whose sum is clamped to [0, 1]. The pixels are no leaves and cannot be projected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from . import words
+from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
+from .photos import displayed, photo
+
+SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 100
+HEIGHT, WIDTH = 48, 72
+RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
+COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours
+SCORE = words.Score("psnr", "{} dB", ".2f", tie=0.1)
+_SETTING = (
+    "{spots} round Gaussian spots are added up and clamped between black and white; their places, sizes and "
+    "colours are learned in {steps} steps of Adam at rate {rate:g}, and the picture is compared with the photo. "
+    "Colours start with a standard deviation of {soft:g} or {glaring:g}, which puts {outside_soft:.0%} or "
+    "{outside_glaring:.0%} of the values outside. The loss pulls every value outside back inside, so that identity, "
+    "inward and elastic have the same gradient: this tells whether a rule lets gradients pass, not which way. {test}"
+)
+
+
+@cache
+def target() -> Tensor:
+    """(3, 48, 72)."""
+    return functional.interpolate(photo("china"), size=(HEIGHT, WIDTH), mode="area")[0]
+
+
+@cache
+def start(world: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(seeds, spots, 2) places, down and across, (seeds, spots, 1) logarithms of sizes, (seeds, spots, 3) colours; not to be changed."""
+    places, colours = [], []
+    for seed in SEEDS:
+        generator = torch.Generator().manual_seed(seed)
+        places.append(torch.rand(SPOTS, 2, generator=generator) * torch.tensor([1.0, WIDTH / HEIGHT]))
+        colours.append(COLOURS[world] * torch.randn(SPOTS, 3, generator=generator))
+    sizes = torch.full((len(SEEDS), SPOTS, 1), SIZE).log()
+    return torch.stack(places), sizes, torch.stack(colours)
+
+
+def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
+    """(seeds, 3, 48, 72): the sum of the spots. A round Gaussian is a product of one down and one across."""
+    down = _bell(places[..., :1], sizes, torch.linspace(0, 1, HEIGHT))
+    across = _bell(places[..., 1:], sizes, torch.linspace(0, WIDTH / HEIGHT, WIDTH))
+    coloured = colours.mT[..., None] * down[:, None]  # (seeds, 3, spots, 48)
+    return coloured.mT @ across[:, None]
+
+
+def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
+    """A Gaussian that ends where it is below 1e-13: its denormal tails would take five times as long as all the rest."""
+    distance = ((at - place) / size.exp()) ** 2
+    return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+    places, sizes, colours = (part.clone().requires_grad_() for part in start(world))
+    groups = [{"params": [places], "lr": RATE_OF_PLACES}, {"params": [sizes, colours], "lr": RATE}]
+    optimizer = torch.optim.Adam(groups)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (variant.clamp(painted(places, sizes, colours), 0.0, 1.0) - target()).pow(2).sum().backward()
+        optimizer.step()
+    pictures = displayed(painted(places, sizes, colours))
+    psnr = -10 * torch.log10((pictures - target()).double().pow(2).mean((1, 2, 3)))
+    return Measured(
+        numbers={"psnr": float(psnr.mean()), "least": float(psnr.min())},
+        arrays={"picture": pictures[0]},
+        seeds=tuple(psnr.tolist()),
+    )
+
+
+@torch.no_grad()
+def outside(world: str) -> float:
+    values = painted(*start(world))
+    return float(((values < 0) | (values > 1)).float().mean())
+
+
+def _context(settings: Settings) -> dict[str, Any]:
+    (soft, low), (glaring, high) = COLOURS.items()
+    return {
+        "spots": SPOTS,
+        "steps": STEPS,
+        "rate": RATE,
+        "test": words.test_of(f"{len(SEEDS)} seeds"),
+        "soft": low,
+        "glaring": high,
+        "outside_soft": outside(soft),
+        "outside_glaring": outside(glaring),
+    }
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+    return [sentence for world, rows in worlds.items() for sentence in words.of_scores(world, rows, SCORE)]
+
+
+SPLATS = Task(
+    name="splats",
+    title="A photo painted with Gaussian spots",
+    worlds=lambda settings: tuple(COLOURS),
+    run=_run,
+    columns={"psnr": "PSNR, dB, mean over seeds", "least": "the same, worst seed"},
+    headline=("psnr", "dB"),
+    has_leaves=False,
+    setting=_SETTING.format_map,
+    context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_loss": words.where_better(worlds, NO_CLAMP, SCORE)},
+    figure=Gallery(
+        "pictures",
+        title="{world}; the picture is the first seed's, dB the mean",
+        first={
+            "the photo": lambda world: target(),
+            "the start": lambda world: displayed(painted(*start(world)))[0],
+        },
+    ),
+)

@@ -1,0 +1,25 @@
+"""One variant in one world of a task, with what holds of every task checked on the way."""
+
+from __future__ import annotations
+
+import math
+
+from pseudograd.tasks import Measured, Task, variants
+from pseudograd.tasks.base import KINDS, Settings
+
+
+def run(task: Task, world: str, name: str, settings: Settings | None = None) -> Measured:
+    variant = next(one for one in variants(has_leaves=task.has_leaves) if one.name == name)
+    measured = task.run(world, variant, settings or Settings())
+    assert set(task.columns) == set(measured.numbers)
+    assert all(isinstance(value, float) for value in measured.numbers.values())
+    if measured.seeds:
+        mean = math.fsum(measured.seeds) / len(measured.seeds)
+        assert math.isclose(mean, measured.numbers[task.headline[0]], rel_tol=1e-9)
+    if task.figure:
+        assert set(KINDS[task.figure.kind]) <= set(measured.arrays)
+    return measured
+
+
+def headline(task: Task, world: str, name: str) -> float:
+    return run(task, world, name).numbers[task.headline[0]]

@@ -1,0 +1,84 @@
+"""Box least squares, standing and moving: the problems, SciPy's answers, and who reaches them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pseudograd.tasks import least_squares, moving_target
+from pseudograd.tasks.least_squares import LEAST_SQUARES, WORLD
+from pseudograd.tasks.moving_target import MOVING_TARGET
+
+from .running import headline, run
+
+
+def test_the_answers_are_minima_of_the_box() -> None:
+    """The gradient vanishes inside, and at a bound points out of the box: the conditions of Karush, Kuhn and Tucker."""
+    for given in (least_squares.problems(), *moving_target.phases()):
+        best = given.best
+        residual = torch.stack([a @ c - b for a, c, b in zip(given.matrix, best, given.observed, strict=True)])
+        grad = torch.stack([a.T @ r for a, r in zip(given.matrix, residual, strict=True)])
+        assert ((best >= 0) & (best <= 1)).all()
+        inside = (best > 0) & (best < 1)
+        assert grad[inside].abs().max() < 1e-8
+        assert (grad[best == 0] >= -1e-8).all()
+        assert (grad[best == 1] <= 1e-8).all()
+        assert 0.5 < float((~inside).double().mean()) < 0.8
+
+
+def test_the_problems_are_as_said() -> None:
+    given = least_squares.problems()
+    sizes = torch.linalg.svdvals(given.matrix)
+    assert torch.allclose(sizes[:, 0], torch.ones(60, dtype=torch.float64))
+    found = (sizes[:, 0] / sizes[:, -1]) ** 2
+    assert torch.allclose(found, torch.tensor([10.0, 100.0, 1000.0], dtype=torch.float64).repeat_interleave(20))
+    assert torch.equal(given.gap(given.best), torch.zeros(60, dtype=torch.float64))
+    assert torch.allclose(given.gap(torch.full_like(given.best, 0.5)), torch.ones(60, dtype=torch.float64))
+    later = moving_target.phases()
+    assert all(torch.equal(later[0].matrix, one.matrix) for one in later[1:])
+    assert not torch.equal(later[0].observed, later[1].observed)
+
+
+def test_arrivals() -> None:
+    gap = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    assert least_squares.arrivals(gap).tolist() == [2, 3, 1]
+
+
+def test_inward_and_project_solve_them_and_torch_clamp_none() -> None:
+    found = {name: run(LEAST_SQUARES, WORLD, name) for name in ("inward", "project", "identity", "zero/closed")}
+    solved = {name: measured.numbers["converged"] * 60 for name, measured in found.items()}
+    assert solved["inward"] >= 58
+    assert solved["project"] >= 58
+    assert solved["identity"] >= 50
+    assert solved["zero/closed"] == 0
+    steps = {name: measured.numbers["steps"] for name, measured in found.items()}
+    assert steps["project"] < 30 < steps["inward"] < 110
+    assert all(len(measured.seeds) == 20 for measured in found.values())
+
+
+# On every torch: halfway between runs that sum in other orders.
+STEPS_UNTIL_SOLVED = {"inward": 92, "identity": 104, "elastic": 84, "inverting": 110, "zero/open": 500}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS_UNTIL_SOLVED)
+def test_explicit_rules_give_the_same_on_every_torch(name: str) -> None:
+    assert run(LEAST_SQUARES, WORLD, name).numbers["steps"] == pytest.approx(STEPS_UNTIL_SOLVED[name], abs=1)
+
+
+def test_only_who_stays_near_keeps_up() -> None:
+    inward, identity = (run(MOVING_TARGET, "gradient descent", name) for name in ("inward", "identity"))
+    assert inward.numbers["kept_up"] == 1
+    assert inward.numbers["stray"] < 2
+    assert identity.numbers["kept_up"] == 0
+    assert identity.numbers["steps_1"] < 30
+    assert identity.numbers["stray"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", moving_target.RATES)
+def test_who_keeps_up(world: str) -> None:
+    found = {name: headline(MOVING_TARGET, world, name) for name in ("inward", "project", "elastic", "leaky", "sign")}
+    assert found == {"inward": 1, "project": 1, "elastic": 1, "leaky": 0, "sign": 0}
+    for era in ("zero/closed", "zero/open"):
+        assert headline(MOVING_TARGET, world, era) == 0
