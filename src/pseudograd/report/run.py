@@ -13,7 +13,7 @@ from ..cases.kept import Kept, source_of
 from ..cases.trials import modules_of_rules, pool
 from ..errors import must
 from ..ops.bounds import CLAMP
-from ..tasks import DEFAULT_TASKS, Measured, Task, by_name, variants
+from ..tasks import DEFAULT_TASKS, TASKS, Measured, Task, by_name, variants
 from ..tasks.base import DEFAULT_RULES, KINDS, Settings
 from ..torch_eras import ERAS, installed_era
 from .results import Results, edges_now
