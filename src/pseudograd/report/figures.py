@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from matplotlib.figure import Figure
 from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Measured, Task, World
 from .own import figures_of
+from .pictures import Strip, Tile, drawn, pixels, shown_name, tiles
 from .results import Results
-from .tables import cell
 
 DPI = 110
 
@@ -29,7 +30,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
             continue
         for number, (world, rows) in enumerate(worlds.items(), start=1):
             title = task.figure.title.format(world=world)
-            figure = _DRAWERS[task.figure.kind](task, title, rows, results.first[name, world])
+            figure = _DRAWERS[task.figure.kind](task, title, drawn(rows), results.first[name, world], results.era)
             stem = name if len(worlds) == 1 else f"{name}-{number}"
             yield name, stem, f"{task.title}: {world}", figure
 
@@ -43,34 +44,40 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
     return figure, panels[:count]
 
 
-def _pictures(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
-    figure, panels = _gallery(len(rows) + len(first), 4, 3.0, 2.45)
-    for panel, (heading, picture) in zip(panels, first.items(), strict=False):
-        _picture(panel, picture, heading, "#000000")
-    key, unit = task.headline
-    for panel, (name, measured) in zip(panels[len(first) :], rows.items(), strict=True):
-        heading = f"{name}   {cell(measured.numbers[key], unit)}"
-        _picture(panel, measured.arrays["picture"], heading, colour(name))
+def _pictures(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
+    shown = tiles(task, rows, first, era)
+    figure, panels = _gallery(len(shown), 4, 3.0, 2.45)
+    _fill(panels, shown)
     figure.suptitle(title)
     return figure
 
 
-def _picture(panel: Any, picture: torch.Tensor, title: str, frame: str) -> None:
-    panel.imshow(picture.nan_to_num(0).permute(1, 2, 0).clamp(0, 1).numpy(), interpolation="nearest")
-    panel.set_title(title, fontsize=11)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    for side in panel.spines.values():
-        side.set(color=frame, linewidth=3)
+def strip_figure(found: Strip) -> Figure:
+    """The pictures that a report opens with, side by side."""
+    figure, panels = _gallery(len(found.tiles), len(found.tiles), 3.2, 2.75)
+    _fill(panels, found.tiles)
+    return figure
 
 
-def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
-    figure, panels = _gallery(len(rows), 4, 3.6, 2.7)
+def _fill(panels: list[Any], shown: list[Tile]) -> None:
+    for panel, tile in zip(panels, shown, strict=True):
+        panel.imshow(pixels(tile.picture), interpolation="nearest")
+        panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        for side in panel.spines.values():
+            side.set(color=tile.frame, linewidth=3)
+
+
+def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
+    """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
+    figure, (problem, *panels) = _gallery(len(rows) + 1, 4, 3.4, 2.6)
+    _problem(problem, next(iter(rows.values())).arrays)
     for panel, (name, measured) in zip(panels, rows.items(), strict=True):
-        _curve(panel, name, measured)
+        _curve(panel, name, measured, era)
     handles, labels = panels[0].get_legend_handles_labels()
-    labels[-1] += " (in the rule's colour)"
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    labels[-1] += ", in the rule's colour"
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(title)
     limits = [panel.get_ylim() for panel in panels]
     for panel in panels:
@@ -78,30 +85,38 @@ def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tenso
     return figure
 
 
-def _curve(panel: Any, name: str, measured: Measured) -> None:
+def _on_a_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
+    low, high = arrays["range"].tolist()
+    panel.axvspan(low, high, color="#f2f2f2", zorder=0)
+    panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
+    panel.set_title(title, fontsize=11)
+    panel.set_xlabel("x (the range is shaded)")
+
+
+def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
+    x = arrays["x"].numpy()
+    panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
+    panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
+    _on_a_range(panel, arrays, "the problem")
+    panel.legend(fontsize=8, frameon=False)
+
+
+def _curve(panel: Any, name: str, measured: Measured, era: str) -> None:
     arrays = measured.arrays
     low, high = arrays["range"].tolist()
     x, whole = arrays["x"], arrays["dL_dx"]
     at_bound = (x == low) | (x == high)
-    panel.axvspan(low, high, color="#f2f2f2", zorder=0)
-    panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-
-    def line(y: torch.Tensor, style: str, **look: Any) -> None:
-        panel.plot(x.numpy(), y.numpy(), style, **look)
-
-    line(arrays["y"], "-", color=FORWARD, linewidth=3.5, alpha=0.6, label="clamp")
-    line(arrays["loss"], ":", color=LOSS, linewidth=1.6, label="loss")
-    line(arrays["dL_dy"], "--", color=LOSS, linewidth=1, label="dL/dclamp")
-    # These two leave out the bounds themselves, which are drawn as dots: the value there may stand apart from both sides.
-    slope = arrays["dy_dx"].masked_fill(at_bound, torch.nan)
-    line(slope, "-.", color=FORWARD, linewidth=1.4, label="dclamp/dx for the sign of dL/dclamp")
-    line(whole.masked_fill(at_bound, torch.nan), "-", color=colour(name), linewidth=2.2, label="dL/dx")
+    _on_a_range(panel, arrays, shown_name(name, era))
+    panel.plot(
+        x.numpy(), arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="gradient that arrives at the clamp"
+    )
+    # The bounds are drawn as dots: the value there may stand apart from both sides.
+    beside = whole.masked_fill(at_bound, torch.nan)
+    panel.plot(x.numpy(), beside.numpy(), "-", color=colour(name), linewidth=2.2, label="gradient that x gets")
     panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
-    panel.set_title(name, fontsize=11)
-    panel.set_xlabel("x")
 
 
-def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor]) -> Figure:
+def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
     figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
     for panel, (name, measured) in zip(panels, rows.items(), strict=True):
         path = measured.arrays["path"]
@@ -110,7 +125,9 @@ def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor
         panel.axhspan(low, high, color="#f2f2f2", zorder=0)
         panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
         panel.set_ylim(bottom, top)
-        panel.set_title(f"{name}: {measured.numbers[task.headline[0]]:.0f} of {path.shape[1]}", fontsize=11)
+        panel.set_title(
+            f"{shown_name(name, era)}: {measured.numbers[task.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
+        )
         panel.set_xlabel("step")
         panel.set_ylabel("x")
         if path.max() > top:
@@ -126,7 +143,7 @@ def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor
     return figure
 
 
-_DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor]], Figure]] = {
+_DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor], str], Figure]] = {
     "pictures": _pictures,
     "curves": _curves,
     "paths": _paths,

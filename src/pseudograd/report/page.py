@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from . import sentences
+from .pictures import PICTURES, Tile, as_data, strip, tiles
 from .results import Results
 from .tables import table
 
 
 def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """`figures` are {"data": a PNG in base64, "caption": its caption}, by task."""
+    """`figures` are {"data": a PNG in base64, "caption": its caption}, by task; pictures stand on the page one by one."""
     import jinja2
 
     here = Path(__file__).parent
@@ -24,6 +26,7 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
             "title": results.records[name].title,
             "setting": sentences.setting(name, results),
             "figures": figures.get(name, ()),
+            "galleries": _galleries(results, name),
             "verdicts": sentences.verdicts(name, results),
             "tables": [table(results.records[name], world, rows) for world, rows in worlds.items()],
         }
@@ -32,6 +35,7 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
         title=sentences.title(results),
+        opening=_opening(results),
         threads="" if results.own else " on one thread",
         installed=sentences.installed(results),
         pseudograd=__version__,
@@ -41,3 +45,25 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
         edges=results.edges,
         when_not_to=sentences.when_not_to(results),
     )
+
+
+def _opening(results: Results) -> dict[str, Any] | None:
+    found = strip(results)
+    return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
+
+
+def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
+    task = results.records[name]
+    if task.figure is None or task.figure.kind != PICTURES:
+        return []
+    return [
+        {"world": world, "tiles": _on_page(tiles(task, rows, results.first[name, world], results.era))}
+        for world, rows in results.tasks[name].items()
+    ]
+
+
+def _on_page(shown: Sequence[Tile]) -> list[dict[str, str]]:
+    return [
+        {"title": tile.title, "note": tile.note, "text": tile.text, "frame": tile.frame, "data": as_data(tile.picture)}
+        for tile in shown
+    ]

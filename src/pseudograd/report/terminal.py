@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..tasks import Task, World
 from . import sentences
+from .pictures import strip
 from .results import Results
 from .tables import cell
 
@@ -80,9 +81,16 @@ def show(results: Results) -> None:
     ]
     rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
     width = shutil.get_terminal_size().columns
-    print(textwrap.fill("What each backward rule makes of the same problem", width))
+    opening = strip(results)
+    told = "What each backward rule makes of the same problem" if opening is None else opening.sentence
+    print(textwrap.fill(told, width))
     for block in _blocks(columns, width - max(map(len, rules))):
         print("", *_lines_of(block, rules), sep="\n")
+    for name in results.tasks:
+        print()
+        print(textwrap.fill(results.records[name].title, width))
+        for verdict in sentences.verdicts(name, results):
+            print(textwrap.fill(verdict, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
     print(f"\n{sentences.installed(results)}")
 
 

@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ..cases.kept import Kept
 from ..errors import must
 from ..stopping import held
 from .page import page
+from .pictures import PICTURES, strip
 from .read import FolderError, is_report
 from .results import Results, save
 
@@ -93,15 +95,23 @@ def _put(staging: Path, folder: Path) -> None:
 
 
 def _fill(folder: Path, results: Results) -> None:
-    from .figures import figures
+    from .figures import figures, strip_figure
 
     folder.mkdir()
-    pictures: dict[str, list[dict[str, str]]] = {}
+    charts: dict[str, list[dict[str, str]]] = {}
+    if (opening := strip(results)) is not None:
+        _draw(strip_figure(opening), folder / "strip.png")
     for task, stem, caption, figure in figures(results):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-        (folder / f"{stem}.png").write_bytes(buffer.getvalue())
-        data = base64.b64encode(buffer.getvalue()).decode("ascii")
-        pictures.setdefault(task, []).append({"data": data, "caption": caption})
-    (folder / "index.html").write_text(page(results, pictures), encoding="utf-8")
+        data = base64.b64encode(_draw(figure, folder / f"{stem}.png")).decode("ascii")
+        kind = results.records[task].figure
+        if kind is None or kind.kind != PICTURES:
+            charts.setdefault(task, []).append({"data": data, "caption": caption})
+    (folder / "index.html").write_text(page(results, charts), encoding="utf-8")
     save(results, folder)
+
+
+def _draw(figure: Any, file: Path) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    file.write_bytes(buffer.getvalue())
+    return buffer.getvalue()

@@ -97,8 +97,10 @@ class Task:
     """worlds(settings) names the worlds; run(world, variant, settings) measures one variant in one of them.
 
     `columns` describes its numbers; `headline` is the one for a summary, with a short heading. `context(settings)` gives the numbers
-    that the sentence `setting(context)` needs. `verdicts(worlds, context)` are sentences computed from what was measured, and
-    `simpler(worlds)` names the worlds in which a reader does not need us, by the advice of words.closing that they lead to.
+    that the sentence `setting(context)` needs. `finding(world)` says in plain words what a stranger should know first, for a report
+    that opens with the pictures of this task; the last of its `first` pictures is the target. `verdicts(worlds, context)` are sentences
+    computed from what was measured, and `simpler(worlds)` names the worlds in which a reader does not need us, by the advice of
+    words.closing that they lead to.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Task:
     verdicts: Callable[[Worlds, Mapping[str, Any]], list[str]] = lambda worlds, context: []
     simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
     figure: Gallery | None = None
+    finding: Callable[[World], str] | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():  # it names the files of the figures

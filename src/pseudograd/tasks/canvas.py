@@ -100,5 +100,8 @@ CANVAS = Task(
     context=_context,
     verdicts=_verdicts,
     simpler=lambda worlds: {"own_leaves": words.where_as_good(worlds, PROJECT, TIE)},
-    figure=Gallery("pictures", first={"start": lambda world: start(world)[0]}),
+    figure=Gallery(
+        "pictures",
+        first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},
+    ),
 )

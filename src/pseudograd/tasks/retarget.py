@@ -5,6 +5,7 @@ Under the sRGB curve the coefficients hold linear light, and the curve stands be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor
 
 from . import words
-from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
+from .base import ERAS, NO_CLAMP, Gallery, Measured, Settings, Task, Variant, World, Worlds
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
+CLEAR, IN_PART = 30, 15  # dB: from here on a photo is itself again, or can be made out
 PLAIN, SRGB = "plain", "sRGB curve"
 _SETTING = (
     "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
@@ -117,6 +119,29 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def _finding(rows: World) -> str:
+    values = words.decibels(rows)
+    closed, opened = (values[era] for era in ERAS)
+    if abs(closed - opened) < words.APART:
+        theirs = f"With torch.clamp it {_came(closed)} ({closed:.1f} dB), whichever torch is installed"
+    else:
+        theirs = (
+            f"With torch.clamp it {_came(closed)} where the gradient at a bound passes ({closed:.1f} dB) and {_came(opened)} where it "
+            f"does not ({opened:.1f} dB)"
+        )
+    ours = values[words.OURS]
+    best = max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
+    also = "" if best == words.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
+    return (
+        "A photo was pulled towards a picture that no screen can show, and then asked back. "
+        f"{theirs}; with {words.OURS} it {_came(ours)} ({ours:.1f} dB).{also} Only the backward rule of the clamp differs."
+    )
+
+
+def _came(psnr: float) -> str:
+    return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
+
+
 RETARGET = Task(
     name="retarget",
     title="A photo sent away and back",
@@ -132,8 +157,9 @@ RETARGET = Task(
     figure=Gallery(
         "pictures",
         first={
-            "first target, shown cut to [0, 1]": lambda world: out_of_gamut()[0],
-            "the start, and the second target": lambda world: photo("china")[0],
+            "pulled towards this, cut to what a screen shows": lambda world: out_of_gamut()[0],
+            "the photo, and what to come back to": lambda world: photo("china")[0],
         },
     ),
+    finding=_finding,
 )

@@ -10,6 +10,7 @@ from ..paired import BETTER, NO_DIFFERENCE, TEST, WORSE, Better, Difference, dif
 from .base import ERAS, INSTALLED, Measured, World, Worlds
 
 OURS = "inward"
+APART = 0.5  # dB: two pictures that an eye can tell apart
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
 _ADVICE = {
     "own_leaves": (
@@ -44,7 +45,7 @@ def of_pictures(world: str, rows: World) -> list[str]:
 
 def _eras(world: str, values: Mapping[str, float]) -> str:
     closed, opened = (values[era] for era in ERAS)
-    if abs(closed - opened) > 0.5:
+    if abs(closed - opened) > APART:
         return (
             f"{world}: which torch is installed decides the picture, {closed:.1f} dB where the gradient at a bound "
             f"passes and {opened:.1f} dB where it does not."
@@ -165,4 +166,4 @@ def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def installed(era: str, slope: float) -> str:
-    return f"The {INSTALLED} installed here passes {slope:g} of the gradient exactly at a number bound; it is the rule {era}."
+    return f"The {INSTALLED} installed here has slope {slope:g} exactly at a bound that is a number: it is the rule {era}."
