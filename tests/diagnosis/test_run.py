@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +12,8 @@ import pytest
 
 from pseudograd.cli import main
 
+from .. import browser
+from ..browser import needs_browser
 from ..commands import answer
 
 PROGRAM = """\
@@ -162,8 +162,7 @@ def test_json_has_the_names_of_the_records(capsys: pytest.CaptureFixture[str], t
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-BROWSER = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
-KEYS = """<script>
+KEYS = """
 const first = document.querySelector("tr.site"); first.focus();
 first.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
 document.querySelector("#cutting").click();
@@ -173,7 +172,7 @@ again.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }
 document.title = "arrived " + [...document.querySelectorAll("tr.site")].map((row) => row.children[3].textContent).join(" ");
 again.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
 document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexOf(document.activeElement);
-</script></body>"""
+"""
 
 
 def test_the_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -185,24 +184,14 @@ def test_the_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path:
     assert [one["code"] for one in data["findings"]] == ["cut", "starved"]
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@needs_browser
 def test_the_page_in_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What it shows, sorts and opens by keyboard."""
     assert run(capsys, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
-    page = tmp_path / "page.html"
-    page.write_text(page.read_text().replace("</body>", KEYS))
-    command = [
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path}/browser",
-        "--dump-dom",
-    ]
-    shown = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = browser.shown(tmp_path / "page.html", KEYS, tmp_path)
     assert '<h1 id="title">2 findings: cut, starved</h1>' in shown
     assert shown.count('<article class="finding') == 2
-    arrived = [int(number.replace(",", "")) for number in re.search(r"<title>arrived (.*?)</title>", shown)[1].split()]  # type: ignore[index]
+    arrived = [int(number.replace(",", "")) for number in browser.title_of(shown).removeprefix("arrived ").split()]
     assert arrived == sorted(arrived, reverse=True)
     assert len(arrived) >= 5  # all places, not only those that cut
     assert 'data-focused="1"' in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import html
 import json
 import re
 import sys
@@ -14,8 +15,13 @@ from string import Formatter
 import pytest
 
 from pseudograd.report import FolderError, Results, check_folder, sentences, write
+from pseudograd.report.pictures import shown_name, strip
+from pseudograd.report.tables import cell
+from pseudograd.report.terminal import show
 from pseudograd.tasks import words
-from pseudograd.tasks.base import ERAS
+from pseudograd.tasks.base import ERAS, INSTALLED
+
+from ..browser import needs_browser, shown, title_of
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -38,6 +44,7 @@ def test_the_folder_holds_the_page_the_figures_and_the_numbers(folder: Path) -> 
         "basin.png",
         "curve-1.png",
         "curve-2.png",
+        "strip.png",
     }
     assert names == figures | {"index.html", "results.json", "arrays.npz"}
     assert all(path.stat().st_size > 1000 for path in folder.iterdir())
@@ -46,7 +53,7 @@ def test_the_folder_holds_the_page_the_figures_and_the_numbers(folder: Path) -> 
 def test_the_page_needs_nothing_from_outside(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
     sources = re.findall(r'(?:src|href)="([^"]{0,40})', page)
-    assert len(sources) == 7
+    assert len(sources) > 40
     assert all(source.startswith("data:image/png;base64,") for source in sources)
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
 
@@ -56,6 +63,95 @@ def test_the_page_opens_and_closes_as_promised(folder: Path) -> None:
     headings = re.findall(r"<h[12]>([^<]+)</h[12]>", page)
     assert headings[0] == "Same picture. Same loss. One backward rule changed."
     assert headings[-1] == "When you do not need us"
+
+
+def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Results) -> None:
+    """And how near it came: the numbers are those of the table, the target stands among them, and no era stands there twice."""
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    alts = re.findall(r'<img [^>]*alt="([^"]+)"', page)
+    assert len(alts) == page.count("<img ")
+    for task, target in (("retarget", "the photo, and what to come back to"), ("canvas", "the target, unblurred")):
+        section = page[
+            page.index(f'<section id="{task}">') : page.index("</section>", page.index(f'<section id="{task}">'))
+        ]
+        for gallery, rows in zip(section.split("<h3>")[1:], results.tasks[task].values(), strict=True):
+            shown = re.findall(r'alt="([^"]+)"', gallery)
+            assert target in shown
+            for name, measured in rows.items():
+                said = f"{shown_name(name, results.era)}, {cell(measured.numbers['psnr'], 'dB')}"
+                assert (html.escape(said) in shown) == (name != INSTALLED), name
+
+
+def test_the_opening_is_computed(results: Results) -> None:
+    changed = copy.copy(results)
+    changed.tasks = copy.deepcopy(results.tasks)
+    rows = changed.tasks["retarget"]["plain"]
+    for name, psnr in (
+        ("zero/closed", 8.0),
+        ("zero/open", 20.0),
+        ("inward", 12.0),
+        ("sign", 13.0),
+        ("no clamp", float("nan")),
+    ):
+        rows[name].numbers["psnr"] = psnr
+    for name in set(rows) - {"zero/closed", "zero/open", "inward", "sign", "no clamp"}:
+        rows[name].numbers["psnr"] = 1.0
+    opening = strip(changed)
+    assert opening is not None
+    assert (
+        "did not come back where the gradient at a bound passes (8.0 dB) and came back in part where it does not"
+        in opening.sentence
+    )
+    assert (
+        "with inward it did not come back (12.0 dB). Best of all tried was zero/open, at 20.0 dB." in opening.sentence
+    )
+    assert [tile.title for tile in opening.tiles][1:] == [
+        shown_name("zero/closed", results.era),
+        shown_name("zero/open", results.era),
+        "inward",
+        f"best here: {shown_name('zero/open', results.era)}",
+    ]
+    for era in ERAS:
+        rows[era].numbers["psnr"] = 8.0
+    rows["inward"].numbers["psnr"] = 45.0
+    opening = strip(changed)
+    assert opening is not None
+    assert [tile.text for tile in opening.tiles][1:] == ["torch.clamp, either era, 8.0 dB", "inward, 45.0 dB"]
+    assert (
+        "With torch.clamp it did not come back (8.0 dB), whichever torch is installed; with inward it came back"
+        in opening.sentence
+    )
+    assert "Best" not in opening.sentence
+
+
+def test_the_page_and_the_terminal_say_the_same(
+    folder: Path, results: Results, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    show(results)
+    printed = capsys.readouterr().out
+    page = html.unescape((folder / "index.html").read_text(encoding="utf-8"))
+    opening = strip(results)
+    assert opening is not None
+    for sentence in (opening.sentence, *(one for task in results.tasks for one in sentences.verdicts(task, results))):
+        assert sentence in printed
+        assert sentence in page
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [400, 1000, 1600])
+def test_the_page_in_a_browser(folder: Path, tmp_path: Path, width: int) -> None:
+    """Nothing stands outside the window, and tables open by keyboard."""
+    script = """
+    const all = [...document.querySelectorAll("summary")];
+    all[0].focus();
+    const focused = document.activeElement === all[0];
+    document.querySelectorAll("details").forEach((one) => { one.open = true; });
+    const page = document.documentElement;
+    document.title = [page.scrollWidth <= window.innerWidth, focused, all.length > 5].join(" ");
+    """
+    document = shown(folder / "index.html", script, tmp_path, f"--window-size={width},900")
+    assert title_of(document) == "true true true"
 
 
 def test_results_are_json_without_nan_and_hold_what_was_measured(folder: Path, results: Results) -> None:

@@ -60,7 +60,7 @@ def test_every_number_is_there_whole(
         for position, heading in enumerate(headings, start=1):
             found[heading] = {row[0]: row[position] for row in rows if row[position]}
     assert found == expected(results)
-    told = text[: text.index("The torch.clamp installed here")]
+    told = text[: text.index("\nThe torch.clamp installed here")]
     assert max(map(len, told.splitlines())) <= columns
 
 

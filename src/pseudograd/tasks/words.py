@@ -166,4 +166,6 @@ def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def installed(era: str, slope: float) -> str:
-    return f"The {INSTALLED} installed here has slope {slope:g} exactly at a bound that is a number: it is the rule {era}."
+    return (
+        f"The {INSTALLED} installed here has slope {slope:g} exactly at a bound that is a number: it is the rule {era}."
+    )
