@@ -21,7 +21,7 @@ run = $(VENV)/bin/python
 
 demo:
 	@scripts/environment.sh $(VENV) report
-	@$(run) -m pseudograd compare
+	@$(run) -m pseudograd compare --jobs $(JOBS)
 
 test:
 	@scripts/environment.sh $(VENV) dev

@@ -1,6 +1,6 @@
 """Write what README and docs derive from the code: the rule table, the support matrix, the pages of docs, the results of `compare`.
 
-python scripts/generate_docs.py           run `compare`, draw, and rewrite the generated parts and pages
+python scripts/generate_docs.py           run every task of `compare`, draw, and rewrite the generated parts and pages
 python scripts/generate_docs.py --ops     the same without running `compare`
 python scripts/generate_docs.py --check   fail if a generated text differs or a picture is missing; runs no task and draws nothing
 """
@@ -18,13 +18,15 @@ from typing import Any
 
 import op_pages
 import torch
+import which_rule
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
-from pseudograd.torch_eras import CLOSED_ERA, era_of
+from pseudograd.tasks import TASKS, Measured
+from pseudograd.torch_eras import CLOSED_ERA
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -32,7 +34,6 @@ from tests.analysis.functions import Silu  # noqa: E402  the page and its tests 
 from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
 
 README = ROOT / "README.md"
-RESULTS = ROOT / "docs" / "compare" / "results.json"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 DIAGNOSES = ROOT / "docs" / "diagnoses.json"
 REPAIRS = ROOT / "docs" / "repairs.json"
@@ -40,7 +41,7 @@ DIAGNOSE = ROOT / "docs" / "diagnose.md"
 AUDIT = ROOT / "docs" / "audit.md"
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
-FIGURES = ("retarget-1.png", "canvas-1.png")
+STRIP = ROOT / "docs" / "compare" / "strip.png"
 
 
 def main() -> int:
@@ -55,7 +56,7 @@ def main() -> int:
         pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
-    generated = {**filled, coming_from.PAGE: coming_from.text()}
+    generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     texts = {**generated, **op_pages.pages()}
     if options.check:
         return _check(texts)
@@ -121,31 +122,12 @@ def _rule_table() -> str:
     return "\n".join(rows)
 
 
-def _compare_table() -> str:
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    columns = [("retarget", "plain"), ("retarget", "sRGB curve"), ("canvas", "from black"), ("canvas", "over-exposed")]
-    worlds = [results["tasks"][task]["worlds"][world] for task, world in columns]
-    rows = [
-        "| backward rule | " + " | ".join(f"{task}, {world}" for task, world in columns) + " |",
-        "|---|" + "---:|" * len(columns),
-    ]
-    names = dict.fromkeys(name for world in worlds for name in world if name != "torch.clamp")
-    rows += [f"| {name} | " + " | ".join(_decibels(world, name) for world in worlds) + " |" for name in names]
-    return "\n".join(
-        [
-            *rows,
-            "",
-            f"PSNR in dB, higher is better; torch {results['torch'].split('+')[0]}, "
-            "the same every time on one processor, tenths apart on another.",
-        ]
-    )
-
-
-def _decibels(world: dict[str, dict[str, float | None]], name: str) -> str:
-    if name not in world:
-        return "–"
-    value = world[name]["psnr"]
-    return "NaN" if value is None else f"{value:.1f}"
+def _finding() -> str:
+    """Of the strip: what a report says of it, from the numbers of the same run."""
+    task = TASKS["retarget"]
+    assert task.finding is not None
+    stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
+    return task.finding({name: Measured(numbers) for name, numbers in stored.items()})
 
 
 def _support_matrix() -> str:
@@ -219,16 +201,30 @@ _TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Te
 }
 
 
-def _pinned() -> str:
-    """The losses that scripts/measure_real_packages.py found on each torch."""
-    figures = json.loads(REAL_PACKAGES.read_text(encoding="utf-8"))
-    found = [
-        f"torch {version}{pinned} {', '.join(of[name]['torchao int2 losses'])}"
-        for version, of in figures.items()
-        for name, pinned in (("plain", ":"), (CLOSED_ERA, " pinned:"))
-        if not (name == CLOSED_ERA and era_of(version) == CLOSED_ERA)
+def _packages() -> str:
+    """Two published packages before and after torch 2.14, and pinned: what two scripts measured."""
+    losses, diagnoses = (json.loads(file.read_text(encoding="utf-8")) for file in (REAL_PACKAGES, DIAGNOSES))
+    before, after = losses
+    starving = {
+        name: f"{of[case]['starved']} of {of[case]['parameters']}"
+        for name, of, case in (
+            ("before", diagnoses[before], "x_transformers"),
+            ("after", diagnoses[after], "x_transformers"),
+            ("pinned", diagnoses[after], "x_transformers_pinned"),
+        )
+    }
+    of_torchao = [
+        ", ".join(f"{float(loss):.3f}" for loss in of["torchao int2 losses"])
+        for of in (losses[before]["plain"], losses[after]["plain"], losses[after][CLOSED_ERA])
     ]
-    return f"Final losses of three seeds: {'; '.join(found)}."
+    return "\n".join(
+        [
+            f"| | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |",
+            "|---|---|---|---|",
+            f"| torchao, 2-bit weights: final losses of three seeds | {' | '.join(of_torchao)} |",
+            f"| x-transformers, polar positions: parameters that never train | {' | '.join(starving.values())} |",
+        ]
+    )
 
 
 def _diagnosis() -> str:
@@ -291,9 +287,9 @@ _PARTS: dict[str, Callable[[], str]] = {
     "repairs": _repairs,
     "diagnosis": _diagnosis,
     "rules": _rule_table,
-    "compare": _compare_table,
+    "finding": _finding,
+    "packages": _packages,
     "support": _support_matrix,
-    "pinned": _pinned,
     "ops": _ops_by_rules,
 }
 
@@ -305,10 +301,10 @@ def _run_compare() -> None:
     from pseudograd.report import compare, write
 
     with tempfile.TemporaryDirectory() as folder:
-        page = write(compare(), Path(folder) / "report")
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        for name in (*FIGURES, "results.json"):
-            (RESULTS.parent / name).write_bytes((page.parent / name).read_bytes())
+        page = write(compare(tuple(TASKS), jobs=2), Path(folder) / "report")
+        which_rule.RUN.parent.mkdir(parents=True, exist_ok=True)
+        for name, kept in (("strip.png", STRIP), ("results.json", which_rule.RUN)):
+            kept.write_bytes((page.parent / name).read_bytes())
 
 
 def _draw_three_gradients() -> None:

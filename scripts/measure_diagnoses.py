@@ -27,7 +27,7 @@ import torch
 from kept import keep, of_installed
 from torch import Tensor, nn
 
-from pseudograd import diagnose
+from pseudograd import diagnose, pin_edge
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "docs" / "diagnoses.json"
@@ -40,6 +40,14 @@ def x_transformers() -> Any:
     from x_transformers_polar import main
 
     with diagnose() as d:
+        main()
+    return d
+
+
+def x_transformers_pinned() -> Any:
+    from x_transformers_polar import main
+
+    with pin_edge("torch<=2.13"), diagnose() as d:
         main()
     return d
 
@@ -216,7 +224,17 @@ def trl_grpo() -> Any:
 
 
 CASES = (
-    *(x_transformers, torchao_int4, kornia_brightness, kornia_contrast, kornia_gamma, inverse_sigmoid, swinv2, encodec),
+    *(
+        x_transformers,
+        x_transformers_pinned,
+        torchao_int4,
+        kornia_brightness,
+        kornia_contrast,
+        kornia_gamma,
+        inverse_sigmoid,
+        swinv2,
+        encodec,
+    ),
     *(vector_quantize, torchmetrics_sam, diffusers_wan, auto_round_int2, trl_grpo),
 )
 

@@ -17,6 +17,7 @@ RUN = ROOT / "docs" / "compare" / "every_task.json"
 COLUMNS = (*ERAS, *DEFAULT_RULES, NO_CLAMP, PROJECT)
 APART = 0.5  # dB, where a task has no seeds: two pictures that an eye can tell apart
 
+_SECTIONS = {True: "What is clamped is the parameter itself", False: "What is clamped is computed from parameters"}
 Row = dict[str, Any]
 
 
@@ -31,7 +32,15 @@ def rows() -> list[Row]:
             seeds = stored[name]["seeds"].get(world, {})
             values = {one: _number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
             best = _best(task, values, seeds)
-            found.append({"task": task, "world": world, "values": values, "best": best, "seeds": len(next(iter(seeds.values()), ()))})
+            found.append(
+                {
+                    "task": task,
+                    "world": world,
+                    "values": values,
+                    "best": best,
+                    "seeds": len(next(iter(seeds.values()), ())),
+                }
+            )
     return found
 
 
@@ -59,11 +68,15 @@ def text() -> str:
     lines = [
         "# Which rule when",
         "",
-        f"Every cell is measured: `pseudograd compare --tasks all`, torch {run['torch'].split('+')[0]} ([the numbers](compare/every_task.json)).",
-        f"**Bold** is the best of its row and what is no different from it by {TEST}, corrected for the number of variants;",
-        f"pictures without seeds count as no different within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
+        f"Every cell is measured: `pseudograd compare --tasks all` with torch {run['torch'].split('+')[0]}",
+        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and what is no different from it by",
+        f"{TEST}, corrected for the number of variants; pictures without seeds count",
+        f"as no different within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
-    for has_leaves, heading in ((True, "What is clamped is the parameter itself"), (False, "What is clamped is computed from parameters")):
+    for has_leaves, heading in (
+        (True, "What is clamped is the parameter itself"),
+        (False, "What is clamped is computed from parameters"),
+    ):
         some = [row for row in found if row["task"].has_leaves == has_leaves]
         names = [name for name in COLUMNS if any(name in row["values"] for row in some)]
         lines += ["", f"## {heading}", "", *_table(some, names), "", *_summary(some, names)]
@@ -72,7 +85,10 @@ def text() -> str:
 
 
 def _table(some: list[Row], names: list[str]) -> list[str]:
-    lines = ["| problem | measured | " + " | ".join(f"`{name}`" for name in names) + " |", "|---|---|" + "---:|" * len(names)]
+    lines = [
+        "| problem | measured | " + " | ".join(f"`{name}`" for name in names) + " |",
+        "|---|---|" + "---:|" * len(names),
+    ]
     for row in some:
         task, values = row["task"], row["values"]
         cells = []
@@ -89,10 +105,16 @@ def _table(some: list[Row], names: list[str]) -> list[str]:
 
 def _summary(some: list[Row], names: list[str]) -> list[str]:
     """How often each is among the best of its row."""
-    counts = {name: (sum(name in row["best"] for row in some), sum(name in row["values"] for row in some)) for name in names}
+    counts = {
+        name: (sum(name in row["best"] for row in some), sum(name in row["values"] for row in some)) for name in names
+    }
     ranked = sorted(counts, key=lambda name: -counts[name][0] / max(counts[name][1], 1))
     parts = [f"`{name}` {counts[name][0]} of {counts[name][1]}" for name in ranked]
-    alike = [f"{row['task'].title}: {row['world']}" for row in some if set(ERAS) <= set(row["best"]) and len(row["best"]) == len(row["values"])]
+    alike = [
+        f"{row['task'].title}: {row['world']}"
+        for row in some
+        if set(ERAS) <= set(row["best"]) and len(row["best"]) == len(row["values"])
+    ]
     lines = [f"Among the best of their row: {', '.join(parts)}."]
     if alike:
         lines.append(f"{NO_DIFFERENCE.capitalize()} between any of them: {'; '.join(alike)}.")
@@ -102,13 +124,14 @@ def _summary(some: list[Row], names: list[str]) -> list[str]:
 def _costs() -> list[str]:
     basin = json.loads(RUN.read_text(encoding="utf-8"))["tasks"]["basin"]["worlds"]
     rests = {name: row["chatter"] for name, row in next(iter(basin.values())).items() if "chatter" in row}
-    chatter = f" Held at a bound it chatters: {rests['sign']:.2g} above the least loss there, `inward` {rests['inward']:.2g} (`basin`)." if rests else ""
+    least = f"{rests['sign']:.2g} above the least loss there, `inward` {rests['inward']:.2g} (`basin`)"
     return [
-        "- `sign` ignores how large the gradient is: it is good where starts are far outside, the clamped thing is the parameter itself and",
-        f"  gradients are near 1. Scale the loss and it stays ±1; add micro-batches and it counts them.{chatter}",
+        "- `sign` ignores how large the gradient is: it is good where starts are far outside, the clamped thing is the parameter",
+        "  itself and gradients are near 1. Scale the loss and it stays ±1; add micro-batches and it counts them. Held at a bound it",
+        f"  chatters: {least}.",
         "- `inward`, `sign`, `elastic` and `inverting` are not linear in the gradient: [their gradients do not add",
         "  up](gradients_that_do_not_add_up.md) over losses, micro-batches or ranks.",
-        "- `inward` is the relative of the projected gradient for what cannot be projected: where the parameter itself is clamped, `project`",
-        "  after each step needs no rule.",
+        "- `inward` is the relative of the projected gradient for what cannot be projected: where the parameter itself is clamped,",
+        "  `project` after each step needs no rule.",
         "- A guard in front of a square root, a logarithm or an inverse cosine keeps `zero` with edge `open`: it is there to stop a NaN.",
     ]

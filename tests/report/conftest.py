@@ -11,7 +11,7 @@ from pseudograd.report import Results, compare, write
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    return compare(["retarget", "canvas", "basin", "curve"])
+    return compare(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
 
 
 @pytest.fixture(scope="session")

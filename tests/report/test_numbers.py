@@ -26,7 +26,7 @@ DECIBELS = {
         "elastic": (40.71, 0.05),
         NO_CLAMP: (49.16, 0.05),
     },
-    ("retarget", "sRGB curve"): {
+    ("retarget_srgb", "sRGB curve"): {
         "zero/closed": (5.75, 0.15),
         "zero/open": (5.70, 0.15),
         "inward": (23.06, 0.08),
@@ -106,7 +106,7 @@ def test_retarget_starts_at_the_picture_it_comes_back_to(world: str) -> None:
 
 
 def test_without_a_clamp_the_curve_gives_no_number(results: Results) -> None:
-    assert math.isnan(decibels(results, "retarget", SRGB)[NO_CLAMP])
+    assert math.isnan(decibels(results, "retarget_srgb", SRGB)[NO_CLAMP])
 
 
 def test_the_era_of_the_installed_torch_is_bit_equal_to_it(results: Results) -> None:

@@ -37,10 +37,6 @@ def basin_alone(results: Results) -> Results:
 def test_the_folder_holds_the_page_the_figures_and_the_numbers(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     figures = {
-        "retarget-1.png",
-        "retarget-2.png",
-        "canvas-1.png",
-        "canvas-2.png",
         "basin.png",
         "curve-1.png",
         "curve-2.png",

@@ -1,4 +1,4 @@
-"""One figure per world: a gallery with a panel for each variant, in the same place in every gallery of a task."""
+"""The strip that a report opens with, and a chart for each world: a panel for each variant, in the same place in every one of a task."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from matplotlib.figure import Figure
 from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Measured, Task, World
 from .own import figures_of
-from .pictures import Strip, Tile, drawn, pixels, shown_name, tiles
+from .pictures import PICTURES, Strip, Tile, drawn, pixels, shown_name
 from .results import Results
 
 DPI = 110
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """(task, file stem, what it shows, figure) for every world of the tasks that have one."""
+    """(task, file stem, what it shows, figure) for every world of the tasks that are drawn as charts."""
     for name, worlds in results.tasks.items():
         if results.own is not None:
             for stem, caption, figure in figures_of(results.own):
                 yield name, stem, caption, figure
         task = results.records[name]
-        if task.figure is None:
+        if task.figure is None or task.figure.kind == PICTURES:  # which the page shows one by one
             continue
         for number, (world, rows) in enumerate(worlds.items(), start=1):
             title = task.figure.title.format(world=world)
@@ -42,14 +42,6 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
     for panel in panels[count:]:
         panel.set_visible(False)
     return figure, panels[:count]
-
-
-def _pictures(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
-    shown = tiles(task, rows, first, era)
-    figure, panels = _gallery(len(shown), 4, 3.0, 2.45)
-    _fill(panels, shown)
-    figure.suptitle(title)
-    return figure
 
 
 def strip_figure(found: Strip) -> Figure:
@@ -144,7 +136,6 @@ def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor
 
 
 _DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor], str], Figure]] = {
-    "pictures": _pictures,
     "curves": _curves,
     "paths": _paths,
 }

@@ -57,7 +57,10 @@ def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
     if task.figure is None or task.figure.kind != PICTURES:
         return []
     return [
-        {"world": world, "tiles": _on_page(tiles(task, rows, results.first[name, world], results.era))}
+        {
+            "title": task.figure.title.format(world=world) or world,
+            "tiles": _on_page(tiles(task, rows, results.first[name, world], results.era)),
+        }
         for world, rows in results.tasks[name].items()
     ]
 

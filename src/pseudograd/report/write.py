@@ -16,7 +16,7 @@ from ..cases.kept import Kept
 from ..errors import must
 from ..stopping import held
 from .page import page
-from .pictures import PICTURES, strip
+from .pictures import strip
 from .read import FolderError, is_report
 from .results import Results, save
 
@@ -103,9 +103,7 @@ def _fill(folder: Path, results: Results) -> None:
         _draw(strip_figure(opening), folder / "strip.png")
     for task, stem, caption, figure in figures(results):
         data = base64.b64encode(_draw(figure, folder / f"{stem}.png")).decode("ascii")
-        kind = results.records[task].figure
-        if kind is None or kind.kind != PICTURES:
-            charts.setdefault(task, []).append({"data": data, "caption": caption})
+        charts.setdefault(task, []).append({"data": data, "caption": caption})
     (folder / "index.html").write_text(page(results, charts), encoding="utf-8")
     save(results, folder)
 

@@ -113,6 +113,7 @@ ATTACK = Task(
     worlds=lambda settings: (FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE),
     run=_run,
     columns={"right": "share still right", "most": "the same, worst seed for the attacker"},
+    score=SCORE,
     headline=("right", "still right"),
     has_leaves=True,
     setting=_SETTING.format_map,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP, clamp
 from ..rule import Edge, RuleLike
 from ..rule_text import parsed
+
+if TYPE_CHECKING:
+    from .words import Score
 
 Clamp = Callable[[Tensor, float, float], Tensor]
 Loss = Callable[[Tensor], Tensor]
@@ -100,7 +103,7 @@ class Task:
     that the sentence `setting(context)` needs. `finding(world)` says in plain words what a stranger should know first, for a report
     that opens with the pictures of this task; the last of its `first` pictures is the target. `verdicts(worlds, context)` are sentences
     computed from what was measured, and `simpler(worlds)` names the worlds in which a reader does not need us, by the advice of
-    words.closing that they lead to.
+    words.closing that they lead to. `score`: the headline, where one is better than another.
     """
 
     name: str
@@ -116,6 +119,7 @@ class Task:
     simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
     figure: Gallery | None = None
     finding: Callable[[World], str] | None = None
+    score: Score | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():  # it names the files of the figures

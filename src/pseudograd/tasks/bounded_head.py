@@ -116,6 +116,7 @@ BOUNDED_HEAD = Task(
     worlds=lambda settings: tuple(GAINS),
     run=_run,
     columns={"error": "mean squared error, test digits", "dead": "dead outputs of 32"},
+    score=SCORE,
     headline=("error", "test error"),
     has_leaves=False,
     setting=_SETTING.format_map,

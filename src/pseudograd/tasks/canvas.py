@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from . import words
 from .base import PROJECT, Gallery, Measured, Settings, Task, Variant, Worlds
-from .photos import photo, psnr
+from .photos import HEIGHT, WIDTH, photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
 BLUR_SIGMA, BLUR_RADIUS = 0.7, 3
@@ -26,17 +26,18 @@ _SETTING = (
 
 
 @cache
-def _kernel() -> Tensor:
-    """(3, 1, 2r + 1): one row of the Gaussian for each colour."""
+def _blurring(size: int) -> Tensor:
+    """(size, size): blurs along one axis, reflecting at its ends. Two products are faster than convolutions here."""
     distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1).float()
     row = torch.exp(-(distance**2) / (2 * BLUR_SIGMA**2))
-    return (row / row.sum()).expand(3, 1, -1)
+    wide = functional.pad(torch.eye(size)[None], (BLUR_RADIUS, BLUR_RADIUS), mode="reflect")[
+        0
+    ]  # column j: what lands at j
+    return functional.conv1d(wide[:, None], (row / row.sum())[None, None])[:, 0].T.contiguous()
 
 
 def _blurred(x: Tensor) -> Tensor:
-    padded = functional.pad(x, (BLUR_RADIUS,) * 4, mode="reflect")
-    rows = functional.conv2d(padded, _kernel()[:, :, None, :], groups=3)
-    return functional.conv2d(rows, _kernel()[:, :, :, None], groups=3)
+    return _blurring(HEIGHT) @ x @ _blurring(WIDTH).T
 
 
 def start(world: str) -> Tensor:
@@ -95,6 +96,7 @@ CANVAS = Task(
     run=_run,
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
     headline=("psnr", "dB"),
+    score=words.PICTURES,
     has_leaves=True,
     setting=_SETTING.format_map,
     context=_context,

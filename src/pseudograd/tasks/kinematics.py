@@ -123,6 +123,7 @@ KINEMATICS = Task(
     worlds=lambda settings: tuple(RATES),
     run=_run,
     columns={"reached": "share of the targets reached", "error": "error of the hand, 90th percentile"},
+    score=SCORE,
     headline=("reached", "reached"),
     has_leaves=True,
     setting=_SETTING.format_map,

@@ -173,6 +173,7 @@ LEAST_SQUARES = Task(
         "steps": "median of the steps until it is",
         "gap": "median gap to SciPy's loss at the end",
     },
+    score=SCORE,
     headline=("converged", "solved"),
     has_leaves=True,
     setting=_SETTING.format_map,

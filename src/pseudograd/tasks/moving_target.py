@@ -104,6 +104,7 @@ MOVING_TARGET = Task(
         **{f"steps_{number}": f"median steps, phase {number}" for number in range(1, PHASES + 1)},
         "stray": "largest distance outside at the end",
     },
+    score=SCORE,
     headline=("kept_up", "kept up with"),
     has_leaves=True,
     setting=_SETTING.format_map,

@@ -153,6 +153,7 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser) -> Task:
             "least": "the same, worst seed",
             "silent": "share of weights without a gradient in the first step",
         },
+        score=SCORE,
         headline=("accuracy", "right"),
         has_leaves=False,
         setting=setting.format_map,

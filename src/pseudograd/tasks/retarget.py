@@ -6,7 +6,7 @@ Under the sRGB curve the coefficients hold linear light, and the curve stands be
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -23,9 +23,9 @@ PLAIN, SRGB = "plain", "sRGB curve"
 _SETTING = (
     "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
     "{away_steps} Adam steps towards a high-contrast flower, {outside_in_target:.0%} of which lies outside the displayable range, "
-    "then {back_steps} back towards the photo itself. "
-    "Under the sRGB curve, which follows the clamp, the coefficients hold linear light."
+    "then {back_steps} back towards the photo itself."
 )
+_BEHIND_THE_CURVE = " The coefficients hold linear light; the sRGB curve follows the clamp."
 
 
 @cache
@@ -71,10 +71,6 @@ def shown(world: str, picture: Tensor) -> Tensor:
     """What a screen shows of it; NaN stays NaN."""
     cut = displayed(picture)
     return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
-
-
-def _worlds(settings: Settings) -> Sequence[str]:
-    return (PLAIN, SRGB)
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Measured:
@@ -142,24 +138,30 @@ def _came(psnr: float) -> str:
     return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
 
 
-RETARGET = Task(
-    name="retarget",
-    title="A photo sent away and back",
-    worlds=_worlds,
-    run=_run,
-    columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
-    headline=("psnr", "dB"),
-    has_leaves=False,
-    setting=_SETTING.format_map,
-    context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_loss": words.where_as_good(worlds, NO_CLAMP)},
-    figure=Gallery(
-        "pictures",
-        first={
-            "pulled towards this, cut to what a screen shows": lambda world: out_of_gamut()[0],
-            "the photo, and what to come back to": lambda world: photo("china")[0],
-        },
-    ),
-    finding=_finding,
-)
+def _task(name: str, title: str, world: str, setting: str) -> Task:
+    return Task(
+        name=name,
+        title=title,
+        worlds=lambda settings: (world,),
+        run=_run,
+        columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
+        headline=("psnr", "dB"),
+        score=words.PICTURES,
+        has_leaves=False,
+        setting=setting.format_map,
+        context=_context,
+        verdicts=_verdicts,
+        simpler=lambda worlds: {"own_loss": words.where_as_good(worlds, NO_CLAMP)},
+        figure=Gallery(
+            "pictures",
+            first={
+                "pulled towards this, cut to what a screen shows": lambda world: out_of_gamut()[0],
+                "the photo, and what to come back to": lambda world: photo("china")[0],
+            },
+        ),
+        finding=_finding,
+    )
+
+
+RETARGET = _task("retarget", "A photo sent away and back", PLAIN, _SETTING)
+RETARGET_SRGB = _task("retarget_srgb", "The same behind the curve of a screen", SRGB, _SETTING + _BEHIND_THE_CURVE)

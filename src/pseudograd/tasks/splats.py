@@ -107,6 +107,7 @@ SPLATS = Task(
     worlds=lambda settings: tuple(COLOURS),
     run=_run,
     columns={"psnr": "PSNR, dB, mean over seeds", "least": "the same, worst seed"},
+    score=SCORE,
     headline=("psnr", "dB"),
     has_leaves=False,
     setting=_SETTING.format_map,

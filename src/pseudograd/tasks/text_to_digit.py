@@ -249,6 +249,7 @@ TEXT_TO_DIGIT = Task(
     worlds=_worlds,
     run=_run,
     columns={"right": "share that the judge reads as asked", "similar": "what the scorer thinks of them, at most 1"},
+    score=SCORE,
     headline=("right", "as asked"),
     has_leaves=False,
     setting=_SETTING.format_map,

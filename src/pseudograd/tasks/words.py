@@ -142,6 +142,9 @@ def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, 
     return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the better era of torch.clamp ({score.number(rows[era])})."
 
 
+PICTURES = Score("psnr", "{} dB", ".1f")
+
+
 def test_of(seeds: str) -> str:
     """What ends the setting of every task with seeds: how its sentences were decided."""
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number."
