@@ -288,6 +288,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "finding": _finding,
+    "advice": which_rule.advice,
     "packages": _packages,
     "support": _support_matrix,
     "ops": _ops_by_rules,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd.paired import NO_DIFFERENCE, TEST, WORSE, difference, holm
-from pseudograd.tasks import TASKS, Task
+from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE, difference, holm
+from pseudograd.tasks import TASKS
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, NO_CLAMP, PROJECT
+from pseudograd.tasks.words import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
@@ -24,42 +26,66 @@ Row = dict[str, Any]
 def rows() -> list[Row]:
     """One for each world of each task that a winner can be told in: its numbers, and who is the best or no different from it."""
     stored = json.loads(RUN.read_text(encoding="utf-8"))["tasks"]
-    found = []
+    found: list[Row] = []
     for name, task in TASKS.items():
         if name not in stored or task.score is None:
             continue
         for world, measured in stored[name]["worlds"].items():
-            seeds = stored[name]["seeds"].get(world, {})
             values = {one: _number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
-            best = _best(task, values, seeds)
-            found.append(
-                {
-                    "task": task,
-                    "world": world,
-                    "values": values,
-                    "best": best,
-                    "seeds": len(next(iter(seeds.values()), ())),
-                }
-            )
+            seeds = {one: [_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
+            row = {"task": task, "world": world, "values": values, "seeds": seeds}
+            found.append({**row, "best": _best(row)})
     return found
 
 
 def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+    return math.nan if value is None else float(value)
 
 
-def _best(task: Task, values: Mapping[str, float], seeds: Mapping[str, list[float]]) -> list[str]:
+def _best(row: Row) -> list[str]:
     """The best mean, and what is no different from it."""
-    score = task.score
-    assert score is not None
-    sign = 1 if score.better == "higher" else -1
-    ranked = sorted(values, key=lambda name: -sign * values[name] if values[name] == values[name] else float("inf"))
-    first, *others = ranked
+    score, values, seeds = row["task"].score, row["values"], row["seeds"]
+    sign = -1 if score.better == "higher" else 1
+    first, *others = sorted(values, key=lambda name: math.inf if math.isnan(values[name]) else sign * values[name])
     if not seeds:
-        return [first, *(name for name in others if sign * (values[first] - values[name]) < APART)]
-    lists = {name: [_number(value) for value in seeds[name]] for name in ranked}
-    against = holm({name: difference(lists[name], lists[first], better=score.better, tie=score.tie) for name in others})
-    return [first, *(name for name in others if against[name].verdict != WORSE)]
+        return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
+    found = {name: difference(seeds[name], seeds[first], better=score.better, tie=score.tie) for name in others}
+    return [first, *(name for name, one in holm(found).items() if one.verdict != WORSE)]
+
+
+def verdict(row: Row, name: str, other: str) -> str:
+    """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
+    score, seeds = row["task"].score, row["seeds"]
+    if seeds:
+        return difference(seeds[name], seeds[other], better=score.better, tie=score.tie).verdict
+    ours, theirs = (row["values"][one] for one in (name, other))
+    if math.isnan(ours) or math.isnan(theirs):
+        return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
+    gap = ours - theirs if score.better == "higher" else theirs - ours
+    return NO_DIFFERENCE if abs(gap) < APART else BETTER if gap > 0 else WORSE
+
+
+def against(some: list[Row], name: str, others: Sequence[str]) -> str:
+    """In words: how often it is better than each of the others, and how often worse than one of them."""
+    found = [{verdict(row, name, other) for other in others} for row in some if name in row["values"]]
+    better, worse = sum(one == {BETTER} for one in found), sum(WORSE in one for one in found)
+    return f"better in {better} of {len(found)}, worse in {worse}"
+
+
+def advice() -> str:
+    """The short list of the README."""
+    leaves, computed = ([row for row in rows() if row["task"].has_leaves == has_leaves] for has_leaves in _SECTIONS)
+    best = sum(PROJECT in row["best"] for row in leaves)
+    return "\n".join(
+        [
+            "- **The clamped thing is computed, by a network or a renderer:** `inward`. Against both eras of torch.clamp it was "
+            f"{against(computed, OURS, ERAS)}",
+            f"  of the measured problems; `leaky` against `inward`: {against(computed, 'leaky', [OURS])}.",
+            "  Gradient ascent: `maximize=True`.",
+            "- **It is the parameter itself:** no rule; clip it after each step (`pg.optim.project`), among the best in "
+            f"{best} of {len(leaves)}.",
+        ]
+    )
 
 
 def text() -> str:
@@ -98,7 +124,11 @@ def _table(some: list[Row], names: list[str]) -> list[str]:
                 continue
             shown = "NaN" if values[name] != values[name] else format(values[name], task.score.places)
             cells.append(f"**{shown}**" if name in row["best"] else shown)
-        over = f"{task.headline[1]}, {row['seeds']} seeds" if row["seeds"] else f"{task.headline[1]}, one run"
+        over = (
+            f"{task.headline[1]}, {len(next(iter(row['seeds'].values())))} seeds"
+            if row["seeds"]
+            else f"{task.headline[1]}, one run"
+        )
         lines.append(f"| {task.title}: {row['world']} | {over} | " + " | ".join(cells) + " |")
     return lines
 
@@ -115,7 +145,15 @@ def _summary(some: list[Row], names: list[str]) -> list[str]:
         for row in some
         if set(ERAS) <= set(row["best"]) and len(row["best"]) == len(row["values"])
     ]
-    lines = [f"Among the best of their row: {', '.join(parts)}."]
+    rules = [name for name in names if name not in (*ERAS, OURS)]
+    lines = [
+        f"Among the best of their row: {', '.join(parts)}.",
+        "",
+        f"`{OURS}` against both eras of torch.clamp: {against(some, OURS, ERAS)}. Against `{OURS}`: "
+        + "; ".join(f"`{name}` {against(some, name, [OURS])}" for name in rules)
+        + ".",
+        "",
+    ]
     if alike:
         lines.append(f"{NO_DIFFERENCE.capitalize()} between any of them: {'; '.join(alike)}.")
     return lines
