@@ -14,6 +14,7 @@ import torch
 
 from pseudograd import report
 from pseudograd.report import compare, figures, read, write
+from pseudograd.report.pictures import PICTURES
 from pseudograd.report.terminal import show
 from pseudograd.tasks import TASKS, Gallery, Measured, Task, Variant, Worlds
 from pseudograd.tasks.base import KINDS, Settings
@@ -132,7 +133,7 @@ def test_names_and_kinds_are_checked() -> None:
 
 
 def test_report_knows_kinds_and_no_task() -> None:
-    assert set(figures._DRAWERS) == set(KINDS)
+    assert set(figures._DRAWERS) | {PICTURES} == set(KINDS)
     assert {task.figure.kind for task in TASKS.values() if task.figure} == set(KINDS)
     for path in Path(report.__file__).parent.glob("*"):
         if path.is_file():

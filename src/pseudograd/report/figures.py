@@ -20,19 +20,26 @@ DPI = 110
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """(task, file stem, what it shows, figure) for every world of the tasks that are drawn as charts."""
+    """(task, file stem, what it shows, figure) for every world that has a chart: of its task's kind, or of its seeds."""
     for name, worlds in results.tasks.items():
         if results.own is not None:
             for stem, caption, figure in figures_of(results.own):
                 yield name, stem, caption, figure
         task = results.records[name]
-        if task.figure is None or task.figure.kind == PICTURES:  # which the page shows one by one
-            continue
         for number, (world, rows) in enumerate(worlds.items(), start=1):
-            title = task.figure.title.format(world=world)
-            figure = _DRAWERS[task.figure.kind](task, title, drawn(rows), results.first[name, world], results.era)
-            stem = name if len(worlds) == 1 else f"{name}-{number}"
-            yield name, stem, f"{task.title}: {world}", figure
+            stem, caption = name if len(worlds) == 1 else f"{name}-{number}", f"{task.title}: {world}"
+            if task.figure is None:
+                if task.score is not None and rows and all(measured.seeds for measured in rows.values()):
+                    yield (
+                        name,
+                        stem,
+                        f"{caption}; a dot for each seed, a line at the mean",
+                        _seeds(task, world, drawn(rows), results.era),
+                    )
+            elif task.figure.kind != PICTURES:  # which the page shows one by one
+                title = task.figure.title.format(world=world)
+                draw = _DRAWERS[task.figure.kind]
+                yield name, stem, caption, draw(task, title, drawn(rows), results.first[name, world], results.era)
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
@@ -59,6 +66,27 @@ def _fill(panels: list[Any], shown: list[Tile]) -> None:
         panel.set_yticks([])
         for side in panel.spines.values():
             side.set(color=tile.frame, linewidth=3)
+
+
+def _seeds(task: Task, world: str, rows: World, era: str) -> Figure:
+    """The headline of every seed, a line for each variant, the best at the top."""
+    assert task.score is not None
+    sign = -1 if task.score.better == "higher" else 1
+    names = sorted(rows, key=lambda name: sign * rows[name].numbers[task.headline[0]], reverse=True)
+    figure = Figure(figsize=(8.0, 0.9 + 0.32 * len(names)), layout="constrained", dpi=DPI)
+    panel = figure.subplots()
+    for place, name in enumerate(names):
+        seeds = rows[name].seeds
+        shifts = [0.16 * (number % 5 - 2) / 2 for number in range(len(seeds))]
+        panel.plot(seeds, [place + shift for shift in shifts], "o", color=colour(name), markersize=4, alpha=0.6)
+        mean = rows[name].numbers[task.headline[0]]
+        panel.plot([mean, mean], [place - 0.32, place + 0.32], color=colour(name), linewidth=3)
+    panel.set_yticks(range(len(names)), [shown_name(name, era) for name in names])
+    panel.set_xlabel(f"{task.headline[1]} ({task.score.better} is better)")
+    panel.set_title(f"{task.title}: {world}", fontsize=11)
+    panel.grid(axis="x", color="#e4e4e4")
+    panel.set_axisbelow(True)
+    return figure
 
 
 def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:

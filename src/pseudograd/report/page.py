@@ -21,16 +21,8 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((here / "page.html").read_text(encoding="utf-8"))
     sections = [
-        {
-            "name": name,
-            "title": results.records[name].title,
-            "setting": sentences.setting(name, results),
-            "figures": figures.get(name, ()),
-            "galleries": _galleries(results, name),
-            "verdicts": sentences.verdicts(name, results),
-            "tables": [table(results.records[name], world, rows) for world, rows in worlds.items()],
-        }
-        for name, worlds in results.tasks.items()
+        {**section, "figures": figures.get(name, ()), "galleries": _galleries(results, name)}
+        for name, section in words_and_tables(results).items()
     ]
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
@@ -45,6 +37,27 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
         edges=results.edges,
         when_not_to=sentences.when_not_to(results),
     )
+
+
+def check_numbers(results: Results) -> None:
+    """Every sentence and table of a page whose pictures are not there yet: a number that is missing raises."""
+    words_and_tables(results)
+    sentences.installed(results)
+    sentences.when_not_to(results)
+
+
+def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
+    """Of every task."""
+    return {
+        name: {
+            "name": name,
+            "title": results.records[name].title,
+            "setting": sentences.setting(name, results),
+            "verdicts": sentences.verdicts(name, results),
+            "tables": [table(results.records[name], world, rows) for world, rows in worlds.items()],
+        }
+        for name, worlds in results.tasks.items()
+    }
 
 
 def _opening(results: Results) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from ..cases.records import from_json
 from ..errors import UnknownNameError, must, unknown_name
 from ..tasks import TASKS, Measured, Task, by_name
 from . import own
-from .page import page
+from .page import check_numbers
 from .results import ARRAYS, KIND, NUMBERS, Results
 
 
@@ -50,7 +50,7 @@ def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
             own.results_of(from_json(stored["own"])) if "own" in stored else _without_arrays(stored, by_name(tasks))
         )
         results.edges, results.era = stored["torch_at_the_bound"], stored["installed_era"]
-        page(results, {})  # every number and sentence of it: what is not there shows now
+        check_numbers(results)
     except UnknownNameError:
         raise
     except Exception as error:

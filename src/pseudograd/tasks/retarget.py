@@ -164,4 +164,6 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
 
 
 RETARGET = _task("retarget", "A photo sent away and back", PLAIN, _SETTING)
-RETARGET_SRGB = _task("retarget_srgb", "The same behind the curve of a screen", SRGB, _SETTING + _BEHIND_THE_CURVE)
+RETARGET_SRGB = _task(
+    "retarget_srgb", "A photo sent away and back behind the curve of a screen", SRGB, _SETTING + _BEHIND_THE_CURVE
+)
