@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -348,6 +348,15 @@ def stopping(number: int, function: Callable[..., object], *, after: bool = Fals
     return stopped
 
 
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """As on a terminal; a shell that runs the tests in the background lets them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("moment", ["edges_now", "page", "_fill"])
 def test_a_signal_leaves_the_older_report_and_nothing_else(

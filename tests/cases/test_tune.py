@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import inspect
 import json
 import math
 import random
@@ -154,13 +152,3 @@ def test_bad_calls() -> None:
         pg.tune(Recorded(failing=tuple(LOSSES)), budget=50)
     with pytest.raises(ValueError, match="tune: replace must be one of"):
         pg.tune(lambda: 1.0, budget=50, replace="clmp")
-
-
-@pytest.mark.parametrize("function", [pg.compare, pg.tune], ids=lambda function: function.__name__)
-def test_the_example_of_the_docstring_runs(function: Callable[..., object]) -> None:
-    text = inspect.getdoc(function) or ""
-    example = text[text.index("Example:") : text.index("Source:")]
-    names = {"torch": torch, "compare": pg.compare, "tune": pg.tune}
-    test = doctest.DocTestParser().get_doctest(example, names, "example", None, 0)
-    found = doctest.DocTestRunner().run(test)
-    assert (found.failed, found.attempted > 1) == (0, True)
