@@ -24,7 +24,7 @@ SCORE = words.Score("accuracy", "{} of the test digits right", tie=0.002)  # one
 _TRAINING = (
     "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to nothing;"
     " unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "
-    "scale, and rounding passes every gradient."
+    "scale, and rounding passes every gradient. "
 )
 _TERNARY = _TRAINING + (
     "Weights are the mean size of their layer, its negative, or nothing, so that {silent:.0%} of them start exactly "
