@@ -157,7 +157,7 @@ def test_compiled_code_is_compiled_again_afterwards() -> None:
     assert len(seen) == 1
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.filterwarnings("ignore:Dynamo (does not know how to trace|detected a call to)")
 def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
     def inside(x: Tensor) -> Tensor:
         with diagnose():

@@ -16,7 +16,7 @@ from ..program import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions
-from .eager import eagerly
+from .eager import NOT_COMPILED, eagerly
 from .findings import Evidence, found
 from .recorder import Recorder, Watch
 from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
@@ -45,6 +45,8 @@ class Diagnosis:
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
             raise RuntimeError("diagnose: a diagnosis must be entered once, got a second time. Make a new one.")
+        if torch.compiler.is_compiling():
+            raise RuntimeError(NOT_COMPILED)
         recorder = self._recorder
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
             stack.enter_context(eagerly())

@@ -13,6 +13,8 @@ import torch
 from ..dynamo import when_dynamo_arrives
 from ..trace import checkpoints
 
+NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
+
 _lock = threading.Lock()
 _count = 0
 _stance: Any = None  # of torch.compiler: entered, while a diagnosis is and Dynamo is here
