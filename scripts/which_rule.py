@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pseudograd.cases.records import read
 from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE, difference, holm
 from pseudograd.tasks import TASKS
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, NO_CLAMP, PROJECT
-from pseudograd.tasks.words import OURS
+from pseudograd.tasks.words import APART, OURS, are_alike
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 RUN = ROOT / "docs" / "compare" / "every_task.json"
 COLUMNS = (*ERAS, *DEFAULT_RULES, NO_CLAMP, PROJECT)
-APART = 0.5  # dB, where a task has no seeds: two pictures that an eye can tell apart
-
 _SECTIONS = {True: "What is clamped is the parameter itself", False: "What is clamped is computed from parameters"}
 Row = dict[str, Any]
 
@@ -31,15 +30,11 @@ def rows() -> list[Row]:
         if name not in stored or task.score is None:
             continue
         for world, measured in stored[name]["worlds"].items():
-            values = {one: _number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
-            seeds = {one: [_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
+            values = {one: read(measured[one][task.score.key]) for one in COLUMNS if one in measured}
+            seeds = {one: [read(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
             row = {"task": task, "world": world, "values": values, "seeds": seeds}
             found.append({**row, "best": _best(row)})
     return found
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
 
 
 def _best(row: Row) -> list[str]:
@@ -62,7 +57,7 @@ def verdict(row: Row, name: str, other: str) -> str:
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
     gap = ours - theirs if score.better == "higher" else theirs - ours
-    return NO_DIFFERENCE if abs(gap) < APART else BETTER if gap > 0 else WORSE
+    return NO_DIFFERENCE if are_alike(ours, theirs) else BETTER if gap > 0 else WORSE
 
 
 def against(some: list[Row], name: str, others: Sequence[str]) -> str:
@@ -99,10 +94,7 @@ def text() -> str:
         f"{TEST}, corrected for the number of variants; pictures without seeds count",
         f"as no different within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
-    for has_leaves, heading in (
-        (True, "What is clamped is the parameter itself"),
-        (False, "What is clamped is computed from parameters"),
-    ):
+    for has_leaves, heading in _SECTIONS.items():
         some = [row for row in found if row["task"].has_leaves == has_leaves]
         names = [name for name in COLUMNS if any(name in row["values"] for row in some)]
         lines += ["", f"## {heading}", "", *_table(some, names), "", *_summary(some, names)]

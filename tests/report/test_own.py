@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.cli import main
 from pseudograd.report import Results, compare, read, unfinished, write
 from pseudograd.report.against import Other, Row, rows, side_by_side, stored
 from pseudograd.stopping import Stopped
 from pseudograd.tasks import TASKS, Task, basin, curve, variants
 from pseudograd.tasks.base import Settings
 from pseudograd.tasks.scalar_loss import ElementByElement
+
+from ..commands import answer as run
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -62,15 +63,6 @@ def _module_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.chdir(tmp_path)
     yield
     sys.modules.pop("training_of_mine", None)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
 
 
 OWN = ("compare", "--task", "training_of_mine:step_out", "--rules", "inward,leaky(0.2)", "--seeds", "6")

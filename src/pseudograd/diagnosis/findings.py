@@ -8,7 +8,8 @@ from typing import Any
 
 from ..torch_eras import ERAS, installed_era
 from ..torch_forms import shares_at_the_edge
-from .records import Finding, Site, Starved, Structural, shown
+from ..trace.frames import named
+from .records import Finding, Site, Starved, Structural
 
 _OUTWARD = (
     "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy."
@@ -187,7 +188,7 @@ def _at_the_kink(evidence: Evidence) -> Iterable[Finding]:
         start = f"start {names[0] if names else 'it'} inside the range, not at the bound"
         yield Finding(
             "kink",
-            shown(one.place.call),
+            named(one.place.call),
             _expression(one),
             f"{who} ({one.elements:,}) starts exactly at {one.shown_bounds} of this {one.op}: {'; '.join(says)}; inward passes what leads "
             "inside",
@@ -206,7 +207,7 @@ def _expression(one: Any) -> str:
 def _winding_up(evidence: Evidence) -> Iterable[Finding]:
     cuts = {site.where: site.cut_share for site in evidence.sites if site.family == "clamp"}
     for one in evidence.values:
-        where = shown(one.place.call)
+        where = named(one.place.call)
         if not one.runs_away or cuts.get(where, 0.0) > 0.5:
             continue
         yield Finding(

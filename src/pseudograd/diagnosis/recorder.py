@@ -51,7 +51,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
-        self.before_backward: Callable[[Any, Any], None] | None = None
+        self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
         self.errors: list[str] = []
 
@@ -194,13 +194,14 @@ class Recorder:
             self.backwards += 1
             self._name_roots()
             self.influence.reached(roots)
-        for node in nodes.behind(roots):  # nobody saw some being made: in another thread, or before the context
+        behind = nodes.behind(roots)
+        for node in behind:  # nobody saw some being made: in another thread, or before the context
             self._attach(node, 0, NOWHERE)
         for start in starts:
             self.reached |= self.leaves.upstream(start)
         if is_outermost and self.before_backward is not None:
             with passes_from(starts):
-                self.before_backward(roots, grads)
+                self.before_backward(roots, grads, behind)
         pushed = self._push()
         return partial(self._end, is_outermost, pushed)
 

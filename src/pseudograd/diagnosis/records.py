@@ -7,12 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..trace.frames import Place, Point, span_at
+from ..trace.frames import Place, named, span_at
 from .tally import SIDES, SIGNS
-
-
-def shown(point: Point | None) -> str:
-    return "?" if point is None else str(point)
 
 
 @dataclass(frozen=True)
@@ -192,8 +188,8 @@ def structural_of(cut: Any, leaves: Any) -> Structural:
 
 def _places(place: Place) -> dict[str, Any]:
     return {
-        "where": shown(place.call),
-        "user_where": shown(place.program),
+        "where": named(place.call),
+        "user_where": named(place.program),
         "expression": "" if place.call is None else place.call.expression,
     }
 

@@ -17,7 +17,6 @@ from ..rewrite import override, pin_edge
 from ..rewrite.mode import Replacement, pinned, why_not
 from ..rule import Call
 from ..torch_private import current_node, is_batched
-from ..trace import nodes
 from .leaves import Leaf, Leaves
 
 _REENTRANT = "CheckpointFunctionBackward"
@@ -85,7 +84,8 @@ class Asking:
         self._leaves = leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
 
-    def __call__(self, roots: Any, grads: Any) -> None:
+    def __call__(self, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
+        """behind: all nodes that a backward from these roots can reach."""
         some = 0
         for root in roots:
             if isinstance(root, Tensor):
@@ -96,7 +96,6 @@ class Asking:
         learning = [(leaf, tensor) for leaf, tensor in found if tensor is not None and tensor.requires_grad]
         if not learning:
             return
-        behind = nodes.behind(roots)
         if any(node.name() == _REENTRANT for node in behind):
             for question in self.asked:
                 question.inexact.add("a checkpoint with reentry makes its nodes in the backward; use_reentrant=False")

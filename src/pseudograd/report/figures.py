@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Measured, Task, World
 from .own import figures_of
-from .pictures import PICTURES, Strip, Tile, drawn, pixels, shown_name
+from .pictures import PICTURES, Strip, drawn, pixels, shown_name
 from .results import Results
 
 DPI = 110
@@ -39,7 +39,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
             elif task.figure.kind != PICTURES:  # which the page shows one by one
                 title = task.figure.title.format(world=world)
                 draw = _DRAWERS[task.figure.kind]
-                yield name, stem, caption, draw(task, title, drawn(rows), results.first[name, world], results.era)
+                yield name, stem, caption, draw(task, title, drawn(rows), results.era)
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
@@ -54,18 +54,14 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
 def strip_figure(found: Strip) -> Figure:
     """The pictures that a report opens with, side by side."""
     figure, panels = _gallery(len(found.tiles), len(found.tiles), 3.2, 2.75)
-    _fill(panels, found.tiles)
-    return figure
-
-
-def _fill(panels: list[Any], shown: list[Tile]) -> None:
-    for panel, tile in zip(panels, shown, strict=True):
+    for panel, tile in zip(panels, found.tiles, strict=True):
         panel.imshow(pixels(tile.picture), interpolation="nearest")
         panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
         panel.set_xticks([])
         panel.set_yticks([])
         for side in panel.spines.values():
             side.set(color=tile.frame, linewidth=3)
+    return figure
 
 
 def _seeds(task: Task, world: str, rows: World, era: str) -> Figure:
@@ -89,7 +85,7 @@ def _seeds(task: Task, world: str, rows: World, era: str) -> Figure:
     return figure
 
 
-def _curves(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
+def _curves(task: Task, title: str, rows: World, era: str) -> Figure:
     """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
     figure, (problem, *panels) = _gallery(len(rows) + 1, 4, 3.4, 2.6)
     _problem(problem, next(iter(rows.values())).arrays)
@@ -136,7 +132,7 @@ def _curve(panel: Any, name: str, measured: Measured, era: str) -> None:
     panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
 
 
-def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor], era: str) -> Figure:
+def _paths(task: Task, title: str, rows: World, era: str) -> Figure:
     figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
     for panel, (name, measured) in zip(panels, rows.items(), strict=True):
         path = measured.arrays["path"]
@@ -163,7 +159,7 @@ def _paths(task: Task, title: str, rows: World, first: Mapping[str, torch.Tensor
     return figure
 
 
-_DRAWERS: dict[str, Callable[[Task, str, World, Mapping[str, torch.Tensor], str], Figure]] = {
+_DRAWERS: dict[str, Callable[[Task, str, World, str], Figure]] = {
     "curves": _curves,
     "paths": _paths,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..analysis.palette import colour
 from ..tasks import Task, World
 from ..tasks.base import ERAS, INSTALLED, PROJECT
-from ..tasks.words import APART, OURS
+from ..tasks.words import OURS, are_alike, best
 from ..torch_eras import ERAS as ERAS_OF_TORCH
 from .results import Results
 from .tables import cell
@@ -40,7 +39,6 @@ class Tile(NamedTuple):
 class Strip(NamedTuple):
     """The pictures that a report opens with, and what is said above them."""
 
-    task: str
     sentence: str
     tiles: list[Tile]
 
@@ -74,7 +72,6 @@ def strip(results: Results) -> Strip | None:
             if OURS in rows:
                 target = list(results.first[name, world].items())[-1]
                 return Strip(
-                    name,
                     task.finding(rows),
                     [Tile(target[0], "", target[1], FRAME), *_compared(task, rows, results.era)],
                 )
@@ -85,12 +82,11 @@ def _compared(task: Task, rows: World, era: str) -> list[Tile]:
     key = task.headline[0]
     values = {name: measured.numbers[key] for name, measured in drawn(rows).items()}
     closed, opened = (_tile(task, name, rows, era) for name in ERAS)
-    are_alike = abs(values[ERAS[0]] - values[ERAS[1]]) < APART
-    found = [closed._replace(title="torch.clamp, either era")] if are_alike else [closed, opened]
+    alike = are_alike(*(values[name] for name in ERAS))
+    found = [closed._replace(title="torch.clamp, either era")] if alike else [closed, opened]
     found.append(_tile(task, OURS, rows, era))
-    best = max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
-    if best != OURS:
-        tile = _tile(task, best, rows, era)
+    if (first := best(values)) != OURS:
+        tile = _tile(task, first, rows, era)
         found.append(tile._replace(title=f"best here: {tile.title}"))
     return found
 

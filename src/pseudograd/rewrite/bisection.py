@@ -224,8 +224,8 @@ def _ends() -> dict[str, str]:
     """The line that calls torch and the program's own, as a report names them."""
     frame = frames.calling_frame(3)
     call, program = frames.point(frame), frames.point(frames.program_frame(frame))
-    where, user_where = ("?" if one is None else str(one) for one in (call, program))
-    return {"where": where, "user_where": user_where, "expression": "" if call is None else call.expression}
+    expression = "" if call is None else call.expression
+    return {"where": frames.named(call), "user_where": frames.named(program), "expression": expression}
 
 
 def work() -> None:

@@ -59,7 +59,13 @@ class Report:
         missed: Counter[tuple[tuple[str, str, str, str], str]] = Counter()
         for log in logs:
             eager = [
-                ((op, _text(call), _text(program), "" if call is None else call.expression), rule, why, calls, False)
+                (
+                    (op, frames.named(call), frames.named(program), "" if call is None else call.expression),
+                    rule,
+                    why,
+                    calls,
+                    False,
+                )
                 for (op, rule, *_, why), (calls, call, program) in list(log.calls.items())
             ]
             traced = [
@@ -104,10 +110,6 @@ class Report:
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def _text(point: frames.Point | None) -> str:
-    return "?" if point is None else str(point)
 
 
 def _line(site: Rewritten | Missed) -> str:

@@ -41,8 +41,7 @@ class RuleBySite:
         if torch.compiler.is_compiling():
             return self.function(Site(spelling.name, family, COMPILED, None, low, high))
         place = frames.place(2)
-        where = "?" if place.call is None else str(place.call)
-        return self.function(Site(spelling.name, family, where, place.module, low, high))
+        return self.function(Site(spelling.name, family, frames.named(place.call), place.module, low, high))
 
 
 def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -5,7 +5,6 @@ Under the sRGB curve the coefficients hold linear light, and the curve stands be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -118,7 +117,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 def _finding(rows: World) -> str:
     values = words.decibels(rows)
     closed, opened = (values[era] for era in ERAS)
-    if abs(closed - opened) < words.APART:
+    if words.are_alike(closed, opened):
         theirs = f"With torch.clamp it {_came(closed)} ({closed:.1f} dB), whichever torch is installed"
     else:
         theirs = (
@@ -126,7 +125,7 @@ def _finding(rows: World) -> str:
             f"does not ({opened:.1f} dB)"
         )
     ours = values[words.OURS]
-    best = max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
+    best = words.best(values)
     also = "" if best == words.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
     return (
         "A photo was pulled towards a picture that no screen can show, and then asked back. "

@@ -45,7 +45,7 @@ def of_pictures(world: str, rows: World) -> list[str]:
 
 def _eras(world: str, values: Mapping[str, float]) -> str:
     closed, opened = (values[era] for era in ERAS)
-    if abs(closed - opened) > APART:
+    if not are_alike(closed, opened):
         return (
             f"{world}: which torch is installed decides the picture, {closed:.1f} dB where the gradient at a bound "
             f"passes and {opened:.1f} dB where it does not."
@@ -66,6 +66,16 @@ def _beaten(world: str, values: Mapping[str, float]) -> str:
         return f"{world}: nothing tried was better than {OURS}."
     ranked = sorted(better, key=lambda name: -better[name])
     return f"{world}: better than {OURS} here: {listed([f'{name} ({better[name]:.1f} dB)' for name in ranked])}."
+
+
+def are_alike(one: float, other: float) -> bool:
+    """Two pictures, by their dB; those of which neither is a number, too."""
+    return abs(one - other) <= APART or (math.isnan(one) and math.isnan(other))
+
+
+def best(values: Mapping[str, float]) -> str:
+    """The variant with the largest; what is not finite is none."""
+    return max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
 
 
 def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:

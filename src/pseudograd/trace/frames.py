@@ -90,6 +90,11 @@ class Point(NamedTuple):
         return expression_at(*self)
 
 
+def named(point: Point | None) -> str:
+    """Its file and line; "?" where nobody saw it."""
+    return "?" if point is None else str(point)
+
+
 def point(frame: FrameType | None) -> Point | None:
     """Where a frame is now."""
     return None if frame is None else Point(frame.f_code, frame.f_lineno, frame.f_lasti)
