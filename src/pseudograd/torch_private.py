@@ -57,6 +57,13 @@ is_zero: Callable[[Tensor], bool] = _find(
 )
 
 
+
+
+def raw(operator: Any) -> Any:
+    """What an operator of torch.ops runs, without the function in Python around it."""
+    return getattr(operator, "_op", operator)
+
+
 class _NoKeys:
     def raw_repr(self) -> int:
         return 0

@@ -25,6 +25,7 @@ Key = tuple[str, str]  # a rule set and the name of a rule
 class Kernel:
     """A faster way to the gradients of a residual, and perhaps to the residual.
 
+    device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
     backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
@@ -36,6 +37,7 @@ class Kernel:
     serves: Callable[[Call], bool]
     backward: Callable[[Tensor, Kept, Wants, Call], Gradients | None]
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,8 +116,12 @@ def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
 
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     """By the first kernel that can; None where none can."""
+    device = None
     for kernel in _served(call).kernels.get(residual.name, ()):
-        if kernel.forward is not None and are_plain(inputs):
+        if kernel.forward is None:
+            continue
+        device = device or device_of(inputs)
+        if kernel.device in ("", device) and device != _NONE:
             made = kernel.forward(call, inputs, wants)
             if made is not None:
                 return made
@@ -124,39 +130,50 @@ def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tup
 
 def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """By the first kernel that can; None where none can."""
-    for kernel in _served(call).kernels.get(residual.name, ()):
-        if not are_plain((grad, *kept)):
-            return None
-        found = kernel.backward(grad, kept, wants, call)
-        if found is not None:
-            return found
+    serving = _served(call).kernels.get(residual.name, ())
+    device = device_of((grad, *kept)) if serving else _NONE
+    if device == _NONE:
+        return None
+    for kernel in serving:
+        if kernel.device in ("", device):
+            found = kernel.backward(grad, kept, wants, call)
+            if found is not None:
+                return found
     return None
 
 
-# By a tensor's dispatch keys, which say all of it: the methods of `_is_plain` would be calls of torch to every mode of functions.
-_plain_keys: dict[int, bool] = {}
+_NONE, _SEVERAL = "none", "several"
+# By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
+_device_by_keys: dict[int, str] = {}
 
 
-def are_plain(values: Iterable[Any]) -> bool:
-    """Numbers, and tensors with strided memory of their own that holds their values: out= and raw pointers are safe."""
+def device_of(values: Iterable[Any]) -> str:
+    """The type of the device of numbers and plain tensors, which have strided memory of their own that holds their values.
+
+    There out= and raw pointers are safe. "none" if a tensor is not plain, "several" if they are on more devices than one.
+    """
+    device = ""
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is torch.nn.Parameter:
             keys = dispatch_keys(value).raw_repr()
-            if not (_plain_keys[keys] if keys in _plain_keys else _is_plain(value, keys)):
-                return False
+            own = _device_by_keys[keys] if keys in _device_by_keys else _device(value, keys)
+            if own == _NONE:
+                return _NONE
+            device = own if device in ("", own) else _SEVERAL
         elif isinstance(value, Tensor):
-            return False
-    return True
+            return _NONE
+    return device
 
 
-def _is_plain(value: Tensor, keys: int) -> bool:
+def _device(value: Tensor, keys: int) -> str:
     plain = value.layout is torch.strided and not (
         value.is_mkldnn or value.is_meta or value.is_neg() or value.is_conj() or is_zero(value)
     )
+    device = value.device.type if plain else _NONE
     if keys:
-        _plain_keys[keys] = plain
-    return plain
+        _device_by_keys[keys] = device
+    return device
 
 
 def status() -> list[dict[str, str]]:
@@ -164,9 +181,9 @@ def status() -> list[dict[str, str]]:
     served = ", ".join(sorted({"/".join(key) for key in _kernels}))
     return [
         {"kernel": "portable", "state": "active", "why": f"fused ATen calls for {served}"},
-        {"kernel": "native", "state": "not active", "why": "not part of this build"},
+        {"kernel": "native", **native.status()},
         {"kernel": "triton", "state": "not active", "why": "not part of this build"},
     ]
 
 
-from . import portable  # noqa: E402, F401  (registers itself, last because it needs the table)
+from . import codes, native, portable  # noqa: E402, F401  (they register themselves, last because they need the table)

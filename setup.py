@@ -1,0 +1,71 @@
+"""Builds the kernels in C beside the Python code, where there is a compiler; without one the package is pure Python and complete.
+
+The library needs neither Python's headers nor torch: it names torch's stable C symbols, which the torch that is loaded at run time has.
+So one wheel, py3-none-<platform>, serves every CPython and every torch from 2.10 on. All else stands in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+NATIVE = Path("src/pseudograd/kernels/native")
+IS_ELF = sys.platform.startswith("linux")
+
+
+class Build(build_ext):
+    """A library, not a module of Python: it has no entry point and no version of Python in its name."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+    def build_extension(self, ext: Extension) -> None:
+        """Linked against an empty library of the name of torch's, so that the real one is found, already loaded, at run time."""
+        with tempfile.TemporaryDirectory() as folder:
+            empty = Path(folder, "empty.c")
+            empty.touch()
+            try:
+                objects = self.compiler.compile([str(empty)], output_dir=folder, extra_preargs=["-fPIC"])
+                self.compiler.link_shared_object(
+                    objects, str(Path(folder, "libtorch_cpu.so")), extra_postargs=["-Wl,-soname,libtorch_cpu.so"]
+                )
+            except Exception as error:  # a missing or unfit compiler shows itself in many ways, and none may stop the install
+                raise CompileError(f"no C compiler for the native kernels: {error}") from error
+            ext.library_dirs = [folder]
+            super().build_extension(ext)
+
+
+class Wheel(bdist_wheel):
+    """For one platform and any Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        *_, platform = super().get_tag()  # "any", where nothing is to be built
+        return "py3", "none", platform
+
+
+def extensions() -> list[Extension]:
+    if not IS_ELF or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
+        return []
+    return [
+        Extension(
+            "pseudograd.kernels.native._native",
+            sorted(str(path) for path in NATIVE.glob("*.c")),
+            depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+            extra_compile_args=["-std=c11", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
+            extra_link_args=["-Wl,--no-as-needed", "-ltorch_cpu", "-s"],
+            optional=True,
+        )
+    ]
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "bdist_wheel": Wheel})

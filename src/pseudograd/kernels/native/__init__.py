@@ -1,0 +1,101 @@
+"""Kernels in C for tensors on CPU: a call and its backward cost about what copying the tensor twice costs.
+
+The library beside this file is optional. It is built with the package where there is a C compiler, and calls torch's stable C symbols,
+so that one build serves every Python and every torch from 2.10 on. PSEUDOGRAD_NATIVE=0 in the environment leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...arguments import flushes_subnormals
+from ...rule import Call, Gradients, Wants
+from ...torch_private import raw
+from .. import Kernel, register
+from ..codes import CODE, DTYPES, RULES, plan_between, plan_for, serve
+from ..residuals import INPUTS, Inputs, Kept
+
+LIBRARY = Path(__file__).with_name("_native.so")
+_OLDEST = (2, 10)
+_LEVELS = ("plain C", "AVX2", "AVX-512")
+_NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
+
+_NAMES = ("encode", "encode_", "pull_code", "pull_x", "pull_bounds", "choose")
+
+
+def _load() -> tuple[str, str, Any]:
+    """(state, why, the operators). It never raises: without the library all else works as before."""
+    if os.environ.get("PSEUDOGRAD_NATIVE", "") == "0":
+        return "not active", "turned off by PSEUDOGRAD_NATIVE=0", None
+    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < _OLDEST:
+        return "not active", f"torch {torch.__version__} is older than 2.10, the first with stable C symbols", None
+    if not LIBRARY.exists():
+        why = "not part of this build: install a wheel for this platform, or from source with gcc or clang"
+        return "not active", why, None
+    try:
+        torch.ops.load_library(LIBRARY)
+    except OSError as error:
+        return "not active", f"the library does not load: {error}", None
+    operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
+    level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
+    return "active", f"{level}, for {', '.join('/'.join(key) for key in RULES)} on CPU", operators
+
+
+_state, _why, operators = _load()
+
+
+def status() -> dict[str, str]:
+    return {"state": _state, "why": _why}
+
+
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    x, low, high = inputs
+    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    assert plan is not None  # the residual has asked
+    y, code, order = operators.encode(x, _or_inf(low, -1), _or_inf(high, 1), plan.packed)
+    return y, [code, order, plan]
+
+
+def _or_inf(bound: float | None, sign: int) -> float:
+    return sign * float("inf") if bound is None else bound
+
+
+def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    code, order, plan = kept
+    return operators.pull_code(grad, code, order, plan.packed, plan.factor, plan.other), None, None
+
+
+def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = kept
+    if wants[1] or wants[2] or x.dtype not in DTYPES:
+        return None
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return _pull_between_tensors(grad, x, low, high, call)
+    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    if plan is None:
+        return None
+    return operators.pull_x(grad, x, _or_inf(low, -1), _or_inf(high, 1), plan.packed, plan.factor, plan.other), None, None
+
+
+def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Gradients | None:
+    for bound in (low, high):
+        if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is x.dtype)):
+            return None
+    plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
+    if plan is None:
+        return None
+    packed = plan.packed | (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
+    grad_x = operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, packed, plan.factor, plan.other)
+    return grad_x, None, None
+
+
+if operators is not None:
+    serve("cpu")
+    register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, device="cpu"), RULES)
+    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu"), RULES)

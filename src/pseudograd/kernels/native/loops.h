@@ -1,0 +1,170 @@
+/* The loops over elements, written once. What computes for a kind of processor includes this for each dtype, and defines before
+
+    T, NAME(x)          the type in memory, and a name of its own for each function
+    LANE(x)             the lanes it computes in: float32 or float64
+    LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
+
+and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
+less, equal (a, b); both, either (m, n); select(m, yes, no); times(v, number); clamp(v, low, high) as torch does it; bits(m) and
+from_bits(word), a mask as the low bits of a word and back.
+
+A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
+tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
+#define V LANE(vec)
+#define M LANE(mask)
+
+typedef struct { M below, above, at_min, at_max; } NAME(Places);
+
+INLINE NAME(Places) NAME(places)(V x, V low, V high, int edges) {
+    NAME(Places) p = {LANE(less)(x, low), LANE(less)(high, x), LANE(none)(), LANE(none)()};
+    if (edges) p.at_min = LANE(equal)(x, low), p.at_max = LANE(equal)(x, high);
+    return p;
+}
+
+/* The same for bounds that may be crossed, where x is replaced by max, or NaN, where it is replaced by NaN and counts as inside. */
+INLINE NAME(Places) NAME(places_of_any)(V x, V low, V high) {
+    V y = LANE(select)(LANE(less)(x, low), low, x);
+    y = LANE(select)(LANE(less)(high, y), high, y);
+    M known = LANE(both)(LANE(equal)(low, low), LANE(equal)(high, high)), at = LANE(both)(known, LANE(equal)(x, y));
+    NAME(Places) p = {LANE(both)(known, LANE(less)(x, y)), LANE(both)(known, LANE(less)(y, x)), LANE(both)(at, LANE(equal)(x, low)), LANE(both)(at, LANE(equal)(x, high))};
+    return p;
+}
+
+INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
+    M m = LANE(none)();
+    if (places & BELOW) m = LANE(either)(m, p.below);
+    if (places & ABOVE) m = LANE(either)(m, p.above);
+    if (places & AT_MIN) m = LANE(either)(m, p.at_min);
+    if (places & AT_MAX) m = LANE(either)(m, p.at_max);
+    return m;
+}
+
+/* 0 for a factor of 0, also where grad is infinite or NaN. */
+INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : LANE(times)(grad, factor); }
+
+/* What x gets, from the planes that it is in. */
+INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
+    V found;
+    if (rule.kind == FACTORS) {
+        found = LANE(select)(first, NAME(scaled)(grad, rule.factor), grad);
+        return rule.second ? LANE(select)(second, NAME(scaled)(grad, rule.other), found) : found;
+    }
+    if (rule.kind == SIDES) {
+        M blocked = LANE(either)(LANE(both)(first, LANE(less)(LANE(all)(0.0), grad)), LANE(both)(second, LANE(less)(grad, LANE(all)(0.0))));
+        found = LANE(select)(blocked, LANE(all)(0.0), grad);
+    } else {
+        found = LANE(select)(second, LANE(all)(1.0), LANE(select)(first, LANE(all)(-1.0), grad));
+    }
+    return rule.shares ? LANE(select)(LANE(both)(first, second), NAME(scaled)(grad, rule.other), found) : found;
+}
+
+INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second, V low, V high, Rule rule) {
+    uint64_t bits[2] = {0, 0};
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        NAME(Places) p = NAME(places)(v, low, high, rule.edges);
+        if (rule.first) bits[0] |= LANE(bits)(NAME(plane)(p, rule.first)) << i;
+        if (rule.second) bits[1] |= LANE(bits)(NAME(plane)(p, rule.second)) << i;
+        STORE(y + i, LANE(clamp)(v, low, high));
+    }
+    if (rule.first) memcpy(first, bits, 8);
+    if (rule.second) memcpy(second, bits + 1, 8);
+}
+
+INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
+    V low = LANE(all)(min), high = LANE(all)(max);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, first + i / 8, second + i / 8, low, high, rule);
+    if (i == n) return;
+    T rest[64] = {0}, made[64];
+    size_t left = (size_t)(n - i);
+    memcpy(rest, x + i, left * sizeof(T));
+    NAME(encode_block)(rest, made, first + i / 8, second + i / 8, low, high, rule);
+    memcpy(y + i, made, left * sizeof(T));
+    uint8_t *planes[2] = {rule.first ? first + i / 8 : 0, rule.second ? second + i / 8 : 0};
+    for (int plane = 0; plane < 2; plane++) { /* bits behind the last element are 0 */
+        uint64_t word;
+        if (!planes[plane]) continue;
+        memcpy(&word, planes[plane], 8);
+        word &= ~(uint64_t)0 >> (64 - left);
+        memcpy(planes[plane], &word, 8);
+    }
+}
+
+static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
+    if (is_same(rule, ZERO_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, ZERO_CLOSED, n);
+    else if (is_same(rule, INWARD_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, INWARD_CLOSED, n);
+    else NAME(encode_by)(x, y, first, second, min, max, rule, n);
+}
+
+INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule) {
+    uint64_t bits[2] = {0, 0};
+    if (rule.first) memcpy(bits, first, 8);
+    if (rule.second) memcpy(bits + 1, second, 8);
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        M in_first = rule.first ? LANE(from_bits)(bits[0] >> i) : LANE(none)();
+        M in_second = rule.second ? LANE(from_bits)(bits[1] >> i) : LANE(none)();
+        STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
+    }
+}
+
+INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, first + i / 8, second + i / 8, out + i, rule);
+    if (i == n) return;
+    T rest[64] = {0}, made[64];
+    size_t left = (size_t)(n - i) * sizeof(T);
+    memcpy(rest, grad + i, left);
+    NAME(pull_code_block)(rest, first + i / 8, second + i / 8, made, rule);
+    memcpy(out + i, made, left);
+}
+
+static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n) {
+    if (is_same(rule, ZERO_CLOSED)) NAME(pull_code_by)(grad, first, second, out, ZERO_CLOSED, n);
+    else if (is_same(rule, INWARD_CLOSED)) NAME(pull_code_by)(grad, first, second, out, INWARD_CLOSED, n);
+    else if (rule.kind == FACTORS) rule.kind = FACTORS, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    else if (rule.kind == SIDES) rule.kind = SIDES, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    else rule.kind = SIGNS, NAME(pull_code_by)(grad, first, second, out, rule, n);
+}
+
+/* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
+INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
+    V low = LANE(all)(min), high = LANE(all)(max);
+    for (int64_t start = 0; start < n; start += 64) {
+        T rest[4][64], made[64];
+        const T *g = grad + start, *v = x + start, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
+        T *o = out + start;
+        if (n - start < 64) {
+            size_t left = (size_t)(n - start) * sizeof(T);
+            memset(rest, 0, sizeof(rest));
+            memcpy(rest[0], g, left), memcpy(rest[1], v, left), g = rest[0], v = rest[1], o = made;
+            if (lows) memcpy(rest[2], l, left), memcpy(rest[3], h, left), l = rest[2], h = rest[3];
+        }
+        for (int i = 0; i < 64; i += LANE(lanes)) {
+            V at = LOAD(v + i);
+            NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
+            M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
+            STORE(o + i, NAME(pulled)(LOAD(g + i), first, second, rule));
+        }
+        if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
+    }
+}
+
+static void NAME(pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
+                         Rule rule, int64_t n) {
+    if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
+    else if (is_same(rule, ZERO_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_CLOSED, n);
+    else if (is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_OPEN, n);
+    else if (is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, INWARD_CLOSED, n);
+    else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
+}
+
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x)};
+
+#undef V
+#undef M
+#undef T
+#undef NAME
+#undef LANE
+#undef LOAD
+#undef STORE

@@ -1,0 +1,372 @@
+/* What torch calls: operators of the namespace `pseudograd_native` for strided tensors on CPU, registered when the library is loaded.
+
+They cannot raise, so they serve every strided layout, and give a tensor without elements where their arguments do not fit each other,
+which `pseudograd.kernels.native` never hands in. Nothing else of a tensor is asked than sizes, strides, dtype and memory: that it is an
+ordinary one on CPU is for the caller to know. */
+#include "rules.h"
+#include "torch_stable.h"
+
+#define MOST_DIMENSIONS 15
+#define CHUNK 1024         /* elements that are gathered at a time, where their memory is in another order */
+#define GRAIN (1 << 15)    /* elements that are worth a thread */
+
+static int32_t dtypes[DTYPES], bytes, cpu;
+static const int64_t sizes_of[DTYPES] = {2, 2, 4, 8};
+static const Loops *const *loops;
+
+/* --- tensors ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    Handle handle;
+    char *memory;
+    int64_t *sizes, *strides, dim, numel;
+    int dtype; /* one of ours, or DTYPES */
+} Tensor;
+
+static Tensor tensor(Handle handle) {
+    Tensor t = {.handle = handle, .dtype = 0};
+    int32_t dtype = -1;
+    void *memory = 0;
+    aoti_torch_get_data_ptr(handle, &memory);
+    aoti_torch_get_sizes(handle, &t.sizes);
+    aoti_torch_get_strides(handle, &t.strides);
+    aoti_torch_get_dim(handle, &t.dim);
+    aoti_torch_get_numel(handle, &t.numel);
+    aoti_torch_get_dtype(handle, &dtype);
+    t.memory = memory;
+    while (t.dtype < DTYPES && dtypes[t.dtype] != dtype) t.dtype++;
+    return t;
+}
+
+static Tensor empty(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype) {
+    Handle made = 0;
+    aoti_torch_empty_strided(dim, sizes, strides, dtype, cpu, 0, &made);
+    return tensor(made);
+}
+
+static Tensor nothing(void) {
+    const int64_t none = 0, one = 1;
+    return empty(1, &none, &one, bytes);
+}
+
+/* The dimensions of a tensor from the outermost to the innermost of its memory: four bits for each, the outermost lowest; 0 where that is
+   their own order. Dimensions of size 1 keep their place beside the one before them. */
+static int64_t order_of(const Tensor *t) {
+    int64_t at[MOST_DIMENSIONS], key[MOST_DIMENSIONS], order = 0;
+    int sorted = 1;
+    for (int64_t d = 0; d < t->dim; d++) {
+        int64_t mine = t->sizes[d] == 1 && d ? key[d - 1] : t->strides[d], place = d;
+        key[d] = mine;
+        while (place > 0 && key[at[place - 1]] < mine) at[place] = at[place - 1], place--;
+        at[place] = d;
+        sorted &= place == d;
+    }
+    for (int64_t d = 0; !sorted && d < t->dim; d++) order |= at[d] << (4 * d);
+    return order;
+}
+
+static int64_t dimension(int64_t order, int64_t d) { return order ? (order >> (4 * d)) & 15 : d; }
+
+/* A tensor of these sizes, dense, with its dimensions in this order; or nothing, if it is none. */
+static int strides_in(int64_t order, int64_t dim, const int64_t *sizes, int64_t *strides) {
+    int64_t stride = 1, seen = 0;
+    for (int64_t d = dim - 1; d >= 0; d--) {
+        int64_t own = dimension(order, d);
+        if (own >= dim || seen >> own & 1) return 0;
+        seen |= (int64_t)1 << own;
+        strides[own] = stride;
+        stride *= sizes[own] > 1 ? sizes[own] : 1;
+    }
+    return 1;
+}
+
+/* --- elements in the order of another tensor's memory --------------------------------------------------------------- */
+
+typedef struct {
+    char *memory;
+    int64_t bytes, dim, sizes[MOST_DIMENSIONS + 1], strides[MOST_DIMENSIONS + 1]; /* from the outermost, neighbours joined */
+    int is_linear;
+} Walk;
+
+/* `t`, broadcast to these sizes; its dimensions in this order. 0 where it does not broadcast. */
+static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t order, Walk *w) {
+    w->memory = t->memory, w->bytes = sizes_of[t->dtype], w->dim = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        int64_t of_all = dimension(order, d), own = of_all - (dim - t->dim), size = sizes[of_all], stride = 0;
+        if (own >= 0 && t->sizes[own] != 1) {
+            if (t->sizes[own] != size) return 0;
+            stride = t->strides[own];
+        }
+        if (size == 1) continue;
+        if (w->dim && w->strides[w->dim - 1] == stride * size) w->sizes[w->dim - 1] *= size, w->strides[w->dim - 1] = stride;
+        else w->sizes[w->dim] = size, w->strides[w->dim] = stride, w->dim++;
+    }
+    if (t->dim > dim) return 0;
+    if (!w->dim) w->sizes[0] = 1, w->strides[0] = 1, w->dim = 1;
+    w->is_linear = w->dim == 1 && w->strides[0] == 1;
+    return 1;
+}
+
+#define COPY_RUN(type)                                                                                                                 \
+    for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * stride];
+
+/* Elements `start` to `start + count`: where they are, if they follow each other there; else copied to `to`. */
+static const void *elements(const Walk *w, int64_t start, int64_t count, void *buffer) {
+    if (w->is_linear) return w->memory + start * w->bytes;
+    int64_t index[MOST_DIMENSIONS + 1], offset = 0, rest = start, inner = w->dim - 1, stride = w->strides[inner];
+    for (int64_t d = inner; d >= 0; d--) index[d] = rest % w->sizes[d], rest /= w->sizes[d], offset += index[d] * w->strides[d];
+    char *to = buffer;
+    while (count > 0) {
+        int64_t run = w->sizes[inner] - index[inner];
+        if (run > count) run = count;
+        const char *from = w->memory + offset * w->bytes;
+        if (w->bytes == 4) COPY_RUN(uint32_t)
+        else if (w->bytes == 2) COPY_RUN(uint16_t)
+        else COPY_RUN(uint64_t)
+        to += run * w->bytes, count -= run, offset += run * stride, index[inner] += run;
+        for (int64_t d = inner; d > 0 && index[d] == w->sizes[d]; d--)
+            offset += w->strides[d - 1] - index[d] * w->strides[d], index[d] = 0, index[d - 1]++;
+    }
+    return buffer;
+}
+
+/* --- the work of one thread ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const Loops *loops;
+    Rule rule;
+    double min, max;
+    int64_t numel;
+    char *out;
+    uint8_t *first, *second;
+    int has_low, has_high, has_tensors;
+    Walk grad, x, low, high;
+} Work;
+
+static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
+    int64_t blocks = (work->numel + 63) / 64;
+    if (work->numel <= GRAIN) part(0, blocks, (void *)work);
+    else torch_parallel_for(0, blocks, GRAIN / 64, part, (void *)work);
+}
+
+static int64_t end_of(const Work *work, int64_t block) { return block * 64 < work->numel ? block * 64 : work->numel; }
+
+static void encode_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffer[CHUNK];
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = work->x.is_linear || end - start < CHUNK ? end - start : CHUNK;
+        work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->first + start / 8,
+                            work->second + start / 8, work->min, work->max, work->rule, count);
+    }
+}
+
+static void pull_code_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffer[CHUNK];
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = work->grad.is_linear || end - start < CHUNK ? end - start : CHUNK;
+        work->loops->pull_code(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second + start / 8,
+                               work->out + start * work->grad.bytes, work->rule, count);
+    }
+}
+
+static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
+    const uint16_t half = (is_bfloat ? 0x7F80 : 0x7C00) | (is_high ? 0 : 0x8000);
+    const uint32_t single = 0x7F800000u | (is_high ? 0 : 0x80000000u);
+    const uint64_t wide = 0x7FF0000000000000u | (is_high ? 0 : 0x8000000000000000u);
+    for (int64_t i = 0; i < count; i++)
+        if (dtype_bytes == 2) ((uint16_t *)buffer)[i] = half;
+        else if (dtype_bytes == 4) ((uint32_t *)buffer)[i] = single;
+        else ((uint64_t *)buffer)[i] = wide;
+    return buffer;
+}
+
+static void pull_x_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffers[4][CHUNK];
+    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors;
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = is_whole || end - start < CHUNK ? end - start : CHUNK;
+        const void *lows = 0, *highs = 0;
+        if (work->has_tensors) {
+            int is_bfloat = work->loops == loops[BF16], size = (int)work->x.bytes;
+            lows = work->has_low ? elements(&work->low, start, count, buffers[2]) : filled(buffers[2], size, is_bfloat, 0, count);
+            highs = work->has_high ? elements(&work->high, start, count, buffers[3]) : filled(buffers[3], size, is_bfloat, 1, count);
+        }
+        work->loops->pull_x(elements(&work->grad, start, count, buffers[0]), elements(&work->x, start, count, buffers[1]), lows, highs,
+                            work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+    }
+}
+
+/* --- the operators -------------------------------------------------------------------------------------------------- */
+
+static double number(Value value) {
+    double made;
+    memcpy(&made, &value, 8);
+    return made;
+}
+
+/* As codes.py packs it. */
+static Rule rule_of(Value plan, Value factor, Value other) {
+    Rule rule = {0};
+    rule.first = plan & 15, rule.second = plan >> 4 & 15, rule.kind = plan >> 8 & 3;
+    rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
+    rule.shares = rule.kind != FACTORS && (rule.first & rule.second) != 0;
+    rule.factor = number(factor), rule.other = number(other);
+    return rule;
+}
+
+static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MOST_DIMENSIONS; }
+
+static int64_t plane_bytes(int64_t numel) { return (numel + 63) / 64 * 8; }
+
+static int64_t code_bytes(Rule rule, int64_t numel) { return plane_bytes(numel) * ((rule.first != 0) + (rule.second != 0)); }
+
+static void set_planes(Work *work, const Tensor *code) {
+    work->first = (uint8_t *)code->memory;
+    work->second = work->first + (work->rule.first ? plane_bytes(work->numel) : 0);
+}
+
+/* y and the code of x; the code in the order of x's memory. Into x itself where `in_place`. */
+static int encode(Tensor *x, int in_place, Value *arguments, Tensor *y, Tensor *code, int64_t *order) {
+    int64_t strides[MOST_DIMENSIONS];
+    Work work = {.rule = rule_of(arguments[3], 0, 0), .min = number(arguments[1]), .max = number(arguments[2]), .numel = x->numel};
+    if (!is_served(x)) return 0;
+    *order = order_of(x);
+    if (!strides_in(*order, x->dim, x->sizes, strides) || !walk(x, x->dim, x->sizes, *order, &work.x)) return 0;
+    if (in_place && x->numel && !work.x.is_linear) return 0;
+    int64_t size = code_bytes(work.rule, x->numel), one = 1;
+    *code = empty(1, &size, &one, bytes);
+    if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
+    work.loops = loops[x->dtype], work.out = in_place ? x->memory : y->memory;
+    set_planes(&work, code);
+    share(&work, encode_part);
+    return 1;
+}
+
+static void encode_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    Tensor x = tensor((Handle)stack[0]), y, code;
+    int64_t order = 0;
+    if (!encode(&x, 0, stack, &y, &code, &order)) y = nothing(), code = nothing();
+    aoti_torch_delete_tensor_object(x.handle);
+    stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
+}
+
+static void encode_in_place_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    Tensor x = tensor((Handle)stack[0]), code;
+    int64_t order = 0;
+    if (!encode(&x, 1, stack, 0, &code, &order)) code = nothing();
+    aoti_torch_delete_tensor_object(x.handle);
+    stack[0] = (Value)code.handle, stack[1] = (Value)order;
+}
+
+static void pull_code_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    Tensor grad = tensor((Handle)stack[0]), code = tensor((Handle)stack[1]), made;
+    int64_t order = (int64_t)stack[2], strides[MOST_DIMENSIONS];
+    Work work = {.rule = rule_of(stack[3], stack[4], stack[5]), .numel = grad.numel};
+    if (is_served(&grad) && code.numel == code_bytes(work.rule, grad.numel) && strides_in(order, grad.dim, grad.sizes, strides) &&
+        walk(&grad, grad.dim, grad.sizes, order, &work.grad)) {
+        made = empty(grad.dim, grad.sizes, strides, dtypes[grad.dtype]);
+        work.loops = loops[grad.dtype], work.out = made.memory;
+        set_planes(&work, &code);
+        share(&work, pull_code_part);
+    } else {
+        made = nothing();
+    }
+    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(code.handle);
+    stack[0] = (Value)made.handle;
+}
+
+/* The rule on x and two bounds: in `work`, but for grad, x and where the result goes. */
+static Tensor pull(Tensor *grad, Tensor *x, Work *work) {
+    int64_t order, strides[MOST_DIMENSIONS];
+    if (!is_served(x) || grad->dtype != x->dtype || grad->dim > MOST_DIMENSIONS) return nothing();
+    order = grad->dim == x->dim && grad->numel == x->numel ? order_of(x) : order_of(grad);
+    if (!strides_in(order, grad->dim, grad->sizes, strides)) return nothing();
+    if (!walk(grad, grad->dim, grad->sizes, order, &work->grad) || !walk(x, grad->dim, grad->sizes, order, &work->x)) return nothing();
+    Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[grad->dtype]);
+    work->loops = loops[x->dtype], work->out = made.memory, work->numel = grad->numel;
+    share(work, pull_x_part);
+    return made;
+}
+
+static void pull_x_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]);
+    Work work = {.rule = rule_of(stack[4], stack[5], stack[6]), .min = number(stack[2]), .max = number(stack[3])};
+    Tensor made = pull(&grad, &x, &work);
+    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(x.handle);
+    stack[0] = (Value)made.handle;
+}
+
+static void pull_bounds_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]), low = tensor((Handle)stack[2]), high = tensor((Handle)stack[3]);
+    Work work = {.rule = rule_of(stack[4], stack[5], stack[6]), .has_tensors = 1};
+    work.has_low = !(stack[4] >> 11 & 1), work.has_high = !(stack[4] >> 12 & 1);
+    int fits = is_served(&x) && low.dtype == x.dtype && high.dtype == x.dtype && grad.dim <= MOST_DIMENSIONS;
+    int64_t order = fits ? (grad.dim == x.dim && grad.numel == x.numel ? order_of(&x) : order_of(&grad)) : 0;
+    fits = fits && walk(&low, grad.dim, grad.sizes, order, &work.low) && walk(&high, grad.dim, grad.sizes, order, &work.high);
+    Tensor made = fits ? pull(&grad, &x, &work) : nothing();
+    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(x.handle);
+    aoti_torch_delete_tensor_object(low.handle), aoti_torch_delete_tensor_object(high.handle);
+    stack[0] = (Value)made.handle;
+}
+
+/* --- registration --------------------------------------------------------------------------------------------------- */
+
+/* The best loops for this processor; `most` leaves the better ones out: 0 plain, 1 AVX2, 2 AVX-512. */
+static int choose(int most) {
+    loops = loops_plain;
+    int level = 0;
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+    int has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    if (most >= 1 && loops_avx2[F32] && has_avx2) loops = loops_avx2, level = 1;
+    if (most >= 2 && loops_avx512[F32] && has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        loops = loops_avx512, level = 2;
+#endif
+    return level;
+}
+
+static void choose_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    stack[0] = (Value)(int64_t)choose((int)(int64_t)stack[0]);
+}
+
+static const struct {
+    const char *name, *schema, *key;
+    void (*run)(Value *, uint64_t, uint64_t);
+} operators[] = {
+    {"encode", "encode(Tensor x, float min, float max, int plan) -> (Tensor, Tensor, int)", "CPU", encode_operator},
+    {"encode_", "encode_(Tensor(a!) x, float min, float max, int plan) -> (Tensor, int)", "CPU", encode_in_place_operator},
+    {"pull_code", "pull_code(Tensor grad, Tensor code, int order, int plan, float factor, float other) -> Tensor", "CPU",
+     pull_code_operator},
+    {"pull_x", "pull_x(Tensor grad, Tensor x, float min, float max, int plan, float factor, float other) -> Tensor", "CPU",
+     pull_x_operator},
+    {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, int plan, float factor, float other) -> Tensor", "CPU",
+     pull_bounds_operator},
+    {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
+};
+
+__attribute__((constructor)) static void arrive(void) {
+    const uint64_t torch_2_10 = (uint64_t)2 << 56 | (uint64_t)10 << 48;
+    Library all = 0, cpu_only = 0, any = 0;
+    dtypes[F16] = aoti_torch_dtype_float16(), dtypes[BF16] = aoti_torch_dtype_bfloat16();
+    dtypes[F32] = aoti_torch_dtype_float32(), dtypes[F64] = aoti_torch_dtype_float64();
+    bytes = aoti_torch_dtype_uint8(), cpu = aoti_torch_device_type_cpu();
+    choose(2);
+    aoti_torch_library_init_def("pseudograd_native", __FILE__, __LINE__, &all);
+    aoti_torch_library_init_impl("pseudograd_native", "CPU", __FILE__, __LINE__, &cpu_only);
+    aoti_torch_library_init_impl("pseudograd_native", "CompositeExplicitAutograd", __FILE__, __LINE__, &any);
+    for (unsigned i = 0; i < sizeof(operators) / sizeof(*operators); i++) {
+        aoti_torch_library_def(all, operators[i].schema);
+        torch_library_impl(*operators[i].key == 'C' && operators[i].key[1] == 'P' ? cpu_only : any, operators[i].name, operators[i].run,
+                           torch_2_10);
+    }
+}

@@ -1,0 +1,38 @@
+/* A backward rule as the loops read it; pseudograd/kernels/codes.py makes them and says what they mean. */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { FACTORS, SIDES, SIGNS };                          /* what the planes of a code say */
+enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
+
+typedef struct {
+    uint8_t kind;
+    uint8_t first, second; /* the places that are in each plane; a code has no plane for none */
+    uint8_t edges;         /* is any plane about x at a bound? */
+    uint8_t shares;        /* may x be in both planes? */
+    double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds */
+} Rule;
+
+static const Rule ZERO_CLOSED = {FACTORS, BELOW | ABOVE, 0, 0, 0, 0, 0};
+static const Rule ZERO_OPEN = {FACTORS, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, 0, 0};
+static const Rule INWARD_CLOSED = {SIDES, BELOW, ABOVE, 0, 0, 0, 0};
+
+INLINE int is_same(Rule a, Rule b) {
+    return a.kind == b.kind && a.first == b.first && a.second == b.second && a.edges == b.edges && a.shares == b.shares &&
+           a.factor == b.factor && a.other == b.other;
+}
+
+typedef struct {
+    void (*encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n);
+    void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
+    void (*pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max, Rule rule,
+                   int64_t n);
+} Loops;
+
+enum { F16, BF16, F32, F64, DTYPES };
+
+/* Of each kind of processor, the loops by dtype; null where this build has none for it. */
+extern const Loops *const loops_plain[DTYPES], *const loops_avx2[DTYPES], *const loops_avx512[DTYPES];
