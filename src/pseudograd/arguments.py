@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
@@ -27,6 +28,11 @@ def as_number(value: Any) -> Any:
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) else value
+
+
+def has_negative_zero(values: Iterable[Any]) -> bool:
+    """Among numbers and None. A table finds 0.0 where -0.0 is looked up."""
+    return any(value == 0 and math.copysign(1.0, value) < 0 for value in values)
 
 
 def is_finite(value: Any) -> bool:

@@ -4,6 +4,7 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
+|   of few elements, between two numbers, on CPU                   | PseudogradSmall: everything decided beforehand  |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -28,11 +29,14 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import dynamo, formula, kernels, layouts
+from .arguments import has_negative_zero
 from .formula import own
+from .kernels import codes
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
-from .rule import Call, split
+from .rule import Call, prepared, remember, split
 from .torch_private import (
     constant_result,
+    dispatch_keys,
     dispatch_modes,
     forward_mode_at,
     has_forward_mode,
@@ -40,13 +44,14 @@ from .torch_private import (
     is_allowed_in_graph,
     is_batched,
     is_exporting,
+    is_view,
     nested_level,
     primal,
     tracing_context,
     transforms_are_active,
 )
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 
 
 def is_recording(*inputs: Any) -> bool:
@@ -67,12 +72,42 @@ def run(call: Call, *inputs: Any) -> Tensor:
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
 
-def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
-    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, where the rule reads any.
+def run_small(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, high: Any) -> Tensor | None:
+    """`run` for a call that `prepare_small` has seen, if x has few elements; None where it is not one, or where `run` must decide.
 
-    Leaf errors and version counters are those of copy_, which are torch's.
+    At ten elements each line of this is a hundredth of the whole call with its backward.
+    """
+    if type(x) is not Tensor or maximize is not False or _is_dynamo_compiling():
+        return None
+    try:
+        small = prepared.get((op, rule, edge, x.dtype, low, high))
+    except TypeError:  # one of them cannot be what it should
+        return None
+    if not small or not x.requires_grad or not torch.is_grad_enabled() or x.numel() >= codes.least:
+        return None
+    if dispatch_modes() or transforms_are_active() or in_forward_mode() or dispatch_keys(x).raw_repr() not in kernels.cpu_keys:
+        return None
+    return None if small.has_zero and has_negative_zero((low, high)) else _apply_small(small, x)
+
+
+def prepare_small(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
+    """After a call between two numbers that went through `run`, with its arguments checked."""
+    asked = call.primitive.name, rule, edge, x.dtype, low, high
+    if _is_compiling() or isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
+        return
+    if not (call.maximize or has_negative_zero((low, high))):
+        remember(prepared, asked, kernels.small(call, low, high, x.dtype) or False)
+
+
+def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
+    """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, where the rule reads any and no code serves.
+
+    Leaf errors and version counters are torch's.
     """
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
+    if x.requires_grad and torch.is_grad_enabled() and not (x.is_leaf or is_view(x) or _is_watched() or in_forward_mode()):
+        if kernels.residual_of(call, (x, *others), wants) is not INPUTS:
+            return PseudogradInPlace.apply(call, x, *others)
     return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
 
 
@@ -174,16 +209,61 @@ class Pseudograd(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        call, residual, _ = ctx.state
-        wants, kept = ctx.needs_input_grad[1:], _recall(ctx)
-        if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
-            found = kernels.backward(residual, grad, kept, wants, call)
-            if found is not None:
-                return None, *found
-        if residual is not INPUTS and layouts.are_sparse(grad, []):
-            grad = grad.to_dense()
-        return None, *residual.pull(grad, kept, wants, call)
+        return _backward(ctx, grad)
 
+
+def _backward(ctx: Any, grad: Tensor) -> Any:
+    call, residual, _ = ctx.state
+    wants, kept = ctx.needs_input_grad[1:], _recall(ctx)
+    if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
+        found = kernels.backward(residual, grad, kept, wants, call)
+        if found is not None:
+            return None, *found
+    if residual is not INPUTS and layouts.are_sparse(grad, []):
+        grad = grad.to_dense()
+    return None, *residual.pull(grad, kept, wants, call)
+
+
+class PseudogradInPlace(Function):
+    """For a call that keeps another residual than its inputs: x is read and written in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, x: Tensor, *others: Any) -> Tensor:
+        wants = ctx.needs_input_grad[1:]
+        residual = kernels.residual_of(call, (x, *others), wants)
+        kept = kernels.forward_in_place(residual, call, (x, *others), wants)
+        if kept is None:
+            y, kept = residual.encode(call, (x, *others), wants)
+            x.copy_(y)
+        ctx.mark_dirty(x)
+        _remember(ctx, call, residual, kept)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _backward(ctx, grad)
+
+
+class PseudogradSmall(Function):
+    """Pseudograd for a call that is prepared."""
+
+    @staticmethod
+    def forward(ctx: Any, small: kernels.Small, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.small = small
+        return small.forward(x, small.settings)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,), small = ctx.saved_tensors, ctx.small
+        if not (torch.is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active()):
+            if dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor and x.dtype is grad.dtype:
+                return None, small.backward(grad, x, small.settings)
+        return None, formula.pull(grad, [x, small.low, small.high], _X_ALONE, small.call)[0]
+
+
+_X_ALONE = (True, False, False)
+_apply_small = super(Function, PseudogradSmall).apply
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
 _apply_eager = super(Function, Pseudograd).apply

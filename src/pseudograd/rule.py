@@ -239,6 +239,7 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
+prepared: dict[tuple[Any, ...], Any] = {}  # by the arguments of a public function: a small call with all that is known of it
 _REMEMBERED = (
     1000  # calls in each of the two: then they are forgotten all at once, and made again as they are asked for
 )
@@ -267,9 +268,10 @@ def forget_calls() -> None:
     """After the table has changed: calls are made again as they are asked for."""
     _by_request.clear()
     _by_spec.clear()
+    prepared.clear()
 
 
-def _remember(calls: dict[tuple[Any, ...], Call], key: tuple[Any, ...], call: Call) -> Call:
+def remember(calls: dict[tuple[Any, ...], Any], key: tuple[Any, ...], call: Any) -> Any:
     if len(calls) >= _REMEMBERED:
         calls.clear()
     calls[key] = call
@@ -280,7 +282,7 @@ def call_named(spec: tuple[Any, ...]) -> Call:
     """The call that `spec` names; remembered, except under a compiler, which must not see the memory change."""
     if is_compiling():
         return split(spec)[0]
-    return _by_spec.get(spec) or _remember(_by_spec, spec, split(spec)[0])
+    return _by_spec.get(spec) or remember(_by_spec, spec, split(spec)[0])
 
 
 def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
@@ -345,8 +347,8 @@ def _call_for_the_first_time(
         if isinstance(value, UserFunction):
             others = tuple(pair for pair in given if pair[1] is not value)
             key = (op.name, rule[0], edge, maximize, *others)
-            return value.calls.get(key) or _remember(value.calls, key, make_call(op, rule, edge, maximize))
-    return _remember(_by_request, key, make_call(op, rule, edge, maximize))
+            return value.calls.get(key) or remember(value.calls, key, make_call(op, rule, edge, maximize))
+    return remember(_by_request, key, make_call(op, rule, edge, maximize))
 
 
 def rule_named(name: str, /, **given: Any) -> RuleObject:

@@ -58,10 +58,21 @@ is_zero: Callable[[Tensor], bool] = _find(
 
 
 
+_has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
+# Nobody's mode of functions sees what runs in it.
+without_torch_function: Callable[[], AbstractContextManager[Any]] = _find(
+    "torch._C.DisableTorchFunction", "a mode of functions sees the tensor that a native kernel reads its numbers from", nullcontext
+)
+
 
 def raw(operator: Any) -> Any:
     """What an operator of torch.ops runs, without the function in Python around it."""
-    return getattr(operator, "_op", operator)
+    return getattr(operator, "_op", operator) if _has_raw else operator
+
+
+is_view: Callable[[Tensor], bool] = _find(
+    "torch.Tensor._is_view", "clamp_ keeps a copy of x where two bits would do", lambda tensor: True
+)
 
 
 class _NoKeys:

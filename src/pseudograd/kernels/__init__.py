@@ -9,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..rule import Call, Gradients, Wants
+from ..rule import Call, Gradients, Wants, prepared
 from ..torch_private import dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 Key = tuple[str, str]  # a rule set and the name of a rule
+
+
+class Small(NamedTuple):
+    """A call between two numbers, of few elements that keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+
+    has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
+    """
+
+    forward: Callable[[Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    settings: Tensor
+    call: Call
+    low: float | None
+    high: float | None
+    has_zero: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +44,9 @@ class Kernel:
     serves(call) -> bool is asked once for each call.
     backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
-    Both get tensors that are `plain`, and run where no mode watches and no second derivative is recorded.
+    forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
+    All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
+    prepare(call, low, high, dtype): the same for few elements that keep x, with everything decided that does not depend on x.
     """
 
     name: str
@@ -37,7 +54,9 @@ class Kernel:
     serves: Callable[[Call], bool]
     backward: Callable[[Tensor, Kept, Wants, Call], Gradients | None]
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
+    forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
     device: str = ""
+    prepare: Callable[[Call, Any, Any, torch.dtype], Small | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,6 +107,7 @@ def off(*names: str) -> Iterator[None]:
 def _changed() -> None:
     global _state
     _state += 1
+    prepared.clear()
 
 
 def _served(call: Call) -> _Served:
@@ -114,37 +134,48 @@ def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
     return INPUTS
 
 
+_NONE, _SEVERAL = "none", "several"
+
+
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     """By the first kernel that can; None where none can."""
-    device = None
+    return _first("forward", residual, call, inputs, call, inputs, wants)
+
+
+def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+    """By the first kernel that can, into the first input; None where none can, and nothing has changed."""
+    return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
+
+
+def _first(does: str, residual: Residual, call: Call, values: Iterable[Any], *arguments: Any) -> Any:
+    """What the first kernel gives that does this for the residual, on the device of the values, without declining."""
+    device = ""
     for kernel in _served(call).kernels.get(residual.name, ()):
-        if kernel.forward is None:
-            continue
-        device = device or device_of(inputs)
-        if kernel.device in ("", device) and device != _NONE:
-            made = kernel.forward(call, inputs, wants)
-            if made is not None:
-                return made
-    return None
-
-
-def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    """By the first kernel that can; None where none can."""
-    serving = _served(call).kernels.get(residual.name, ())
-    device = device_of((grad, *kept)) if serving else _NONE
-    if device == _NONE:
-        return None
-    for kernel in serving:
-        if kernel.device in ("", device):
-            found = kernel.backward(grad, kept, wants, call)
+        run = getattr(kernel, does)
+        if run is not None:
+            device = device or device_of(values) or _NONE
+            found = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
             if found is not None:
                 return found
     return None
 
 
-_NONE, _SEVERAL = "none", "several"
+def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    """By the first kernel that can; None where none can."""
+    return _first("backward", residual, call, (grad, *kept), grad, kept, wants, call)
+
+
+def small(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Small | None:
+    """The call between two numbers prepared, if a kernel on CPU can."""
+    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+        if kernel.prepare is not None:
+            return kernel.prepare(call, low, high, dtype)
+    return None
+
+
 # By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
 _device_by_keys: dict[int, str] = {}
+cpu_keys: set[int] = set()  # those of plain tensors on CPU
 
 
 def device_of(values: Iterable[Any]) -> str:
@@ -173,6 +204,8 @@ def _device(value: Tensor, keys: int) -> str:
     device = value.device.type if plain else _NONE
     if keys:
         _device_by_keys[keys] = device
+        if device == "cpu":
+            cpu_keys.add(keys)
     return device
 
 

@@ -147,12 +147,12 @@ def _bits(plane: Tensor, shape: tuple[int, ...]) -> Tensor:
     return bits.reshape(-1)[: torch.Size(shape).numel()].reshape(shape).bool()
 
 
-_devices: set[str] = set()
+devices: set[str] = set()
 
 
 def serve(device: str) -> None:
     """From now on, tensors of this device keep a code: there are kernels for it, which make it as fast as to keep x."""
-    _devices.add(device)
+    devices.add(device)
 
 
 def _plan(call: Call, inputs: Inputs) -> Plan | None:
@@ -164,7 +164,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, low, high = inputs
     if x.numel() < least or type(x) not in (Tensor, torch.nn.Parameter):
         return False
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or x.device.type not in _devices:
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or x.device.type not in devices:
         return False
     if x.layout is not torch.strided or order_of(x) is None or _plan(call, inputs) is None:
         return False

@@ -138,16 +138,21 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    call = call_for(CLAMP, rule, edge, maximize)
-    min, max = _checked("clamp", call, x, min, max)
-    return engine.run(call, x, min, max)
+    y = engine.run_small("clamp", x, rule, edge, maximize, min, max)
+    return _bounded(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize) if y is None else y
 
 
 def _bounded(
     op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
 ) -> Tensor:
+    y = engine.run_small(op.name, x, rule, edge, maximize, *bounds)
+    if y is not None:
+        return y
     call = call_for(op, rule, edge, maximize)
-    return engine.run(call, x, *_checked(op.name, call, x, *bounds, names))
+    low, high = _checked(op.name, call, x, *bounds, names)
+    y = engine.run(call, x, low, high)
+    engine.prepare_small(x, call, rule, edge, low, high)
+    return y
 
 
 def _as_python(bound: Any) -> Any:

@@ -58,7 +58,7 @@ class _Apply:
 
 
 class _Run:
-    """`engine.run`, and what it hides."""
+    """`engine.run` or another of its doors, and what it hides."""
 
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
@@ -67,12 +67,16 @@ class _Run:
         return _noting(self.hidden, *args)
 
 
+_DOORS = ("run", "run_small")
+
+
 def _install() -> None:
     function: Any = torch.autograd.Function
     if not isinstance(vars(function).get("apply"), _Apply):
         function.apply = _Apply(vars(function).get("apply"))
-    if not isinstance(engine.run, _Run):
-        engine.run = _Run(engine.run)  # type: ignore[assignment]
+    for door in _DOORS:
+        if not isinstance(getattr(engine, door), _Run):
+            setattr(engine, door, _Run(getattr(engine, door)))
 
 
 def _uninstall() -> None:
@@ -84,14 +88,16 @@ def _uninstall() -> None:
             del function.apply
         else:
             function.apply = ours.hidden
-    if isinstance(engine.run, _Run):
-        engine.run = engine.run.hidden
+    for door in _DOORS:
+        found = getattr(engine, door)
+        if isinstance(found, _Run):
+            setattr(engine, door, found.hidden)
 
 
 def _noting(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with _inside:
         result = call(*args, **kwargs)
     for seen in _watchers:
-        if seen is not None:
+        if seen is not None and result is not None:
             seen(result)
     return result

@@ -6,7 +6,9 @@ so that one build serves every Python and every torch from 2.10 on. PSEUDOGRAD_N
 
 from __future__ import annotations
 
+import math
 import os
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...arguments import flushes_subnormals
+from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
-from ...torch_private import raw
-from .. import Kernel, register
-from ..codes import CODE, DTYPES, RULES, plan_between, plan_for, serve
+from ...torch_private import raw, without_torch_function
+from .. import Kernel, Small, register
+from ..codes import CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
 from ..residuals import INPUTS, Inputs, Kept
 
 LIBRARY = Path(__file__).with_name("_native.so")
@@ -26,7 +28,7 @@ _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
 
-_NAMES = ("encode", "encode_", "pull_code", "pull_x", "pull_bounds", "choose")
+_NAMES = ("clamp", "encode", "encode_", "pull_code", "pull_x", "pull_bounds", "choose")
 
 
 def _load() -> tuple[str, str, Any]:
@@ -54,21 +56,39 @@ def status() -> dict[str, str]:
     return {"state": _state, "why": _why}
 
 
+def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.dtype, packed: int = 0) -> Tensor:
+    """A plan between two numbers as the operators read it: numbers in a tensor, which torch hands over in less time."""
+    low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
+    high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
+    return _settings(low, high, plan.packed | packed, plan.factor, plan.other, math.copysign(1.0, low), math.copysign(1.0, high))
+
+
+@lru_cache(maxsize=4096)
+def _settings(*numbers: float) -> Tensor:
+    """The last two are the signs of the bounds, because 0.0 is found where -0.0 is asked for."""
+    with without_torch_function():
+        return torch.tensor(numbers[:-2], dtype=torch.float64, device="cpu")
+
+
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, low, high = inputs
     plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
     assert plan is not None  # the residual has asked
-    y, code, order = operators.encode(x, _or_inf(low, -1), _or_inf(high, 1), plan.packed)
+    y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
     return y, [code, order, plan]
 
 
-def _or_inf(bound: float | None, sign: int) -> float:
-    return sign * float("inf") if bound is None else bound
+def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+    x, low, high = inputs
+    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    assert plan is not None
+    code, order = operators.encode_(x, settings_of(plan, low, high, x.dtype))
+    return [code, order, plan]
 
 
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
-    return operators.pull_code(grad, code, order, plan.packed, plan.factor, plan.other), None, None
+    return operators.pull_code(grad, code, settings_of(plan, None, None, grad.dtype), order), None, None
 
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
@@ -80,7 +100,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    return operators.pull_x(grad, x, _or_inf(low, -1), _or_inf(high, 1), plan.packed, plan.factor, plan.other), None, None
+    return operators.pull_x(grad, x, settings_of(plan, low, high, x.dtype)), None, None
 
 
 def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Gradients | None:
@@ -90,12 +110,23 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    packed = plan.packed | (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
-    grad_x = operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, packed, plan.factor, plan.other)
-    return grad_x, None, None
+    settings = settings_of(plan, None, None, x.dtype, (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0))
+    return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
+
+
+_LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the processor is told at the time
+
+
+def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Small | None:
+    if any(bound and abs(bound) < _LEAST_NORMAL for bound in (low, high)):
+        return None
+    plan = plan_for(call, low, high, dtype, flushes_subnormals())
+    if plan is None or 0 < plan.factor < _LEAST_NORMAL:
+        return None
+    return Small(operators.clamp, operators.pull_x, settings_of(plan, low, high, dtype), call, low, high, low == 0 or high == 0)
 
 
 if operators is not None:
     serve("cpu")
-    register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, device="cpu"), RULES)
-    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu"), RULES)
+    register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
+    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare), RULES)

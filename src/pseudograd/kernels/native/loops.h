@@ -92,7 +92,8 @@ INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, d
 }
 
 static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
-    if (is_same(rule, ZERO_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, ZERO_CLOSED, n);
+    if (is_same(rule, NO_RULE)) NAME(encode_by)(x, y, first, second, min, max, NO_RULE, n);
+    else if (is_same(rule, ZERO_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, ZERO_CLOSED, n);
     else if (is_same(rule, INWARD_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, INWARD_CLOSED, n);
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
 }

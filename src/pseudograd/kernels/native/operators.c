@@ -9,6 +9,7 @@ ordinary one on CPU is for the caller to know. */
 #define MOST_DIMENSIONS 15
 #define CHUNK 1024         /* elements that are gathered at a time, where their memory is in another order */
 #define GRAIN (1 << 15)    /* elements that are worth a thread */
+enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12 }; /* in a plan: there is no such bound */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
 static const int64_t sizes_of[DTYPES] = {2, 2, 4, 8};
@@ -201,20 +202,21 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
 
-static double number(Value value) {
-    double made;
-    memcpy(&made, &value, 8);
-    return made;
-}
-
-/* As codes.py packs it. */
-static Rule rule_of(Value plan, Value factor, Value other) {
+/* A rule between two numbers: min, max, plan, factor and other in a tensor of float64, because numbers take torch longer to hand over than
+   tensors do. codes.py says what they mean, native/__init__.py makes them. */
+static int read_settings(Value handle, Work *work, int *plan) {
+    Tensor t = tensor((Handle)handle);
+    double found[5];
+    if (t.dtype != F64 || t.dim != 1 || t.numel != 5 || t.strides[0] != 1) return 0;
+    memcpy(found, t.memory, sizeof(found));
+    *plan = (int)found[2];
     Rule rule = {0};
-    rule.first = plan & 15, rule.second = plan >> 4 & 15, rule.kind = plan >> 8 & 3;
+    rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 3;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
     rule.shares = rule.kind != FACTORS && (rule.first & rule.second) != 0;
-    rule.factor = number(factor), rule.other = number(other);
-    return rule;
+    rule.factor = found[3], rule.other = found[4];
+    work->rule = rule, work->min = found[0], work->max = found[1];
+    return 1;
 }
 
 static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MOST_DIMENSIONS; }
@@ -228,48 +230,61 @@ static void set_planes(Work *work, const Tensor *code) {
     work->second = work->first + (work->rule.first ? plane_bytes(work->numel) : 0);
 }
 
-/* y and the code of x; the code in the order of x's memory. Into x itself where `in_place`. */
-static int encode(Tensor *x, int in_place, Value *arguments, Tensor *y, Tensor *code, int64_t *order) {
-    int64_t strides[MOST_DIMENSIONS];
-    Work work = {.rule = rule_of(arguments[3], 0, 0), .min = number(arguments[1]), .max = number(arguments[2]), .numel = x->numel};
-    if (!is_served(x)) return 0;
+/* x clamped, into x itself where `in_place`; and its code, if one is asked for, in the order of x's memory. */
+static int clamp(const Tensor *x, Value settings, int in_place, Tensor *y, Tensor *code, int64_t *order) {
+    int64_t strides[MOST_DIMENSIONS], one = 1;
+    int plan;
+    Work work = {.numel = x->numel};
+    if (!is_served(x) || !read_settings(settings, &work, &plan)) return 0;
     *order = order_of(x);
     if (!strides_in(*order, x->dim, x->sizes, strides) || !walk(x, x->dim, x->sizes, *order, &work.x)) return 0;
     if (in_place && x->numel && !work.x.is_linear) return 0;
-    int64_t size = code_bytes(work.rule, x->numel), one = 1;
-    *code = empty(1, &size, &one, bytes);
+    if (!code) work.rule = (Rule){0};
+    int64_t size = code_bytes(work.rule, x->numel);
+    if (code) *code = empty(1, &size, &one, bytes), set_planes(&work, code);
     if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
     work.loops = loops[x->dtype], work.out = in_place ? x->memory : y->memory;
-    set_planes(&work, code);
     share(&work, encode_part);
     return 1;
 }
 
-static void encode_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
+static void release(Value *stack, int count) {
+    for (int i = 0; i < count; i++) aoti_torch_delete_tensor_object((Handle)stack[i]);
+}
+
+#define OPERATOR(name) static void name(Value *stack, __attribute__((unused)) uint64_t inputs, __attribute__((unused)) uint64_t outputs)
+
+OPERATOR(clamp_operator) {
+    Tensor x = tensor((Handle)stack[0]), y;
+    int64_t order;
+    if (!clamp(&x, stack[1], 0, &y, 0, &order)) y = nothing();
+    release(stack, 2);
+    stack[0] = (Value)y.handle;
+}
+
+OPERATOR(encode_operator) {
     Tensor x = tensor((Handle)stack[0]), y, code;
     int64_t order = 0;
-    if (!encode(&x, 0, stack, &y, &code, &order)) y = nothing(), code = nothing();
-    aoti_torch_delete_tensor_object(x.handle);
+    if (!clamp(&x, stack[1], 0, &y, &code, &order)) y = nothing(), code = nothing();
+    release(stack, 2);
     stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
 }
 
-static void encode_in_place_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
+OPERATOR(encode_in_place_operator) {
     Tensor x = tensor((Handle)stack[0]), code;
     int64_t order = 0;
-    if (!encode(&x, 1, stack, 0, &code, &order)) code = nothing();
-    aoti_torch_delete_tensor_object(x.handle);
+    if (!clamp(&x, stack[1], 1, 0, &code, &order)) code = nothing();
+    release(stack, 2);
     stack[0] = (Value)code.handle, stack[1] = (Value)order;
 }
 
-static void pull_code_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
+OPERATOR(pull_code_operator) {
     Tensor grad = tensor((Handle)stack[0]), code = tensor((Handle)stack[1]), made;
-    int64_t order = (int64_t)stack[2], strides[MOST_DIMENSIONS];
-    Work work = {.rule = rule_of(stack[3], stack[4], stack[5]), .numel = grad.numel};
-    if (is_served(&grad) && code.numel == code_bytes(work.rule, grad.numel) && strides_in(order, grad.dim, grad.sizes, strides) &&
-        walk(&grad, grad.dim, grad.sizes, order, &work.grad)) {
+    int64_t order = (int64_t)stack[3], strides[MOST_DIMENSIONS];
+    int plan;
+    Work work = {.numel = grad.numel};
+    if (is_served(&grad) && read_settings(stack[2], &work, &plan) && code.numel == code_bytes(work.rule, grad.numel) &&
+        strides_in(order, grad.dim, grad.sizes, strides) && walk(&grad, grad.dim, grad.sizes, order, &work.grad)) {
         made = empty(grad.dim, grad.sizes, strides, dtypes[grad.dtype]);
         work.loops = loops[grad.dtype], work.out = made.memory;
         set_planes(&work, &code);
@@ -277,43 +292,40 @@ static void pull_code_operator(Value *stack, uint64_t inputs, uint64_t outputs) 
     } else {
         made = nothing();
     }
-    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(code.handle);
+    release(stack, 3);
     stack[0] = (Value)made.handle;
 }
 
-/* The rule on x and two bounds: in `work`, but for grad, x and where the result goes. */
-static Tensor pull(Tensor *grad, Tensor *x, Work *work) {
-    int64_t order, strides[MOST_DIMENSIONS];
-    if (!is_served(x) || grad->dtype != x->dtype || grad->dim > MOST_DIMENSIONS) return nothing();
-    order = grad->dim == x->dim && grad->numel == x->numel ? order_of(x) : order_of(grad);
-    if (!strides_in(order, grad->dim, grad->sizes, strides)) return nothing();
-    if (!walk(grad, grad->dim, grad->sizes, order, &work->grad) || !walk(x, grad->dim, grad->sizes, order, &work->x)) return nothing();
-    Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[grad->dtype]);
-    work->loops = loops[x->dtype], work->out = made.memory, work->numel = grad->numel;
-    share(work, pull_x_part);
+/* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. */
+static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings) {
+    int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
+    int plan;
+    Work work = {.numel = grad->numel, .has_tensors = low != 0};
+    if (!is_served(grad) || grad->dtype != x->dtype || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
+    order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
+    if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
+        return nothing();
+    if (low) {
+        work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
+        if (low->dtype != x->dtype || high->dtype != x->dtype) return nothing();
+        if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
+    }
+    Tensor made = empty(dim, sizes, strides, dtypes[grad->dtype]);
+    work.loops = loops[x->dtype], work.out = made.memory;
+    share(&work, pull_x_part);
     return made;
 }
 
-static void pull_x_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]);
-    Work work = {.rule = rule_of(stack[4], stack[5], stack[6]), .min = number(stack[2]), .max = number(stack[3])};
-    Tensor made = pull(&grad, &x, &work);
-    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(x.handle);
+OPERATOR(pull_x_operator) {
+    Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]), made = pull(&grad, &x, 0, 0, stack[2]);
+    release(stack, 3);
     stack[0] = (Value)made.handle;
 }
 
-static void pull_bounds_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
+OPERATOR(pull_bounds_operator) {
     Tensor grad = tensor((Handle)stack[0]), x = tensor((Handle)stack[1]), low = tensor((Handle)stack[2]), high = tensor((Handle)stack[3]);
-    Work work = {.rule = rule_of(stack[4], stack[5], stack[6]), .has_tensors = 1};
-    work.has_low = !(stack[4] >> 11 & 1), work.has_high = !(stack[4] >> 12 & 1);
-    int fits = is_served(&x) && low.dtype == x.dtype && high.dtype == x.dtype && grad.dim <= MOST_DIMENSIONS;
-    int64_t order = fits ? (grad.dim == x.dim && grad.numel == x.numel ? order_of(&x) : order_of(&grad)) : 0;
-    fits = fits && walk(&low, grad.dim, grad.sizes, order, &work.low) && walk(&high, grad.dim, grad.sizes, order, &work.high);
-    Tensor made = fits ? pull(&grad, &x, &work) : nothing();
-    aoti_torch_delete_tensor_object(grad.handle), aoti_torch_delete_tensor_object(x.handle);
-    aoti_torch_delete_tensor_object(low.handle), aoti_torch_delete_tensor_object(high.handle);
+    Tensor made = pull(&grad, &x, &low, &high, stack[4]);
+    release(stack, 5);
     stack[0] = (Value)made.handle;
 }
 
@@ -334,23 +346,18 @@ static int choose(int most) {
     return level;
 }
 
-static void choose_operator(Value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    stack[0] = (Value)(int64_t)choose((int)(int64_t)stack[0]);
-}
+OPERATOR(choose_operator) { stack[0] = (Value)(int64_t)choose((int)(int64_t)stack[0]); }
 
 static const struct {
     const char *name, *schema, *key;
     void (*run)(Value *, uint64_t, uint64_t);
 } operators[] = {
-    {"encode", "encode(Tensor x, float min, float max, int plan) -> (Tensor, Tensor, int)", "CPU", encode_operator},
-    {"encode_", "encode_(Tensor(a!) x, float min, float max, int plan) -> (Tensor, int)", "CPU", encode_in_place_operator},
-    {"pull_code", "pull_code(Tensor grad, Tensor code, int order, int plan, float factor, float other) -> Tensor", "CPU",
-     pull_code_operator},
-    {"pull_x", "pull_x(Tensor grad, Tensor x, float min, float max, int plan, float factor, float other) -> Tensor", "CPU",
-     pull_x_operator},
-    {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, int plan, float factor, float other) -> Tensor", "CPU",
-     pull_bounds_operator},
+    {"clamp", "clamp(Tensor x, Tensor settings) -> Tensor", "CPU", clamp_operator},
+    {"encode", "encode(Tensor x, Tensor settings) -> (Tensor, Tensor, int)", "CPU", encode_operator},
+    {"encode_", "encode_(Tensor(a!) x, Tensor settings) -> (Tensor, int)", "CPU", encode_in_place_operator},
+    {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},
+    {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator},
+    {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
 };
 

@@ -16,6 +16,7 @@ typedef struct {
     double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds */
 } Rule;
 
+static const Rule NO_RULE = {0};
 static const Rule ZERO_CLOSED = {FACTORS, BELOW | ABOVE, 0, 0, 0, 0, 0};
 static const Rule ZERO_OPEN = {FACTORS, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, 0, 0};
 static const Rule INWARD_CLOSED = {SIDES, BELOW, ABOVE, 0, 0, 0, 0};

@@ -1,0 +1,44 @@
+"""The operators in C touch no byte that is not theirs: address and undefined-behaviour sanitizers, and valgrind, hear nothing."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import pseudograd
+
+SOURCES = Path(pseudograd.__file__).parent / "kernels" / "native"
+PROGRAM = Path(__file__).parent / "native" / "run_operators.c"
+COMPILER = shutil.which("gcc") or shutil.which("clang")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None or platform.system() != "Linux", reason="needs gcc or clang on Linux"),
+    pytest.mark.skipif(not (SOURCES / "operators.c").exists(), reason="a wheel has no sources"),
+]
+
+
+def built(folder: Path, *flags: str) -> Path:
+    program = folder / "run_operators"
+    sources = [str(PROGRAM), *map(str, sorted(SOURCES.glob("*.c")))]
+    warnings = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([str(COMPILER), *warnings, *flags, f"-I{SOURCES}", *sources, "-o", str(program)], check=True)
+    return program
+
+
+def test_sanitizers(tmp_path: Path) -> None:
+    program = built(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    done = subprocess.run([str(program), "2", "5"], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("right\n", "")
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_valgrind(tmp_path: Path) -> None:
+    """It knows no AVX-512."""
+    command = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", str(built(tmp_path)), "1", "11"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")

@@ -1,0 +1,593 @@
+"""The kernels in C: the same bits as the formula and the plain code, for every processor, layout and bound; and who is kept from them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import engine, kernels
+from pseudograd.kernels import codes, native
+from pseudograd.rule import OPS, call_for, prepared
+
+from .ways import FOR_EVERYTHING, codes_from, needs_native, way
+
+pytestmark = needs_native
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}
+SIZES = [1, 2, 63, 64, 65, 128, 1000]
+BOUNDS = [(-1.0, 1.0), (None, 1.0), (-1.0, None), (0.0, None), (None, -0.0), (0.5, 0.5), (-torch.inf, 1.0), (0.1, torch.inf)]
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[None]:
+    wanted = LEVELS[request.param]
+    if native.operators.choose(wanted) != wanted:
+        pytest.skip(f"this processor has no {request.param}")
+    yield
+    native.operators.choose(max(LEVELS.values()))
+
+
+def numbers(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
+    """x and grad: every pair of special values, then random ones."""
+    tiny = torch.finfo(dtype).tiny
+    special = [-torch.inf, -3.0, -1.0, -0.5, -tiny, -tiny / 4, -0.0, 0.0, tiny / 4, tiny, 0.1, 0.5, 1.0, 3.0, torch.inf, torch.nan]
+    pairs = torch.cartesian_prod(*[torch.tensor(special, dtype=torch.float64)] * 2)
+    random = torch.randn(count, 2, generator=torch.Generator().manual_seed(count), dtype=torch.float64) * 1.5
+    both = torch.cat([pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))], random])[:count]
+    return both[:, 0].to(dtype).contiguous(), both[:, 1].to(dtype).contiguous()
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    """Equal, NaN where NaN, of one shape and layout. The sign of a blocked zero is free."""
+    nan = found.isnan() & expected.isnan()
+    return found.shape == expected.shape and bool(((found == expected) | nan).all())
+
+
+def same_bits(found: Tensor, expected: Tensor) -> bool:
+    known = ~expected.isnan()
+    return same(found, expected) and torch.equal(found.signbit()[known], expected.signbit()[known])
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = x.detach().requires_grad_()
+    y = f(leaf)
+    return y.detach(), torch.autograd.grad(y, leaf, grad)[0]
+
+
+HOW = [(rule, edge) for _, rule in codes.RULES for edge in OPS["clamp"].edges]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rule", "edge"), HOW)
+def test_every_processor_gives_the_formula(rule: str, edge: str, dtype: torch.dtype, level: None) -> None:
+    for size, (low, high), maximize in itertools.product(SIZES, BOUNDS, (False, True)):
+        x, grad = numbers(dtype, size)
+
+        def f(x: Tensor, low: Any = low, high: Any = high, maximize: bool = maximize) -> Tensor:
+            return pg.clamp(x, low, high, rule=rule, edge=edge, maximize=maximize)
+
+        with way("formula"):
+            y, expected = gradient(f, x, grad)
+        for how in ("native", "native code", "code"):
+            with way(how):
+                found_y, found = gradient(f, x, grad)
+            assert same_bits(found_y, y), (how, size, low, high, maximize)
+            assert same(found, expected), (how, size, low, high, maximize)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rule", "edge"), HOW)
+def test_the_code_is_the_plain_one_bit_for_bit(rule: str, edge: str, dtype: torch.dtype, level: None) -> None:
+    """So one pass may be the kernel's and the other the plain formula's."""
+    for size, bounds in itertools.product(SIZES, BOUNDS):
+        x, _ = numbers(dtype, size)
+        call = call_for(OPS["clamp"], rule, edge)
+        if codes.plan_for(call, *bounds, dtype, False) is None:
+            continue
+        y, kept = codes.CODE.encode(call, (x, *bounds), (True, False, False))
+        made = native.operators.encode(x, native.settings_of(kept[2], *bounds, dtype))
+        assert same_bits(made[0], y)
+        assert torch.equal(made[1], kept[0]), (size, bounds)
+        assert made[2] == kept[1]
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "channels_last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(1, 3).contiguous().transpose(1, 3),
+    "every second column": lambda x: torch.stack([x, x], -1)[..., 0],
+    "flipped sizes of one": lambda x: x.reshape(1, 2, 1, -1).permute(2, 1, 0, 3),
+    "a slice": lambda x: torch.cat([x, x])[1:3],
+}
+
+
+@pytest.mark.parametrize("of_grad", [*LAYOUTS, "expanded"])
+@pytest.mark.parametrize("of_x", LAYOUTS)
+def test_layouts(of_x: str, of_grad: str, level: None) -> None:
+    flat_x, flat_grad = numbers(torch.float32, 840)
+    x = LAYOUTS[of_x](flat_x.reshape(2, 3, 4, -1))
+    if of_grad == "expanded":
+        grad = torch.tensor(0.5).expand(x.shape)
+    else:
+        dense = torch.empty(x.shape)
+        dense.copy_(flat_grad.reshape(x.shape))
+        grad = LAYOUTS[of_grad](dense) if "sizes of one" not in of_grad and "slice" not in of_grad else dense
+    for how in ("native", "native code"):
+        for rule, edge in (("inward", "closed"), ("leaky", "half"), ("sign", "open")):
+            with way("formula"):
+                y, expected = gradient(lambda x: pg.clamp(x, -1, 1, rule=rule, edge=edge), x, grad)  # noqa: B023
+            with way(how):
+                found_y, found = gradient(lambda x: pg.clamp(x, -1, 1, rule=rule, edge=edge), x, grad)  # noqa: B023
+            assert same(found, expected)
+            assert same_bits(found_y, y)
+            assert found_y.stride() == y.stride()
+
+
+SHAPES = {"numbers": (), "channels": (3, 1, 1), "rows": (4, 1), "columns": (5,), "full": (2, 3, 4, 5), "one": (1,), "first": (2, 1, 1, 1)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "every second column"])
+def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None) -> None:
+    flat_x, flat_grad = numbers(dtype, 120)
+    x, grad = LAYOUTS[layout](flat_x.reshape(2, 3, 4, 5)), flat_grad.reshape(2, 3, 4, 5)
+    count = torch.Size(SHAPES[shape]).numel()
+    some = torch.tensor([-1.0, 0.5, torch.nan, -torch.inf, 0.0, 1.0, 3.0], dtype=dtype)  # crossed with the others here and there
+    low, high = (some.repeat(count)[shift : shift + count].reshape(SHAPES[shape]) for shift in (0, 3))
+    for (rule, edge), bounds in itertools.product(HOW, [(low, high), (low, None), (None, high)]):
+        with way("formula"):
+            y, expected = gradient(lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge), x, grad)  # noqa: B023
+        with way("native"):
+            found_y, found = gradient(lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge), x, grad)  # noqa: B023
+        assert same(found, expected), (rule, edge)
+        assert same_bits(found_y, y)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_the_work(threads: int) -> None:
+    """More elements than are worth one thread; the last thread's share ends inside a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, grad = numbers(torch.float32, 200_003)
+        for layout in (lambda x: x, lambda x: torch.stack([x, x], -1)[:, 0]):
+            for bounds in ((-1.0, 1.0), (torch.tensor(-1.0), torch.linspace(0, 1, 200_003))):
+                with way("formula"):
+                    _, expected = gradient(lambda x: pg.clamp(x, *bounds), layout(x), grad)  # noqa: B023
+                for how in ("native", "native code"):
+                    with way(how):
+                        assert same(gradient(lambda x: pg.clamp(x, *bounds), layout(x), grad)[1], expected)  # noqa: B023
+    finally:
+        torch.set_num_threads(before)
+
+
+FLUSHED = """
+import sys, torch, pseudograd as pg
+sys.path.insert(0, sys.argv[1])
+from tests.kernels.test_native import BOUNDS, DTYPES, HOW, gradient, numbers, same, way
+from pseudograd.kernels import native
+torch.set_num_threads(1)
+assert torch.set_flush_denormal(True)
+for level in range(3):
+    native.operators.choose(level)
+    for dtype in DTYPES:
+        least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        x, grad = numbers(dtype, 300)
+        x = torch.cat([x, torch.arange(-5, 6, dtype=torch.float64).mul(least).to(dtype)])
+        grad = torch.cat([grad, torch.ones(11, dtype=dtype)])
+        for rule, edge in HOW:
+            for bounds in [*BOUNDS, (-3 * least, 2 * least), (2 * least, 1.0)]:
+                f = lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge)
+                with way("formula"):
+                    y, expected = gradient(f, x, grad)
+                for how in ("native", "native code"):
+                    with way(how):
+                        found_y, found = gradient(f, x, grad)
+                    assert same(found_y, y), (how, level, dtype, rule, edge, bounds)
+                    assert same(found, expected), (how, level, dtype, rule, edge, bounds, x[found != expected], grad[found != expected])
+print("right")
+"""
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
+def test_where_subnormals_are_flushed() -> None:
+    """In a process of its own, because the switch is for all of it."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    done = subprocess.run([sys.executable, "-c", FLUSHED, root], capture_output=True, text=True, check=False, cwd=root)
+    assert done.stdout.strip() == "right", done.stderr
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def saved(f: Callable[[Tensor], Any], x: Tensor) -> list[Tensor]:
+    packed: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (packed.append(t), t)[1], lambda t: t):
+        f(x)
+    return packed
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("f", "bits"),
+    [
+        (lambda x: pg.clamp(x, -1, 1), 2),
+        (lambda x: pg.clamp(x, -1, 1, rule="zero"), 1),
+        (lambda x: pg.clamp(x, -1, 1, rule="zero", edge="open"), 1),
+        (lambda x: pg.clamp(x, -1, 1, rule="zero", edge="half"), 2),
+        (lambda x: pg.clamp(x, -1, 1, rule="leaky"), 1),
+        (lambda x: pg.clamp(x, -1, 1, rule="sign"), 2),
+        (lambda x: pg.lower_bound(x, 0), 1),
+        (lambda x: pg.upper_bound(x, 0), 1),
+        (lambda x: pg.relu(x), 1),
+        (lambda x: pg.relu6(x), 1),
+        (lambda x: pg.hardtanh(x), 1),
+        (lambda x: pg.clamp(x, -1, 1, rule="identity"), 0),
+        (lambda x: pg.clamp(x.mul(1), -1, 1), 2),
+        (lambda x: pg.clamp_(x.add(1), -1, 1), 2),
+    ],
+)
+def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: torch.dtype) -> None:
+    x = torch.randn(8, 16, 64, dtype=dtype, requires_grad=True)
+    kept = [t for t in saved(f, x) if t.numel() > 1]
+    assert sum(t.nbytes for t in kept) == x.numel() * bits // 8
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: pg.clamp(x, -1, 1, rule="elastic"),
+        lambda x: pg.clamp(x, -1, 1, rule="inverting"),
+        lambda x: pg.clamp(x, -1, 1, rule="sign", edge="projected"),
+        lambda x: pg.clamp(x, torch.tensor(-1.0), None),
+        lambda x: pg.clamp(x.sigmoid(), 0.2, 0.8),
+        lambda x: pg.clamp(x.exp(), 0.2, 0.8),
+        lambda x: pg.clamp(x[:10], 0.2, 0.8),
+        lambda x: pg.clamp(x[:, ::2], 0.2, 0.8),
+    ],
+)
+def test_who_keeps_x(f: Callable[[Tensor], Any]) -> None:
+    """Rules that ask how far x is; bounds that are tensors; an x that its op keeps anyway; few elements; memory with holes."""
+    x = torch.randn(100, 100, requires_grad=True)
+    assert all(t.dtype is torch.float32 for t in saved(f, x))
+
+
+def test_a_chain_after_sigmoid_costs_nothing_more() -> None:
+    """sigmoid keeps its result, and clamp the same tensor again: no byte more."""
+    x = torch.randn(100, 100, requires_grad=True)
+    kept = {t.data_ptr(): t.nbytes for t in saved(lambda x: pg.clamp(x.sigmoid(), 0.2, 0.8), x)}
+    assert sum(kept.values()) == x.nbytes
+
+
+# --- in place ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("edge", OPS["clamp"].edges)
+def test_in_place(edge: str, layout: str) -> None:
+    flat_x, flat_grad = numbers(torch.float32, 840)
+    x, grad = LAYOUTS[layout](flat_x.reshape(2, 3, 4, -1)), flat_grad
+    grad = grad.reshape(x.shape)
+    with way("formula"):
+        y, expected = gradient(lambda x: pg.clamp(x * 1, -1, 1, edge=edge), x, grad)
+    for how in ("native code", "code", "native"):
+        made: list[Tensor] = []
+
+        def f(x: Tensor, made: list[Tensor] = made) -> Tensor:
+            made.append(x * 1)
+            version = made[0]._version
+            assert pg.clamp_(made[0], -1, 1, edge=edge) is made[0]
+            assert made[0]._version > version
+            return made[0]
+
+        with way(how):
+            found_y, found = gradient(f, x, grad)
+        assert same_bits(found_y, y)
+        assert same(found, expected)
+
+
+def test_in_place_on_what_another_op_keeps_is_torch_s_error() -> None:
+    x = torch.randn(5000, requires_grad=True)
+    kept = x * 1
+    y = kept.sin()
+    pg.clamp_(kept, -1, 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_in_place_on_a_leaf_and_on_views() -> None:
+    leaf = torch.randn(5000, requires_grad=True)
+    before = leaf.detach().clone()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        pg.clamp_(leaf, -1, 1)
+    with pytest.raises(RuntimeError, match="view of a leaf"):
+        pg.clamp_(leaf.view(50, 100), -1, 1)
+    assert torch.equal(leaf.detach(), before)
+    base = leaf * 1
+    pg.clamp_(base.view(50, 100)[:25], -1, 1)
+    base.sum().backward()
+    expected = torch.ones(5000)
+    expected[:2500][before[:2500] < -1] = 0
+    assert torch.equal(leaf.grad, expected)
+    assert torch.equal(base.detach()[:2500], before[:2500].clamp(-1, 1))
+
+
+# --- few elements -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which lowerings ran."""
+    seen: list[str] = []
+    for kind in (engine.Pseudograd, engine.PseudogradSmall, engine.PseudogradInPlace):
+        right = kind.forward
+        monkeypatch.setattr(
+            kind,
+            "forward",
+            staticmethod(lambda *args, right=right, name=kind.__name__: (seen.append(name), right(*args))[1]),
+        )
+    prepared.clear()
+    return seen
+
+
+def _x(**how: Any) -> Tensor:
+    return torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], **how).requires_grad_()
+
+
+def test_a_small_call_is_prepared_once(doors: list[str]) -> None:
+    for _ in range(3):
+        pg.clamp(_x(), -1, 1)
+    assert doors == ["Pseudograd", "PseudogradSmall", "PseudogradSmall"]
+    pg.clamp(_x(dtype=torch.float64), -1, 1)
+    pg.clamp(torch.nn.Parameter(torch.zeros(3)), -1, 1)
+    assert doors[3:] == ["Pseudograd"] * 2
+    with kernels.off("native"):
+        pg.clamp(_x(), -1, 1)
+    pg.clamp(_x(), -1, 1)
+    assert doors[5:] == ["Pseudograd"] * 2
+
+
+def test_arguments_that_are_found_as_others_are(doors: list[str]) -> None:
+    """-0.0 is 0.0 to a table, and 1 is True."""
+    for zero in (0.0, -0.0, 0.0, -0.0):
+        y = pg.clamp(torch.full((3,), -1.0).requires_grad_(), zero, 1.0)
+        assert torch.equal(y.detach().signbit(), torch.full((3,), zero).signbit())
+        assert y.signbit().all() == (str(zero) == "-0.0")
+    pg.clamp(_x(), -1, 1, maximize=False)
+    for wrong in (0, 1, None):
+        with pytest.raises(TypeError, match="maximize"):
+            pg.clamp(_x(), -1, 1, maximize=wrong)
+    for wrong in ([], {}):
+        with pytest.raises(TypeError):
+            pg.clamp(_x(), wrong, 1)
+        with pytest.raises((TypeError, ValueError)):
+            pg.clamp(_x(), -1, 1, rule=wrong)
+        with pytest.raises((TypeError, ValueError)):
+            pg.clamp(_x(), -1, 1, edge=wrong)
+
+
+def test_after_a_small_call_another_of_the_same_arguments_is_checked_as_ever(doors: list[str]) -> None:
+    pg.clamp(_x(), -1, 1)
+    for wrong in (torch.tensor([1j], requires_grad=True), 3.0, [1.0]):
+        with pytest.raises(TypeError):
+            pg.clamp(wrong, -1, 1)
+    assert pg.clamp(torch.tensor([-3, 3]), -1, 1).tolist() == [-1, 1]
+
+
+def test_a_rule_that_is_registered_again_is_prepared_again() -> None:
+    for share in (0.25, 0.75):
+
+        @pg.register_rule("clamp", formula=f"{share} * grad", source="a test", is_linear=True)
+        def prepared_again(grad, x, y, min, max, share=share):  # type: ignore[no-untyped-def]
+            return share * grad
+
+        for _ in range(2):
+            x = _x()
+            pg.clamp(x, -1, 1, rule="prepared_again").sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [share, 1, 1, 1, share]
+    for op in OPS.values():
+        op.rules.pop("prepared_again", None)  # type: ignore[attr-defined]
+
+
+# --- who is kept from raw pointers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which operators in C ran."""
+    seen: list[str] = []
+    names = [name for name in vars(native.operators) if name != "choose"]
+    for name in names:
+        right = getattr(native.operators, name)
+        monkeypatch.setattr(
+            native.operators, name, lambda *args, right=right, name=name: (seen.append(name), right(*args))[1]
+        )
+    prepared.clear()
+    yield seen
+    prepared.clear()
+
+
+GRADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "negative": lambda g: torch.complex(torch.zeros_like(g), -g).conj().imag,
+    "zero": lambda g: torch._efficientzerotensor(g.shape),
+    "sparse": lambda g: g.to_sparse(),
+    "subclass": lambda g: g.as_subclass(Sub),
+}
+
+
+class Sub(Tensor):
+    pass
+
+
+@pytest.mark.parametrize("kind", GRADS)
+@pytest.mark.parametrize("size", [5, 5000])
+def test_grads_that_are_not_plain(kind: str, size: int, calls: list[str]) -> None:
+    x, grad = numbers(torch.float32, size)
+    grad = torch.nan_to_num(grad, posinf=2.0, neginf=-2.0)
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        y = pg.clamp(leaf, -1, 1)
+        del calls[:]
+        y.backward(GRADS[kind](grad))
+        assert calls == []
+        dense = torch.zeros_like(grad) if kind == "zero" else grad
+        with way("formula"):
+            _, expected = gradient(lambda x: pg.clamp(x, -1, 1), x, dense)
+        assert leaf.grad is not None
+        assert same(leaf.grad.to_dense() if leaf.grad.is_sparse else leaf.grad.as_subclass(Tensor), expected)
+
+
+def _fake() -> Tensor:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.zeros(5000)
+
+
+TENSORS: dict[str, Callable[[], Tensor]] = {
+    "meta": lambda: torch.zeros(5000, device="meta"),
+    "fake": _fake,
+    "negative": lambda: torch.complex(torch.zeros(5000), torch.ones(5000)).conj().imag,
+    "subclass": lambda: torch.zeros(5000).as_subclass(Sub),
+    "sparse": lambda: torch.zeros(5000).to_sparse(),
+    "mkldnn": lambda: torch.zeros(5000).to_mkldnn(),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_that_are_not_plain(kind: str, calls: list[str]) -> None:
+    x = TENSORS[kind]().detach().requires_grad_()
+    with getattr(x, "fake_mode", contextlib.nullcontext()):
+        try:
+            y = pg.clamp(x, -1, 1)
+        except RuntimeError as error:  # torch.clamp has no values for this kind either
+            assert isinstance(error, NotImplementedError) or "mkldnn" in str(error).lower()
+        else:
+            y.backward(torch.ones_like(y))
+    assert calls == []
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_transforms_and_modes(size: int, calls: list[str]) -> None:
+    """Neither functorch, nor a dispatch mode, nor a second derivative may lose sight of what is computed."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x, grad = numbers(torch.float32, size)
+    pg.clamp(x.clone().requires_grad_(), -1, 1)
+    del calls[:]
+    torch.func.vjp(lambda x: pg.clamp(x, -1, 1), x)[1](grad)
+    torch.vmap(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()))(x)
+    with FlopCounterMode(display=False):
+        gradient(lambda x: pg.clamp(x, -1, 1), x, grad)
+    leaf = x.clone().requires_grad_()
+    with FlopCounterMode(display=False):
+        y = pg.clamp(leaf, -1, 1)
+    torch.autograd.grad(y, leaf, grad, create_graph=True)
+    torch.autograd.grad(y, leaf, torch.stack([grad, grad]), is_grads_batched=True)
+    assert calls == []
+
+
+def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
+    """They cannot raise; they must not write."""
+    x, code = torch.zeros(100), torch.zeros(32, dtype=torch.uint8)
+    settings = native.settings_of(codes.Plan(codes.SIDES, codes.BELOW, codes.ABOVE), -1.0, 1.0, torch.float32)
+    run = native.operators
+    for found in (
+        run.clamp(x, settings[:4]),
+        run.clamp(x, settings.float()),
+        run.clamp(torch.zeros(3, dtype=torch.int64), settings),
+        run.clamp(torch.zeros([1] * 16), settings),
+        run.encode(x.to(torch.uint8), settings)[0],
+        run.pull_code(x, code[:31], settings, 0),
+        run.pull_code(x, code, settings, 1),
+        run.pull_code(x.reshape(10, 10), code, settings, 0x11),
+        run.pull_x(x, x.double(), settings),
+        run.pull_x(x, x[:50], settings),
+        run.pull_bounds(x, x, x[:3], x, settings),
+        run.pull_bounds(x, x, x, x.double(), settings),
+    ):
+        assert found.numel() == 0
+    x = torch.arange(10.0).expand(3, 10)
+    assert run.encode_(x, settings)[0].numel() == 0
+    assert x[0].tolist() == list(range(10))
+
+
+# --- with and without -------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import pseudograd as pg, torch
+from pseudograd.kernels import native
+x = torch.linspace(-2, 2, 5000).requires_grad_()
+pg.clamp(x, -1, 1).backward(torch.ones(5000))
+print(int(x.grad.sum()), native.status()["state"], native.status()["why"], sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "why"),
+    [
+        ("", "active", " on CPU"),
+        ("PSEUDOGRAD_NATIVE=0", "not active", "turned off by PSEUDOGRAD_NATIVE=0"),
+    ],
+)
+def test_it_can_be_turned_off(change: str, state: str, why: str) -> None:
+    environment = {**os.environ, **dict([change.split("=")] if change else [])}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment
+    )
+    total, found, text = done.stdout.strip().split("|")
+    assert (total, found) == ("3750", state), done.stderr
+    assert text.endswith(why)
+
+
+def test_without_a_library_or_with_a_broken_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "none.so")
+    assert native._load()[:2] == (
+        "not active",
+        "not part of this build: install a wheel for this platform, or from source with gcc or clang",
+    )
+    (tmp_path / "none.so").write_text("no library")
+    state, why, operators = native._load()
+    assert (state, operators) == ("not active", None)
+    assert "does not load" in why
+    monkeypatch.setattr(torch, "__version__", "2.8.0+cpu")
+    assert "older than 2.10" in native._load()[1]
+
+
+def test_codes_are_kept_by_every_kind_of_checkpoint() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x, grad = numbers(torch.float32, 5000)
+    with way("formula"):
+        _, expected = gradient(lambda x: pg.clamp(x * 1, -1, 1).sin(), x, grad)
+    for use_reentrant in (False, True):
+        for passes in itertools.product((True, False), repeat=2):
+            leaf = x.clone().requires_grad_()
+            with kernels.off(*[] if passes[0] else ["native"]):
+                y = checkpoint(lambda x: pg.clamp(x * 1, -1, 1).sin(), leaf, use_reentrant=use_reentrant)
+            with kernels.off(*[] if passes[1] else ["native"]):
+                y.backward(grad)
+            assert leaf.grad is not None
+            assert same(leaf.grad, expected)
+
+
+def test_codes_from_zero_elements_on() -> None:
+    with codes_from(FOR_EVERYTHING):
+        for shape in ((0,), (2, 0, 3), ()):
+            x = torch.full(shape, 3.0, requires_grad=True)
+            pg.clamp(x, -1, 1).sum().backward()
+            assert x.grad is not None
+            assert x.grad.shape == torch.Size(shape)

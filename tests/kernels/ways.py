@@ -1,0 +1,48 @@
+"""The ways in which one call of the clamp family can be computed, as contexts. Each must give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from pseudograd import kernels
+from pseudograd.kernels import codes, native
+
+needs_native = pytest.mark.skipif(native.operators is None, reason=f"native kernels: {native.status()['why']}")
+FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
+
+
+@contextmanager
+def codes_from(elements: int) -> Iterator[None]:
+    """With codes for tensors of at least so many elements, on CPU even where no kernel makes them pay."""
+    before, served = codes.least, set(codes.devices)
+    codes.least = elements
+    codes.serve("cpu")
+    try:
+        yield
+    finally:
+        codes.least = before
+        codes.devices.clear()
+        codes.devices.update(served)
+
+
+@contextmanager
+def way(name: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(codes_from(FOR_EVERYTHING if "code" in name else FOR_NOTHING))
+        if "native" not in name:
+            stack.enter_context(kernels.off("native"))
+        if name == "formula":
+            stack.enter_context(kernels.off("portable"))
+        yield
+
+
+WAYS = [
+    pytest.param("native code", marks=needs_native),
+    pytest.param("native", marks=needs_native),
+    "code",
+    "portable",
+    "formula",
+]
