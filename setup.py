@@ -39,7 +39,9 @@ class Build(build_ext):
                 self.compiler.link_shared_object(
                     objects, str(Path(folder, "libtorch_cpu.so")), extra_postargs=["-Wl,-soname,libtorch_cpu.so"]
                 )
-            except Exception as error:  # a missing or unfit compiler shows itself in many ways, and none may stop the install
+            except (
+                Exception
+            ) as error:  # a missing or unfit compiler shows itself in many ways, and none may stop the install
                 raise CompileError(f"no C compiler for the native kernels: {error}") from error
             ext.library_dirs = [folder]
             super().build_extension(ext)

@@ -85,7 +85,12 @@ def run_small(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, hi
         return None
     if not small or not x.requires_grad or not torch.is_grad_enabled() or x.numel() >= codes.least:
         return None
-    if dispatch_modes() or transforms_are_active() or in_forward_mode() or dispatch_keys(x).raw_repr() not in kernels.cpu_keys:
+    if (
+        dispatch_modes()
+        or transforms_are_active()
+        or in_forward_mode()
+        or dispatch_keys(x).raw_repr() not in kernels.cpu_keys
+    ):
         return None
     return None if small.has_zero and has_negative_zero((low, high)) else _apply_small(small, x)
 
@@ -93,7 +98,9 @@ def run_small(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, hi
 def prepare_small(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
     """After a call between two numbers that went through `run`, with its arguments checked."""
     asked = call.primitive.name, rule, edge, x.dtype, low, high
-    if _is_compiling() or isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
+    if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
+        return
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
         return
     if not (call.maximize or has_negative_zero((low, high))):
         remember(prepared, asked, kernels.small(call, low, high, x.dtype) or False)
@@ -105,7 +112,11 @@ def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
     Leaf errors and version counters are torch's.
     """
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
-    if x.requires_grad and torch.is_grad_enabled() and not (x.is_leaf or is_view(x) or _is_watched() or in_forward_mode()):
+    if (
+        x.requires_grad
+        and torch.is_grad_enabled()
+        and not (x.is_leaf or is_view(x) or _is_watched() or in_forward_mode())
+    ):
         if kernels.residual_of(call, (x, *others), wants) is not INPUTS:
             return PseudogradInPlace.apply(call, x, *others)
     return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
@@ -224,44 +235,51 @@ def _backward(ctx: Any, grad: Tensor) -> Any:
     return None, *residual.pull(grad, kept, wants, call)
 
 
-class PseudogradInPlace(Function):
-    """For a call that keeps another residual than its inputs: x is read and written in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, call: Call, x: Tensor, *others: Any) -> Tensor:
-        wants = ctx.needs_input_grad[1:]
-        residual = kernels.residual_of(call, (x, *others), wants)
-        kept = kernels.forward_in_place(residual, call, (x, *others), wants)
-        if kept is None:
-            y, kept = residual.encode(call, (x, *others), wants)
-            x.copy_(y)
-        ctx.mark_dirty(x)
-        _remember(ctx, call, residual, kept)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _backward(ctx, grad)
+# In classes of their own, so that their nodes have the one name that users meet in graphs and diagnoses.
 
 
-class PseudogradSmall(Function):
-    """Pseudograd for a call that is prepared."""
+class _InPlace:
+    class Pseudograd(Function):
+        """For a call that keeps another residual than its inputs: x is read and written in one pass."""
 
-    @staticmethod
-    def forward(ctx: Any, small: kernels.Small, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.small = small
-        return small.forward(x, small.settings)
+        @staticmethod
+        def forward(ctx: Any, call: Call, x: Tensor, *others: Any) -> Tensor:
+            wants = ctx.needs_input_grad[1:]
+            residual = kernels.residual_of(call, (x, *others), wants)
+            kept = kernels.forward_in_place(residual, call, (x, *others), wants)
+            if kept is None:
+                y, kept = residual.encode(call, (x, *others), wants)
+                x.copy_(y)
+            ctx.mark_dirty(x)
+            _remember(ctx, call, residual, kept)
+            return x
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (x,), small = ctx.saved_tensors, ctx.small
-        if not (torch.is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active()):
-            if dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor and x.dtype is grad.dtype:
-                return None, small.backward(grad, x, small.settings)
-        return None, formula.pull(grad, [x, small.low, small.high], _X_ALONE, small.call)[0]
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return _backward(ctx, grad)
 
 
+class _Small:
+    class Pseudograd(Function):
+        """Pseudograd for a call that is prepared."""
+
+        @staticmethod
+        def forward(ctx: Any, small: kernels.Small, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            ctx.small = small
+            return small.forward(x, small.settings)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            (x,), small = ctx.saved_tensors, ctx.small
+            seen = torch.is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active()
+            if not seen and dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor:
+                if x.dtype is grad.dtype:  # a hook of saved tensors may have changed x
+                    return None, small.backward(grad, x, small.settings)
+            return None, formula.pull(grad, [x, small.low, small.high], _X_ALONE, small.call)[0]
+
+
+PseudogradInPlace, PseudogradSmall = _InPlace.Pseudograd, _Small.Pseudograd
 _X_ALONE = (True, False, False)
 _apply_small = super(Function, PseudogradSmall).apply
 

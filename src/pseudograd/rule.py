@@ -239,7 +239,9 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
-prepared: dict[tuple[Any, ...], Any] = {}  # by the arguments of a public function: a small call with all that is known of it
+prepared: dict[
+    tuple[Any, ...], Any
+] = {}  # by the arguments of a public function: a small call with all that is known of it
 _REMEMBERED = (
     1000  # calls in each of the two: then they are forgotten all at once, and made again as they are asked for
 )

@@ -57,11 +57,12 @@ is_zero: Callable[[Tensor], bool] = _find(
 )
 
 
-
 _has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
 # Nobody's mode of functions sees what runs in it.
 without_torch_function: Callable[[], AbstractContextManager[Any]] = _find(
-    "torch._C.DisableTorchFunction", "a mode of functions sees the tensor that a native kernel reads its numbers from", nullcontext
+    "torch._C.DisableTorchFunction",
+    "a mode of functions sees the tensor that a native kernel reads its numbers from",
+    nullcontext,
 )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,13 @@ import pseudograd as pg
 from pseudograd import engine, formula, kernels
 from pseudograd.kernels.residuals import INPUTS, Residual
 from pseudograd.rule import OPS, Call, make_call
+
+
+@pytest.fixture(autouse=True)
+def _without_native() -> Iterator[None]:
+    """Here with the kernels that every build has; those in C: tests/kernels/test_native.py."""
+    with kernels.off("native"):
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,13 @@ CALLS = [(name, edge) for _, name in RULES for edge in ("closed", "open", "half"
 Function = Callable[[Tensor], Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _without_native() -> Iterator[None]:
+    """Which has a residual of its own: tests/kernels."""
+    with kernels.off("native"):
+        yield
+
+
 @pytest.fixture
 def two_bits() -> Iterator[list[str]]:
     """With the residual and its kernel in the table; what the kernel did."""

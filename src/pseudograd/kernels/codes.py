@@ -14,7 +14,7 @@ A factor of 0 gives 0 for every grad; in no plane x gets grad. A plane for no pl
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -110,7 +110,8 @@ def order_of(x: Tensor) -> int | None:
     """The dimensions of x from the outermost to the innermost of its memory, as native/operators.c counts them; None if x is not dense."""
     if x.is_contiguous():
         return 0
-    sizes, strides, keys = x.shape, x.stride(), []
+    sizes, strides = x.shape, x.stride()
+    keys: list[int] = []
     if len(sizes) > _MOST_DIMENSIONS:
         return None
     for size, stride in zip(sizes, strides, strict=True):

@@ -60,7 +60,9 @@ def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.
     """A plan between two numbers as the operators read it: numbers in a tensor, which torch hands over in less time."""
     low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
     high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
-    return _settings(low, high, plan.packed | packed, plan.factor, plan.other, math.copysign(1.0, low), math.copysign(1.0, high))
+    return _settings(
+        low, high, plan.packed | packed, plan.factor, plan.other, math.copysign(1.0, low), math.copysign(1.0, high)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -110,7 +112,9 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    settings = settings_of(plan, None, None, x.dtype, (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0))
+    settings = settings_of(
+        plan, None, None, x.dtype, (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
+    )
     return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
 
 
@@ -123,7 +127,9 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
     plan = plan_for(call, low, high, dtype, flushes_subnormals())
     if plan is None or 0 < plan.factor < _LEAST_NORMAL:
         return None
-    return Small(operators.clamp, operators.pull_x, settings_of(plan, low, high, dtype), call, low, high, low == 0 or high == 0)
+    return Small(
+        operators.clamp, operators.pull_x, settings_of(plan, low, high, dtype), call, low, high, low == 0 or high == 0
+    )
 
 
 if operators is not None:
