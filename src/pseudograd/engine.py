@@ -112,14 +112,21 @@ def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
     Leaf errors and version counters are torch's.
     """
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
-    if (
-        x.requires_grad
-        and torch.is_grad_enabled()
-        and not (x.is_leaf or is_view(x) or _is_watched() or in_forward_mode())
-    ):
-        if kernels.residual_of(call, (x, *others), wants) is not INPUTS:
-            return PseudogradInPlace.apply(call, x, *others)
+    if not _is_compiling() and _keeps_another_residual(call, x, others, wants):
+        return PseudogradInPlace.apply(call, x, *others)
     return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
+
+
+def _keeps_another_residual(call: Call, x: Tensor, others: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+    if (
+        not (x.requires_grad and torch.is_grad_enabled())
+        or x.is_leaf
+        or is_view(x)
+        or _is_watched()
+        or in_forward_mode()
+    ):
+        return False
+    return kernels.residual_of(call, (x, *others), wants) is not INPUTS
 
 
 def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
@@ -272,10 +279,12 @@ class _Small:
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
             (x,), small = ctx.saved_tensors, ctx.small
-            seen = torch.is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active()
-            if not seen and dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor:
-                if x.dtype is grad.dtype:  # a hook of saved tensors may have changed x
-                    return None, small.backward(grad, x, small.settings)
+            watched = _is_dynamo_compiling() or torch.is_grad_enabled() or dispatch_modes() or transforms_are_active()
+            plain = (
+                not watched and dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor
+            )
+            if plain and x.dtype is grad.dtype:  # what a hook of saved tensors gives back may be another
+                return None, small.backward(grad, x, small.settings)
             return None, formula.pull(grad, [x, small.low, small.high], _X_ALONE, small.call)[0]
 
 

@@ -86,7 +86,7 @@ def _warn_of_ranks(op: str, call: Call, x: Tensor) -> None:
         warnings.warn(
             f"{op}/{call.rule.name}: x is a parameter and {distributed.get_world_size()} ranks share it, so gradients of this rule do not "
             "add up over ranks. Use a rule that is linear in grad, or clip the parameter after each step.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -150,9 +150,8 @@ def _bounded(
         return y
     call = call_for(op, rule, edge, maximize)
     low, high = _checked(op.name, call, x, *bounds, names)
-    y = engine.run(call, x, low, high)
     engine.prepare_small(x, call, rule, edge, low, high)
-    return y
+    return engine.run(call, x, low, high)
 
 
 def _as_python(bound: Any) -> Any:
