@@ -398,7 +398,7 @@ def test_a_small_call_is_prepared_once(doors: list[str]) -> None:
 def test_every_node_has_the_one_name() -> None:
     nodes = [pg.clamp(_x(), -1, 1).grad_fn for _ in range(2)]
     nodes += [pg.clamp_(torch.zeros(5000, requires_grad=True) * 1, -1, 1).grad_fn]
-    assert {node.name() for node in nodes if node is not None} == {"PseudogradBackward"}
+    assert {type(node).__name__ for node in nodes} == {"PseudogradBackward"}
 
 
 def test_arguments_that_are_found_as_others_are(doors: list[str]) -> None:
