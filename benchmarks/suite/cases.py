@@ -47,7 +47,13 @@ class Question:
     layouts: tuple[str, ...] = ("contiguous",)
 
     def cases(self) -> list[Case]:
-        return [Case(self.op, *one) for one in product(self.sizes, self.dtypes, self.threads, self.data, self.layouts)]
+        """Sizes vary fastest."""
+        return [
+            Case(self.op, size, dtype, threads, data, layout)
+            for dtype, threads, data, layout, size in product(
+                self.dtypes, self.threads, self.data, self.layouts, self.sizes
+            )
+        ]
 
     def narrowed(self, sizes: tuple[int, ...], dtypes: tuple[str, ...], threads: tuple[int, ...]) -> Question:
         """With these in place of its own, where there are any; a question without sizes has none of them."""
@@ -89,13 +95,13 @@ QUESTIONS = {
         Question(
             "bounds per channel",
             "With a tensor of bounds for each channel?",
-            ("native", "snippet", "inward", "brevitas"),
+            ("floor", "native", "snippet", "inward", "brevitas"),
             op="clamp, bounds per channel",
         ),
         Question(
             "bounds of full size",
             "With a bound for each element?",
-            ("native", "snippet", "inward", "brevitas"),
+            ("floor", "native", "snippet", "inward", "brevitas"),
             op="clamp, bounds of full size",
         ),
         Question(

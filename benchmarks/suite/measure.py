@@ -30,6 +30,7 @@ from .routes import ROUTES, Forward, Missing
 
 REFERENCES = ("floor", "native", "snippet", "formula, compiled", "snippet, compiled", "native, compiled")
 PROFILED = 1_000_000  # the size at which allocations are counted: a profile takes half a second
+NUMBER = 16  # bytes: the most that a single number takes
 HUGE = 30_000_000  # from here on a call takes so long that what stands in the cache does not matter
 Call = Callable[[], object]
 Routes = dict[str, dict[str, Any]]
@@ -129,7 +130,7 @@ def saved_bytes(forward: Forward, exists: tuple[Tensor, ...] = ()) -> int:
 
 
 def allocations(calls: dict[str, Call]) -> dict[str, tuple[int, int]]:
-    """How many blocks of memory one call of each takes, and their bytes together."""
+    """How many blocks of memory one call of each takes, and their bytes together; numbers that torch wraps in tensors do not count."""
     for call in calls.values():
         call()
     gc.collect()
@@ -146,7 +147,7 @@ def allocations(calls: dict[str, Call]) -> dict[str, tuple[int, int]]:
     found = {}
     for name in calls:
         start, end = spans[f"call: {name}"]
-        sizes = [size for when, size in taken if size > 0 and start <= when <= end]
+        sizes = [size for when, size in taken if size > NUMBER and start <= when <= end]
         found[name] = len(sizes), sum(sizes)
     return found
 

@@ -188,6 +188,7 @@ def _fewbit(of: Workload) -> Forward:
 
 
 _BY_TENSORS: dict[str, Route] = {
+    "floor": _floor,
     "native": _bounded(torch.clamp),
     "snippet": _bounded(_Snippet.apply),
     "inward": _bounded(pg.clamp),
@@ -197,7 +198,6 @@ _BY_TENSORS: dict[str, Route] = {
 ROUTES: dict[str, dict[str, Route]] = {
     "clamp": {
         **_BY_TENSORS,
-        "floor": _floor,
         "hardtanh": _bounded(functional.hardtanh),
         "zero/closed": _bounded(_rule("zero")),
         "zero/open": _bounded(_rule("zero", "open")),
