@@ -303,19 +303,16 @@ def test_a_results_file_is_drawn_without_measuring(
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(suite.measure, "_times", None)
     readme = (ROOT / "README.md").read_bytes()
-    written = []
-    for folder in (tmp_path / "one", tmp_path / "two"):
-        assert suite.report.main([str(results), "--folder", str(folder)]) == 0
-        written.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert set(written[0]) == {"speed.md", *suite.figures.FIGURES}
-    assert written[0] == written[1]
+    assert suite.report.main([str(results), "--folder", str(tmp_path / "drawn")]) == 0
+    assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"speed.md", *suite.figures.FIGURES}
+    page = (tmp_path / "drawn" / "speed.md").read_text(encoding="utf-8")
+    assert page == suite.page.text(suite.results.read(results))
     assert (ROOT / "README.md").read_bytes() == readme
 
 
 def test_the_page_says_what_the_file_says(suite: Any, results: Path) -> None:
     run = suite.results.read(results)
     text = suite.page.text(run)
-    assert "| 1,000,000 | 919 | 2,423 (2.64) |" not in text  # the input stands first
     assert "| sorted | 1,000,000 | 919 | 2,423 (2.64) |" in text
     assert "- Invented CPU, 2 cores (AVX512), 24 GiB, Invented OS" in text
     assert "| MiB kept for backward | 198.0 | 216.0 | 414.0 | 414.0 | 414.0 | 211.5 | 414.0 |" in text

@@ -39,7 +39,8 @@ Routes = dict[str, dict[str, Any]]
 def measure(case: Case, names: tuple[str, ...], rounds: int, seconds: float) -> tuple[Routes, dict[str, str]]:
     """What was found for each route, and why others were left out."""
     torch.set_num_threads(case.threads)
-    torch._dynamo.reset()
+    if any(name.endswith("compiled") for name in names):
+        torch._dynamo.reset()  # which imports the compiler: a second
     work = workload(case)
     forwards, missing = _ready(work, names)
     calls = {name: _timed(work, forward) for name, forward in forwards.items()}
