@@ -2,7 +2,7 @@
 # make test    the test suite
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
-# make bench   speed and import time
+# make bench   speed, memory and import time: keeps them in benchmarks/results, writes docs/speed.md (QUICK=1: what is promised, kept nowhere)
 # make mutants the package broken on purpose, a sample of 200 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
 # make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
@@ -42,8 +42,8 @@ check:
 
 bench:
 	@scripts/environment.sh $(VENV) dev
-	$(run) benchmarks/speed.py --check
-	$(run) benchmarks/import_time.py --check
+	$(run) benchmarks/speed.py --check $(if $(QUICK),--quick); status=$$?; \
+		$(if $(QUICK),,$(run) benchmarks/report.py &&) exit $$status
 	$(run) benchmarks/rewrite.py --check
 	$(run) benchmarks/vector_quantize.py --check
 	$(run) benchmarks/diagnose.py --check

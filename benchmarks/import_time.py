@@ -17,8 +17,11 @@ import subprocess
 import sys
 import tempfile
 
+from suite.machine import native_kernels
+
 PROMISED_MS = 20.0
-LEAST_PAIRS = 9
+PROMISED_MS_NATIVE = 25.0  # with native kernels, whose library is loaded then
+PAIRS, LEAST_PAIRS = 15, 9
 CLOCK = "import time; start = time.perf_counter(); import torch; middle = time.perf_counter(); "
 TORCH_ALONE = CLOCK + "print(middle - start, 0)"
 WITH_PSEUDOGRAD = CLOCK + "import pseudograd; print(time.perf_counter() - start, time.perf_counter() - middle)"
@@ -57,7 +60,7 @@ def measure(pairs: int) -> tuple[list[float], list[float]]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=15, help=f"at least {LEAST_PAIRS}")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"at least {LEAST_PAIRS}")
     parser.add_argument("--check", action="store_true", help="exit with 1 if the promise does not hold")
     options = parser.parse_args(arguments)
     if options.pairs < LEAST_PAIRS:
@@ -67,8 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"import pseudograd beyond import torch, {options.pairs} pairs of interpreters")
     print(f"  after torch, same interpreter   median {median:6.1f} ms, from {min(inside):.1f} to {max(inside):.1f}")
     print(f"  difference within a pair        median {statistics.median(differences):6.1f} ms")
-    holds = median <= PROMISED_MS
-    print(f"  {'holds' if holds else 'FAILS'}: promised at most {PROMISED_MS:.0f} ms after torch")
+    promised = PROMISED_MS_NATIVE if native_kernels() else PROMISED_MS
+    holds = median <= promised
+    print(f"  {'holds' if holds else 'FAILS'}: promised at most {promised:.0f} ms after torch")
     return 1 if options.check and not holds else 0
 
 

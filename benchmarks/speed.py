@@ -1,204 +1,178 @@
-"""How long forward and backward of a clamp take: torch.clamp, the popular snippet, and pseudograd's rules.
+"""Time and memory of clamps, forward and backward: torch's own, the popular snippet, other libraries', ours; and what is promised.
 
-    python benchmarks/speed.py                      # the table, and which promised ratios hold
-    python benchmarks/speed.py --check              # the same; exit status 1 if a promised ratio does not hold
-    python benchmarks/speed.py --sizes 1e5,1e6 --dtype bfloat16 --threads 4 --json speed.json
+    python benchmarks/speed.py --check              # everything, about a quarter of an hour; status 1 if a promise does not hold
+    python benchmarks/speed.py --quick --check      # what the promises name and nothing else, about three minutes
+    python benchmarks/speed.py --questions size --sizes 1e5,1e6 --dtype bfloat16 --threads 4 --json speed.json
 
-Ratios are taken between timings side by side, as interleaved.py says.
+A run of everything is kept in benchmarks/results, and `report.py` makes docs/speed.md of it. How it measures: benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
-import pseudograd as pg
-from interleaved import Taken, ratio, seconds_of
+import import_time
+from options import Parser, at_least, new_file, sizes
+from suite.cases import QUESTIONS, Case, plan
+from suite.machine import describe, in_words, native_kernels
+from suite.measure import Routes, measure
+from suite.network import measure_network
+from suite.promises import Promise, Verdict, judge, needed, promises
+from suite.routes import peers
 
-Route = Callable[[Tensor, float, float], Tensor]
-
-
-class Promise(NamedTuple):
-    """`route` takes at most `limit` times as long as `against`, at `size` elements."""
-
-    route: str
-    against: str
-    size: int
-    limit: float
-
-
-PROMISES = (
-    Promise("inward", "snippet", 100_000, 0.45),
-    Promise("inward", "snippet", 1_000_000, 0.45),
-    Promise("inward", "snippet", 10_000_000, 0.45),
-    Promise("inward", "native", 10, 1.5),
-)
-
-
-class Snippet(torch.autograd.Function):
-    """What people paste: the one-sided rule as a product of signs, with a mask that multiplies."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.bounds = low, high
-        return x.clamp(low, high)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        passes = grad * (x - x.clamp(*ctx.bounds)) >= 0
-        return grad * passes, None, None
-
-
-def rule_route(rule: str, edge: str = "closed") -> Route:
-    return lambda x, low, high: pg.clamp(x, low, high, rule=rule, edge=edge)
-
-
-ROUTES: dict[str, Route] = {
-    "native": torch.clamp,
-    "snippet": Snippet.apply,
-    "inward": rule_route("inward"),
-    "zero/closed": rule_route("zero", "closed"),
-    "zero/open": rule_route("zero", "open"),
-    "sign": rule_route("sign"),
-    "identity": rule_route("identity"),
-}
-
-
-def forward_and_backward(route: Route, x: Tensor, bounds: tuple[float, float], grad: Tensor) -> None:
-    torch.autograd.grad(route(x, *bounds), x, grad)
-
-
-def calls_per_sample(route: Route, x: Tensor, bounds: tuple[float, float], grad: Tensor, seconds: float) -> int:
-    """As many calls as fill `seconds`, so that the clock's own resolution does not count."""
-    for _ in range(3):
-        forward_and_backward(route, x, bounds, grad)
-    start = time.perf_counter()
-    forward_and_backward(route, x, bounds, grad)
-    return max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
-
-
-def sample(route: Route, x: Tensor, bounds: tuple[float, float], grad: Tensor, calls: int) -> float:
-    """Seconds per call. One call goes first unmeasured: it evicts what the previous route left in the cache."""
-    forward_and_backward(route, x, bounds, grad)
-    start = time.perf_counter()
-    for _ in range(calls):
-        forward_and_backward(route, x, bounds, grad)
-    return (time.perf_counter() - start) / calls
-
-
-def measure(size: int, dtype: torch.dtype, bounds: tuple[float, float], rounds: int, seconds: float) -> Taken:
-    """Seconds per call, one entry a round."""
-    generator = torch.Generator().manual_seed(0)
-    x = (torch.randn(size, generator=generator) * 1.5).to(dtype).requires_grad_()
-    grad = torch.randn(size, generator=generator).to(dtype)
-    calls = {name: calls_per_sample(route, x, bounds, grad, seconds) for name, route in ROUTES.items()}
-    return seconds_of(ROUTES, lambda name: sample(ROUTES[name], x, bounds, grad, calls[name]), rounds)
-
-
-def table(size: int, taken: Taken) -> str:
-    lines = [f"{size:,} elements", f"  {'route':<12} {'microseconds':>14} {'x native':>10} {'x snippet':>10}"]
-    for name, samples in taken.items():
-        median = statistics.median(samples) * 1e6
-        over_native, over_snippet = ratio(taken, name, "native"), ratio(taken, name, "snippet")
-        lines.append(f"  {name:<12} {median:>14,.1f} {over_native:>10.2f} {over_snippet:>10.2f}")
-    return "\n".join(lines)
-
-
-def judge(results: dict[int, Taken]) -> tuple[list[str], bool]:
-    """A line for each promise, and whether all that were measured hold."""
-    lines, all_hold = [], True
-    for promise in PROMISES:
-        what = f"{promise.route} <= {promise.limit} x {promise.against} at {promise.size:,} elements"
-        if promise.size not in results:
-            lines.append(f"  not measured  {what}")
-            continue
-        found = ratio(results[promise.size], promise.route, promise.against)
-        holds = found <= promise.limit
-        all_hold = all_hold and holds
-        lines.append(f"  {'holds' if holds else 'FAILS':<13} {what}: {found:.3f}")
-    return lines, all_hold
-
-
-def sizes(text: str) -> list[int]:
-    return [int(float(part)) for part in text.split(",")]
-
-
-def bounds(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, default=[10, 1_000, 100_000, 1_000_000, 10_000_000])
-    parser.add_argument("--rounds", type=int, default=31, help="samples of every route at every size")
-    parser.add_argument("--threads", type=int, default=1, help="torch's own threads")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--bounds", type=bounds, default=(-1.0, 1.0), help="two numbers, such as 0,1 or (with =) -1,1")
-    parser.add_argument("--seconds", type=float, default=0.003, help="least length of one sample")
-    parser.add_argument("--json", type=Path, help="write all medians and ratios to this file")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="exit with 1 if a promised ratio does not hold; the promises are for one thread, float32 and -1,1",
-    )
-    options = parser.parse_args(arguments)
-    if len(options.bounds) != 2:
-        parser.error(f"--bounds must be two numbers, got {len(options.bounds)}")
-    return options
-
-
-def report(results: dict[int, Taken], options: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": options.threads,
-        "dtype": options.dtype,
-        "bounds": list(options.bounds),
-        "rounds": options.rounds,
-        "sizes": {
-            size: {
-                name: {
-                    "microseconds": statistics.median(samples) * 1e6,
-                    "over_native": ratio(taken, name, "native"),
-                    "over_snippet": ratio(taken, name, "snippet"),
-                }
-                for name, samples in taken.items()
-            }
-            for size, taken in results.items()
-        },
-    }
+RESULTS = Path(__file__).resolve().parent / "results"
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
-    torch.set_num_threads(options.threads)
-    print(
-        f"torch {torch.__version__}, {options.dtype}, {options.threads} thread(s), bounds {options.bounds}, "
-        f"median of {options.rounds} rounds, forward and backward",
-        flush=True,
+    options = _parse(arguments)
+    machine = describe()
+    print("\n".join(in_words(machine)), flush=True)
+    promised = promises(native_kernels=native_kernels())
+    planned = _planned(options, promised)
+    results, missing = _measured(planned, options)
+    verdicts = judge(results, promised)
+    print("\npromised\n" + "\n".join(_told(verdicts, missing)))
+    run = {
+        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "selection": _selection(options),
+        "rounds": options.rounds,
+        "machine": machine,
+        "peers": peers(),
+        "missing": missing,
+        "cases": [{"case": asdict(case), "routes": routes} for case, routes in results.items()],
+        "promises": [verdict.record() for verdict in verdicts],
+    }
+    _write(run, options.json)
+    return 1 if options.check and any(verdict.holds is False for verdict in verdicts) else 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = Parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="only the cases and routes that promises name, 11 rounds")
+    parser.add_argument("--questions", help=f"some of: {', '.join(QUESTIONS)}")
+    parser.add_argument("--sizes", type=sizes, default=(), help="in place of those of each question, such as 10,1e5")
+    parser.add_argument("--dtype", choices=DTYPES, help="in place of those of each question")
+    parser.add_argument("--threads", type=at_least(1), help="torch's own threads, in place of those of each question")
+    parser.add_argument(
+        "--rounds", type=at_least(1), help="samples of each route; default 31. A fifth above 3e7 elements"
     )
-    results = {}
-    for size in options.sizes:
-        results[size] = measure(size, getattr(torch, options.dtype), options.bounds, options.rounds, options.seconds)
-        print("\n" + table(size, results[size]), flush=True)
-    promised = options.dtype == "float32" and options.threads == 1 and options.bounds == (-1.0, 1.0)
-    lines, all_hold = judge(results) if promised else (["  nothing: the promises are for the default options"], True)
-    print("\npromised\n" + "\n".join(lines))
-    if options.json:
-        options.json.write_text(json.dumps(report(results, options), indent=1) + "\n")
-    return 1 if options.check and not all_hold else 0
+    parser.add_argument("--seconds", type=at_least(0, float), default=0.003, help="least length of one sample")
+    parser.add_argument("--json", type=new_file, help="where to write what was found; a full run is kept in any case")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a promise does not hold")
+    options = parser.parse_args(arguments)
+    options.questions = tuple(QUESTIONS) if options.questions is None else _names(parser, options.questions)
+    options.rounds = options.rounds or (11 if options.quick else 31)
+    if options.quick and _is_narrowed(options):
+        parser.error("--quick has a selection of its own: leave out --questions, --sizes, --dtype and --threads")
+    return options
+
+
+def _names(parser: Parser, text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(","))
+    unknown = [name for name in found if name not in QUESTIONS]
+    if unknown:
+        parser.error(f"--questions must be some of {', '.join(QUESTIONS)}, got {unknown[0]!r}")
+    return found
+
+
+def _is_narrowed(options: argparse.Namespace) -> bool:
+    return bool(options.questions != tuple(QUESTIONS) or options.sizes or options.dtype or options.threads)
+
+
+def _selection(options: argparse.Namespace) -> str:
+    return "quick" if options.quick else "some" if _is_narrowed(options) else "full"
+
+
+def _planned(options: argparse.Namespace, promised: Iterable[Promise]) -> dict[Case, tuple[str, ...]]:
+    if options.quick:
+        return needed(promised)
+    dtypes, threads = ((one,) if one else () for one in (options.dtype, options.threads))
+    return plan(QUESTIONS[name].narrowed(options.sizes, dtypes, threads) for name in options.questions)
+
+
+def _measured(
+    planned: dict[Case, tuple[str, ...]], options: argparse.Namespace
+) -> tuple[dict[Case, Routes], dict[str, str]]:
+    """What was found for each case, and why some routes of some ops were left out."""
+    results: dict[Case, Routes] = {}
+    missing: dict[str, str] = {}
+    threads = torch.get_num_threads()
+    try:
+        for case, routes in planned.items():
+            results[case], left_out = _of_case(case, routes, options)
+            missing |= {f"{case.op}: {name}": why for name, why in left_out.items()}
+            print(f"\n{case}\n" + "\n".join(_table(results[case], left_out)), flush=True)
+    finally:
+        torch.set_num_threads(threads)
+    return results, missing
+
+
+def _of_case(case: Case, routes: tuple[str, ...], options: argparse.Namespace) -> tuple[Routes, dict[str, str]]:
+    if case.op == "network":
+        return measure_network(routes), {}
+    if case.op == "import":
+        _, inside = import_time.measure(import_time.LEAST_PAIRS if options.quick else import_time.PAIRS)
+        return {"pseudograd": {"milliseconds": statistics.median(inside)}}, {}
+    return measure(case, routes, options.rounds, options.seconds)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _table(found: Routes, left_out: dict[str, str]) -> list[str]:
+    lines = []
+    for name, of in found.items():
+        cells = [f"  {name:<18}"]
+        if "microseconds" in of:
+            cells.append(f"{of['microseconds']:>14,.1f} us")
+            cells += [
+                f"{of['over'][other]:7.2f} x {other}" for other in ("floor", "native", "snippet") if other in of["over"]
+            ]
+        if "milliseconds" in of:
+            cells.append(f"{of['milliseconds']:.1f} ms")
+        if "saved_bytes" in of:
+            cells.append(f"  keeps {of['saved_bytes']:,} B")
+        lines.append("".join(cells))
+    return lines + [f"  {name:<18} left out: {why}" for name, why in left_out.items()]
+
+
+def _told(verdicts: list[Verdict], missing: dict[str, str]) -> list[str]:
+    """A line for each promise that could be judged, one for all others, one for each route that was left out."""
+    unknown = sum(verdict.holds is None for verdict in verdicts)
+    lines = [str(verdict) for verdict in verdicts if verdict.holds is not None]
+    if unknown:
+        lines.append(f"  not measured  {unknown} of {len(verdicts)} promises")
+    return lines + [f"  left out      {name} ({why})" for name, why in missing.items()]
+
+
+def _write(run: dict[str, Any], chosen: Path | None) -> None:
+    """To the file that was asked for; a full run, if none was, to benchmarks/results under its day and torch."""
+    if chosen is None and run["selection"] == "full":
+        RESULTS.mkdir(exist_ok=True)
+        chosen = RESULTS / f"{run['when'][:10]}-torch-{torch.__version__.split('+')[0]}.json"
+    if chosen is not None:
+        chosen.write_text(json.dumps(rounded(run), indent=1) + "\n", encoding="utf-8")
+        print(f"\nwritten to {chosen}")
+
+
+def rounded(value: Any) -> Any:
+    """To four digits: the rest is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 if __name__ == "__main__":

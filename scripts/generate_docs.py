@@ -33,6 +33,9 @@ sys.path.insert(0, str(ROOT))
 from tests.analysis.functions import Silu  # noqa: E402  the page and its tests audit the same function
 from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept
+
 README = ROOT / "README.md"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 DIAGNOSES = ROOT / "docs" / "diagnoses.json"
@@ -55,9 +58,10 @@ def main() -> int:
         _draw_three_gradients()
         pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
+        speed_report.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
-    texts = {**generated, **op_pages.pages()}
+    texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
     for path, text in texts.items():
@@ -68,7 +72,7 @@ def main() -> int:
 def _check(texts: dict[Path, str]) -> int:
     """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    wrong += [path for path in (*op_pages.pictures(), AUDIT_FIGURE) if not path.is_file()]
+    wrong += [path for path in (*op_pages.pictures(), *speed_report.pictures(), AUDIT_FIGURE) if not path.is_file()]
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]
     for path in wrong:
         print(f"{path.relative_to(ROOT)}: differs from the code. Run scripts/generate_docs.py.", file=sys.stderr)
@@ -291,6 +295,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "advice": which_rule.advice,
     "packages": _packages,
     "support": _support_matrix,
+    "speed": speed_report.part,
     "ops": _ops_by_rules,
 }
 

@@ -1,0 +1,222 @@
+"""The ways to compute an op: torch's own, what people paste, other libraries' and pseudograd's.
+
+`ROUTES[op][name]` takes a workload and returns a call without arguments that gives y. It raises `Missing` where the route is not there:
+the library is not installed, or this pseudograd has no such op. Other libraries' code is theirs, imported where it is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import pseudograd as pg
+
+from .cases import Workload
+
+Forward = Callable[[], Tensor]
+Route = Callable[[Workload], Forward]
+
+
+class Missing(Exception):  # noqa: N818  no error: the route is left out, and that is said
+    """Why a route cannot be measured here."""
+
+
+class _Floor(torch.autograd.Function):
+    """The least that a Function which returns new tensors can do: a copy on the way forward, a copy on the way back, x saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        ctx.saved_tensors  # noqa: B018  unpacking is part of what a rule has to do
+        return grad.clone()
+
+
+class _Snippet(torch.autograd.Function):
+    """What people paste: the one-sided rule as a product of signs, with a mask that multiplies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = low, high
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        passes = grad * (x - x.clamp(*ctx.bounds)) >= 0
+        return grad * passes, None, None
+
+
+class _Formula(torch.autograd.Function):
+    """The rule written down plainly, with comparisons: what a careful user would give to the compiler."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = low, high
+        return torch.clamp(x, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        low, high = ctx.bounds
+        outward = ((x < low) & (grad > 0)) | ((x > high) & (grad < 0))
+        return torch.where(outward, 0.0, grad), None, None
+
+
+# The C-level apply, without the Python one that looks for transforms.
+_copied: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Floor).apply  # type: ignore[misc]
+
+
+def _floor(of: Workload) -> Forward:
+    x = of.x
+    return lambda: _copied(x)
+
+
+def _bounded(function: Callable[..., Tensor]) -> Route:
+    def route(of: Workload) -> Forward:
+        x, low, high = of.x, of.low, of.high
+        return lambda: function(x, low, high)
+
+    return route
+
+
+def _of_x(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> Route:
+    called = functools.partial(function, **options) if options else function
+
+    def route(of: Workload) -> Forward:
+        x = of.x
+        return lambda: called(x, *arguments)
+
+    return route
+
+
+def _rule(name: str, edge: str = "closed") -> Callable[..., Tensor]:
+    return functools.partial(pg.clamp, rule=name, edge=edge)
+
+
+def _compiled(function: Callable[..., Tensor]) -> Route:
+    """Compiled anew for each case, for the bounds and the shape of that case."""
+
+    def route(of: Workload) -> Forward:
+        x, low, high = of.x, of.low, of.high
+        compiled = torch.compile(lambda x: function(x, low, high), fullgraph=True, dynamic=False)
+        try:
+            torch.autograd.grad(compiled(x), x, of.grad)
+        except torch._dynamo.exc.BackendCompilerFailed as error:  # such as no C++ compiler
+            raise Missing(f"torch.compile failed: {str(error).splitlines()[0]}") from error
+        return lambda: compiled(x)
+
+    return route
+
+
+def _in_place(function: Callable[..., Tensor]) -> Route:
+    """On a copy, as a leaf may not be written to; the copy is part of the time of every route."""
+
+    def route(of: Workload) -> Forward:
+        x, low, high = of.x, of.low, of.high
+        return lambda: function(x.clone(), low, high)
+
+    return route
+
+
+# --- other libraries --------------------------------------------------------------------------------------------------
+
+
+def _module(library: str, file: str) -> ModuleType:
+    """One file of a library, without what the rest of it imports: nothing but this file is measured."""
+    found = importlib.util.find_spec(library)
+    if found is None or not found.submodule_search_locations:
+        raise Missing(f"{library} is not installed")
+    path = Path(found.submodule_search_locations[0]) / file
+    spec = importlib.util.spec_from_file_location(f"{library}_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise Missing(f"{library} has no {file}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _compressai(of: Workload) -> Forward:
+    bound = _module("compressai", "ops/bound_ops.py").LowerBound(of.low)
+    x = of.x
+    return lambda: bound(x)
+
+
+def _brevitas(of: Workload) -> Forward:
+    """`tensor_clamp`, which brevitas' quantizers call with the ends of their integer range, as tensors."""
+    try:
+        clamp = importlib.import_module("brevitas.function.ops").tensor_clamp
+    except ImportError as error:
+        raise Missing(f"brevitas: {error}") from error
+    x, low, high = of.x, *(torch.as_tensor(bound, dtype=of.x.dtype) for bound in (of.low, of.high))
+    return lambda: clamp(x, low, high)
+
+
+def peers() -> dict[str, str]:
+    """The versions of the other libraries, where they are installed."""
+    return {name: version(name) for name in ("compressai", "brevitas") if importlib.util.find_spec(name)}
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _fewbit(of: Workload) -> Forward:
+    gelu = getattr(pg, "gelu", None)
+    if gelu is None:
+        raise Missing("this pseudograd has no gelu")
+    x = of.x
+    try:
+        gelu(x.detach()[:1], rule="fewbit")
+    except ValueError as error:
+        raise Missing(f"this gelu has no rule fewbit: {error}") from error
+    return lambda: gelu(x, rule="fewbit")
+
+
+_BY_TENSORS: dict[str, Route] = {
+    "floor": _floor,
+    "native": _bounded(torch.clamp),
+    "snippet": _bounded(_Snippet.apply),
+    "inward": _bounded(pg.clamp),
+    "brevitas": _brevitas,
+}
+
+ROUTES: dict[str, dict[str, Route]] = {
+    "clamp": {
+        **_BY_TENSORS,
+        "hardtanh": _bounded(functional.hardtanh),
+        "zero/closed": _bounded(_rule("zero")),
+        "zero/open": _bounded(_rule("zero", "open")),
+        "sign": _bounded(_rule("sign")),
+        "identity": _bounded(_rule("identity")),
+        "native, compiled": _compiled(torch.clamp),
+        "snippet, compiled": _compiled(_Snippet.apply),
+        "formula, compiled": _compiled(_Formula.apply),
+        "inward, compiled": _compiled(pg.clamp),
+    },
+    "clamp, bounds per channel": _BY_TENSORS,
+    "clamp, bounds of full size": _BY_TENSORS,
+    "lower_bound": {
+        "floor": _floor,
+        "native": _of_x(torch.clamp_min, 0.0),
+        "compressai": _compressai,
+        "inward": _of_x(pg.lower_bound, 0.0),
+    },
+    "relu": {"floor": _floor, "native": _of_x(torch.relu), "inward": _of_x(pg.relu, rule="inward")},
+    "clamp_": {"native": _in_place(torch.clamp_), "inward": _in_place(pg.clamp_)},
+    "gelu, backward": {"floor": _floor, "native": _of_x(functional.gelu), "fewbit": _fewbit},
+}
