@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
+from pseudograd.listing import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
 from pseudograd.tasks import TASKS, Measured
@@ -119,10 +120,9 @@ def _rule_table() -> str:
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
     for rule in CLAMP.rules.values():
         name = f"`{rule.called}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
-        kept = rule.kept((True, False, False))
         linear = "yes" if rule.is_linear_at(CLAMP.default_edge) else "no"
         formula = rule.formula.replace("|", "\\|")
-        rows.append(f"| {name} | {formula} | {kept[0] if kept else 'nothing'} | {linear} | {rule.also_called} |")
+        rows.append(f"| {name} | {formula} | {what_is_saved(CLAMP, rule)} | {linear} | {rule.also_called} |")
     return "\n".join(rows)
 
 

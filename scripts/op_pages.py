@@ -13,6 +13,7 @@ import torch
 import vector_page
 
 import pseudograd as pg
+from pseudograd.listing import what_is_saved
 from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,11 +120,10 @@ def _how_to_read(op: Op) -> str:
 def _rule_table(op: Op) -> str:
     rows = ["| rule | formula | saves | linear in grad | also called | source |", "|---|---|---|---|---|---|"]
     for rule in op.rules.values():
-        kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
         cells = (
             f"`{rule.called}`",
             rule.formula,
-            "x" if "x" in kept else "nothing",
+            what_is_saved(op, rule),
             "yes" if rule.is_linear_at(op.default_edge) else "no: no forward mode",
             rule.also_called or "–",
             rule.source,

@@ -33,7 +33,7 @@ relu: default rule zero, edge open (or closed, half, projected)
 
   zero
     grad_x outside   0
-    saves            x
+    saves            1 bit or x
     linear in grad   yes
     source           the true gradient; torch.clamp
     also called      true gradient, tfc disconnected, clipped straight-through

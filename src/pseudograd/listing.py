@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .rule import Op, Rule
+from .kernels import codes
+from .rule import Call, Op, Rule
 
 
 def rules_text(ops: list[Op]) -> str:
@@ -26,15 +27,25 @@ def _default_line(op: Op) -> str:
 
 
 def _rule_lines(op: Op, rule: Rule) -> str:
-    kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
     where = "grad_x outside" if op.has_outside else "grad_x        "
     lines = [
         f"  {rule.called}",
         f"    {where}   {rule.formula}",
-        f"    saves            {'x' if 'x' in kept else 'nothing'}",
+        f"    saves            {what_is_saved(op, rule)}",
         f"    linear in grad   {'yes' if rule.is_linear_at(op.default_edge) else 'no: no forward mode'}",
         f"    source           {rule.source}",
     ]
     if rule.also_called:
         lines.append(f"    also called      {rule.also_called}")
     return "\n".join(lines)
+
+
+def what_is_saved(op: Op, rule: Rule) -> str:
+    """For a backward that x alone asks for, between the bounds that the op is drawn with."""
+    if "x" not in rule.kept((True,) + (False,) * (len(op.inputs) - 1)):
+        return "nothing"
+    if (op.rule_set, rule.name) not in codes.RULES:
+        return "x"
+    has_min, has_max = (bound is not None for bound in op.picture.others)
+    plan = codes.plan_of(Call(op, rule, dict(rule.parameters), op.default_edge, False), has_min, has_max)
+    return "x" if plan is None else f"{plan.planes} bit{'s' * (plan.planes > 1)} or x"

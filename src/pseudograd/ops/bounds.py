@@ -115,7 +115,8 @@ def clamp(
 
     Forward:  y = torch.clamp(x, min, max), bit for bit.
     Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default "inward" grad_x = grad inside the range and
-        where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds; "identity" saves nothing.
+        where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
+        element where the rule only asks on which side of two numbers x is (docs/memory.md); "identity" saves nothing.
         Not linear in grad with "inward", "sign", "elastic", "inverting" or edge="projected": gradients then do not add up over
         losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and forward
         mode raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
@@ -183,7 +184,8 @@ def clamp_(
     """Clamp `x` in place, with the gradient of `clamp`.
 
     Forward:  x becomes torch.clamp(x, min, max), bit for bit.
-    Backward: that of `clamp` with the same rule and edge. Saves a copy of the old x, as torch.clamp_ does; "identity" saves nothing.
+    Backward: that of `clamp` with the same rule and edge. Saves a copy of the old x, as torch.clamp_ does, or bits as `clamp`;
+        "identity" saves nothing.
 
     Args:
         x: any shape; not a leaf that requires grad (torch's own error).
@@ -214,7 +216,7 @@ def lower_bound(
     """max(x, bound); below the bound let only gradients pass that lead back up.
 
     Forward:  y = torch.clamp(x, min=bound), bit for bit.
-    Backward: that of `clamp` with min=bound. Saves x and a tensor bound; "identity" saves nothing. Linear in grad as in `clamp`.
+    Backward: that of `clamp` with min=bound. Saves and is linear in grad as in `clamp`.
 
     Args:
         x: any shape, floating point.
@@ -244,7 +246,7 @@ def upper_bound(
     """min(x, bound); above the bound let only gradients pass that lead back down.
 
     Forward:  y = torch.clamp(x, max=bound), bit for bit.
-    Backward: that of `clamp` with max=bound. Saves x and a tensor bound; "identity" saves nothing. Linear in grad as in `clamp`.
+    Backward: that of `clamp` with max=bound. Saves and is linear in grad as in `clamp`.
 
     Args:
         x: any shape, floating point.
@@ -267,7 +269,7 @@ def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bo
     """max(x, 0), by default with torch's own gradient.
 
     Forward:  y = torch.relu(x), bit for bit.
-    Backward: that of `clamp` with min=0; the default is 0 at and below 0, as torch.relu. Saves x; "identity" saves nothing.
+    Backward: that of `clamp` with min=0; the default is 0 at and below 0, as torch.relu. Saves as `clamp`.
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
@@ -288,7 +290,7 @@ def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: b
     """min(max(x, 0), 6), by default with torch's own gradient.
 
     Forward:  y = torch.nn.functional.relu6(x), bit for bit.
-    Backward: that of `clamp` with bounds 0 and 6; the default is 0 outside and at both, as torch. Saves x; "identity" saves nothing.
+    Backward: that of `clamp` with bounds 0 and 6; the default is 0 outside and at both, as torch. Saves as `clamp`.
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
@@ -317,7 +319,7 @@ def hardtanh(
     """Clamp `x` to two numbers, by default with torch's own gradient of hardtanh.
 
     Forward:  y = torch.nn.functional.hardtanh(x, min_val, max_val), bit for bit.
-    Backward: that of `clamp`; the default is 0 outside and at both bounds, as torch. Saves x; "identity" saves nothing.
+    Backward: that of `clamp`; the default is 0 outside and at both bounds, as torch. Saves as `clamp`.
 
     Args:
         x: any shape, floating point.
