@@ -632,3 +632,19 @@ def test_codes_from_zero_elements_on() -> None:
             pg.clamp(x, -1, 1).sum().backward()
             assert x.grad is not None
             assert x.grad.shape == torch.Size(shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("slope", [1e-3, 0.1, 1.0009765625, 3.0])
+def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
+    slope: float, dtype: torch.dtype, level: None
+) -> None:
+    """Every number of the dtype as grad: subnormal and overflowing products among them."""
+    grad = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = torch.full_like(grad, 2.0)
+    how = {"rule": pg.rules.leaky(slope), "edge": "half"}
+    with way("formula"):
+        _, expected = gradient(lambda x: pg.clamp(x, -1, 1, **how), x, grad)
+    for computed in ("native", "native code"):
+        with way(computed):
+            assert same(gradient(lambda x: pg.clamp(x, -1, 1, **how), x, grad)[1], expected)
