@@ -215,8 +215,9 @@ def status() -> list[dict[str, str]]:
     return [
         {"kernel": "portable", "state": "active", "why": f"fused ATen calls for {served}"},
         {"kernel": "native", **native.status()},
-        {"kernel": "triton", "state": "not active", "why": "not part of this build"},
+        {"kernel": "triton", **triton.status()},
     ]
 
 
-from . import codes, native, portable  # noqa: E402, F401  (they register themselves, last because they need the table)
+# They register themselves, last because they need the table; the fastest first.
+from . import codes, native, triton, portable  # noqa: E402, F401, I001

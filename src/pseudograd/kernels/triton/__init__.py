@@ -1,0 +1,187 @@
+"""Kernels in Triton for tensors on CUDA: a call and its backward are one kernel each, and keep one or two bits per element.
+
+They wait for nothing and look at no value, so a CUDA graph can record them; the first run of each compiles, and does not happen in a
+recording. Should triton raise, the plain formulas take over for good. PSEUDOGRAD_TRITON=0 in the environment leaves the kernels out.
+
+Tensors on CUDA keep a code or x, and which of the two may not change in a process: a checkpoint compares what its two passes kept. So
+that is decided here, once, by what the process was started with, and a kernel that fails later changes only who computes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import math
+import os
+import shutil
+import struct
+import sysconfig
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...arguments import flushes_subnormals, rounded_to
+from ...rule import Call, Gradients, Wants
+from .. import Kernel, codes, register
+from ..codes import CODE, FACTORS, RULES, Plan, plan_for
+from ..residuals import INPUTS, Inputs, Kept
+
+_BLOCK = 1024  # elements of a program
+
+
+def _missing() -> str:
+    """What this process lacks; "" for nothing. Triton compiles a little C before its first kernel."""
+    if os.environ.get("PSEUDOGRAD_TRITON", "") == "0":
+        return "turned off by PSEUDOGRAD_TRITON=0"
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA"
+    if not _is_installed():
+        return "triton is not installed"
+    if os.environ.get("TRITON_INTERPRET", "0") != "0":
+        return "TRITON_INTERPRET is set: its interpreter is for tests"
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "triton needs a C compiler: install gcc or clang, or set CC"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "triton needs Python.h: install the headers of this Python"
+    return ""
+
+
+def _is_installed() -> bool:
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ValueError:  # something stands in for it
+        return False
+
+
+_lacks = _missing()
+_failure = ""
+_ran: set[tuple[Any, ...]] = set()  # what is compiled and loaded
+
+
+def status() -> dict[str, str]:
+    if _lacks or _failure:
+        return {"state": "not active", "why": _lacks or _failure}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about drivers
+        if not torch.cuda.is_available():
+            return {"state": "not active", "why": "no CUDA device"}
+    served = ", ".join("/".join(key) for key in RULES)
+    return {"state": "active", "why": f"triton {importlib.metadata.version('triton')}, for {served} on CUDA"}
+
+
+def _fail(error: Exception) -> None:
+    global _failure
+    _failure = f"turned off, triton raised {type(error).__name__}: {error}"
+    warnings.warn(
+        f"pseudograd: the Triton kernels are {_failure}. The gradients stay the same and cost more time. "
+        "Start with PSEUDOGRAD_TRITON=0 to do without them.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _run(name: str, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], constants: dict[str, Any]) -> bool:
+    """Has the kernel of this name run? On the device of the tensors, element by element in the order of their memory."""
+    if _failure:
+        return False
+    device, n = tensors[0].device, tensors[0].numel()
+    # All that triton compiles anew for.
+    aligned = [tensor.data_ptr() % 16 == 0 for tensor in tensors]
+    key = name, device, tensors[0].dtype, n == 1, n % 16 == 0, n < 2**31, *aligned, *constants.values()
+    if device.type == "cuda" and key not in _ran and torch.cuda.is_current_stream_capturing():
+        return False
+    try:
+        from . import loops
+
+        with torch.cuda.device_of(tensors[0]):
+            grid = (-(-n // _BLOCK),)
+            getattr(loops, name)[grid](*tensors, n, *map(_bits_of, numbers), **constants, block=_BLOCK, num_warps=4)
+    except Exception as error:
+        _fail(error)
+        return False
+    _ran.add(key)
+    return True
+
+
+def _bits_of(number: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", number))[0])
+
+
+def _bounds(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float, float]:
+    return (
+        -math.inf if low is None else rounded_to(low, dtype),
+        math.inf if high is None else rounded_to(high, dtype),
+    )
+
+
+def _pulls(plan: Plan) -> dict[str, Any]:
+    return {
+        "shares": plan.kind != FACTORS and plan.first & plan.second != 0,
+        "factor_is_zero": plan.factor == 0,
+        "other_is_zero": plan.other == 0,
+    }
+
+
+def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    x, low, high = inputs
+    plan, order = plan_for(call, low, high, x.dtype, flushes_subnormals()), codes.order_of(x)
+    assert plan is not None  # the residual has asked
+    assert order is not None
+    y = torch.empty_like(x)
+    code = torch.empty(-(-x.numel() // 64) * 8 * plan.planes, dtype=torch.uint8, device=x.device)
+    bounds = _bounds(low, high, x.dtype)
+    constants = {"first": plan.first, "second": plan.second, **_ties(*bounds, x.is_cuda)}
+    return (y, [code, order, plan]) if _run("encode", (x, y, code), bounds, constants) else None
+
+
+def _ties(low: float, high: float, is_cuda: bool) -> dict[str, bool]:
+    """Which zero is y, where x and a bound are zeros of different sign? torch takes x on CPU; on CUDA -0.0 is less than 0.0."""
+    return {
+        "takes_min": is_cuda and math.copysign(1.0, low) > 0,
+        "takes_max": is_cuda and math.copysign(1.0, high) < 0,
+    }
+
+
+def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    code, order, plan = kept
+    there = codes._in_memory_order(grad, order).contiguous()
+    out = torch.empty_like(there)
+    constants = {"kind": plan.kind, "has_first": plan.first != 0, "has_second": plan.second != 0, **_pulls(plan)}
+    if not _run("pull_code", (there, code, out), (plan.factor, plan.other), constants):
+        return None
+    return codes._in_own_order(out, order), None, None
+
+
+def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = kept
+    if wants[1] or wants[2] or isinstance(low, Tensor) or isinstance(high, Tensor):
+        return None
+    if x.numel() < codes.least or grad.shape != x.shape or grad.dtype is not x.dtype:
+        return None
+    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    if plan is None:
+        return None
+    order = codes.order_of(x) or 0
+    x, grad = (codes._in_memory_order(value, order).contiguous() for value in (x, grad))
+    out = torch.empty_like(grad)
+    constants = {"kind": plan.kind, "first": plan.first, "second": plan.second, **_pulls(plan)}
+    numbers = (*_bounds(low, high, x.dtype), plan.factor, plan.other)
+    if not _run("pull_x", (grad, x, out), numbers, constants):
+        return None
+    return codes._in_own_order(out, order), None, None
+
+
+def kernels_for(device: str) -> list[Kernel]:
+    return [
+        Kernel("triton", CODE, lambda call: True, _pull_code, _encode, device=device),
+        Kernel("triton", INPUTS, lambda call: True, _pull_inputs, device=device),
+    ]
+
+
+if not _lacks:
+    codes.serve("cuda")
+    for _kernel in kernels_for("cuda"):
+        register(_kernel, RULES)
