@@ -91,14 +91,16 @@ def _run(name: str, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], con
     # All that triton compiles anew for.
     aligned = [tensor.data_ptr() % 16 == 0 for tensor in tensors]
     key = name, device, tensors[0].dtype, n == 1, n % 16 == 0, n < 2**31, *aligned, *constants.values()
-    if device.type == "cuda" and key not in _ran and torch.cuda.is_current_stream_capturing():
+    if key not in _ran and _is_recording(device):
         return False
     try:
         from . import loops
 
         with torch.cuda.device_of(tensors[0]):
             grid = (-(-n // _BLOCK),)
-            getattr(loops, name)[grid](*tensors, n, *map(_bits_of, numbers), **constants, block=_BLOCK, num_warps=4)
+            # Told not to fuse, or triton 3.9 warns that it does. Nothing here could be fused.
+            how = {"block": _BLOCK, "num_warps": 4, "enable_fp_fusion": False}
+            getattr(loops, name)[grid](*tensors, n, *map(_bits_of, numbers), **constants, **how)
     except Exception as error:
         _fail(error)
         return False
@@ -106,14 +108,20 @@ def _run(name: str, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], con
     return True
 
 
+def _is_recording(device: torch.device) -> bool:
+    """Does a CUDA graph record? To compile and load would spoil it."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def _bits_of(number: float) -> int:
     return int(struct.unpack("q", struct.pack("d", number))[0])
 
 
 def _bounds(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float, float]:
+    """As numbers of this dtype, with their signs: what rounds remembers 0.0 and -0.0 as one."""
     return (
-        -math.inf if low is None else rounded_to(low, dtype),
-        math.inf if high is None else rounded_to(high, dtype),
+        -math.inf if low is None else math.copysign(rounded_to(low, dtype), low),
+        math.inf if high is None else math.copysign(rounded_to(high, dtype), high),
     )
 
 
@@ -126,15 +134,30 @@ def _pulls(plan: Plan) -> dict[str, Any]:
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    x = inputs[0]
+    order = codes.order_of(x) or 0
+    y = codes._in_own_order(_fresh(codes._in_memory_order(x, order)), order)
+    kept = _encode_into(y, call, inputs)
+    return None if kept is None else (y, kept)
+
+
+def _fresh(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+    return _encode_into(inputs[0], call, inputs)
+
+
+def _encode_into(y: Tensor, call: Call, inputs: Inputs) -> Kept | None:
     x, low, high = inputs
     plan, order = plan_for(call, low, high, x.dtype, flushes_subnormals()), codes.order_of(x)
     assert plan is not None  # the residual has asked
     assert order is not None
-    y = torch.empty_like(x)
     code = torch.empty(-(-x.numel() // 64) * 8 * plan.planes, dtype=torch.uint8, device=x.device)
     bounds = _bounds(low, high, x.dtype)
     constants = {"first": plan.first, "second": plan.second, **_ties(*bounds, x.is_cuda)}
-    return (y, [code, order, plan]) if _run("encode", (x, y, code), bounds, constants) else None
+    return [code, order, plan] if _run("encode", (x, y, code), bounds, constants) else None
 
 
 def _ties(low: float, high: float, is_cuda: bool) -> dict[str, bool]:
@@ -148,7 +171,7 @@ def _ties(low: float, high: float, is_cuda: bool) -> dict[str, bool]:
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
     there = codes._in_memory_order(grad, order).contiguous()
-    out = torch.empty_like(there)
+    out = _fresh(there)
     constants = {"kind": plan.kind, "has_first": plan.first != 0, "has_second": plan.second != 0, **_pulls(plan)}
     if not _run("pull_code", (there, code, out), (plan.factor, plan.other), constants):
         return None
@@ -166,7 +189,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
         return None
     order = codes.order_of(x) or 0
     x, grad = (codes._in_memory_order(value, order).contiguous() for value in (x, grad))
-    out = torch.empty_like(grad)
+    out = _fresh(grad)
     constants = {"kind": plan.kind, "first": plan.first, "second": plan.second, **_pulls(plan)}
     numbers = (*_bounds(low, high, x.dtype), plan.factor, plan.other)
     if not _run("pull_x", (grad, x, out), numbers, constants):
@@ -176,7 +199,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
 
 def kernels_for(device: str) -> list[Kernel]:
     return [
-        Kernel("triton", CODE, lambda call: True, _pull_code, _encode, device=device),
+        Kernel("triton", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, device),
         Kernel("triton", INPUTS, lambda call: True, _pull_inputs, device=device),
     ]
 

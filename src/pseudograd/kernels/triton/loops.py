@@ -46,15 +46,9 @@ def encode(
     stored = tl.load(x + at, mask=is_element, other=0.0)
     lanes = _lanes(stored)
     low, high = _number(low, lanes.dtype), _number(high, lanes.dtype)
-    if takes_min:
-        below = lanes <= low
-    else:
-        below = lanes < low
+    below = lanes <= low if takes_min else lanes < low
     raised = tl.where(below, low, lanes)
-    if takes_max:
-        above = raised >= high
-    else:
-        above = raised > high
+    above = raised >= high if takes_max else raised > high
     clamped = tl.where(above, _rounded(high, stored.dtype), tl.where(below, _rounded(low, stored.dtype), stored))
     tl.store(y + at, clamped, mask=is_element)
     length = _plane_bytes(n)
@@ -119,7 +113,7 @@ def pull_x(
     block: tl.constexpr,
 ):
     """The gradient from x and its bounds."""
-    byte, bit, at = _elements(block)
+    _byte, _bit, at = _elements(block)
     is_element = at < n
     stored = tl.load(grad + at, mask=is_element, other=0.0)
     lanes = _lanes(tl.load(x + at, mask=is_element, other=0.0))
@@ -221,11 +215,11 @@ def _pulled(
     other_is_zero: tl.constexpr,
 ):
     """What x gets, from the planes that it is in."""
-    if FACTORS == kind:
+    if kind == FACTORS:
         found = tl.where(first, _scaled(grad, factor, factor_is_zero), grad)
         found = tl.where(second, _scaled(grad, other, other_is_zero), found)
     else:
-        if SIDES == kind:
+        if kind == SIDES:
             lanes = _lanes(grad)
             found = tl.where((first & (lanes > 0)) | (second & (lanes < 0)), tl.zeros_like(grad), grad)
         else:
