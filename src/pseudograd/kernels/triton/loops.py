@@ -223,8 +223,9 @@ def _pulled(
             lanes = _lanes(grad)
             found = tl.where((first & (lanes > 0)) | (second & (lanes < 0)), tl.zeros_like(grad), grad)
         else:
-            found = tl.where(first, tl.full(grad.shape, -1.0, grad.dtype), grad)
-            found = tl.where(second, tl.full(grad.shape, 1.0, grad.dtype), found)
+            one = tl.full(grad.shape, 1.0, tl.float32)
+            found = tl.where(first, _rounded(-one, grad.dtype), grad)
+            found = tl.where(second, _rounded(one, grad.dtype), found)
         if shares:
             found = tl.where(first & second, _scaled(grad, other, other_is_zero), found)
     return found
