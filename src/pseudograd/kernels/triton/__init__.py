@@ -9,7 +9,6 @@ that is decided here, once, by what the process was started with, and a kernel t
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -68,8 +67,10 @@ def status() -> dict[str, str]:
         warnings.simplefilter("ignore")  # about drivers
         if not torch.cuda.is_available():
             return {"state": "not active", "why": "no CUDA device"}
+    from importlib.metadata import version  # on demand, as the import of triton itself
+
     served = ", ".join("/".join(key) for key in RULES)
-    return {"state": "active", "why": f"triton {importlib.metadata.version('triton')}, for {served} on CUDA"}
+    return {"state": "active", "why": f"triton {version('triton')}, for {served} on CUDA"}
 
 
 def _fail(error: Exception) -> None:
