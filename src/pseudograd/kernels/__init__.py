@@ -169,4 +169,4 @@ def status() -> list[dict[str, str]]:
     ]
 
 
-from . import portable  # noqa: E402, F401  (registers itself, last because it needs the table)
+from . import few_bits, portable  # noqa: E402, F401  (they register themselves, last because they need the table)
