@@ -66,6 +66,10 @@ class Case(NamedTuple):
         """How many units in the last place two computations of this rule may differ: exp is rounded differently in loops and remainders."""
         return self.rule.ulps
 
+    def unit_of(self, grad: Tensor) -> Tensor | float:
+        """What these are units of, where it is larger than the gradient itself."""
+        return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
+
     def samples(self) -> list[Sample]:
         """Those of the op that the rule can work with."""
         return [sample for sample in self.op.samples() if not self._lacks(sample)]
