@@ -19,12 +19,12 @@ from ..arguments import check_finite_number, check_tensor
 from ..errors import must, unknown_name
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..torch_forms import APPROXIMATE
 from .fitted_slopes import FITTED
 from .formulas import nothing_of
 from .samples import values
 
 _aten = torch.ops.aten
-APPROXIMATE = ("none", "tanh")  # an input of the op is the place of one of these
 
 
 @engine.unscriptable
