@@ -102,8 +102,8 @@ def hardsigmoid(x: Tensor) -> Tensor:
     """`x` / 6 + 1/2, clamped to 0 and 1, with torch's own gradient and one bit kept of each element instead of x.
 
     Forward:  y = torch.nn.functional.hardsigmoid(x), bit for bit.
-    Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN. Saves as
-        `leaky_relu`. Linear in grad. Other rules: clamp(x, -3, 3, rule=...) / 6 + 0.5.
+    Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN (in
+        float64 torch multiplies by the 1/6 of float32). Saves as `leaky_relu`. Linear in grad. Other rules: clamp(x, -3, 3, rule=...) / 6 + 0.5.
 
     Args:
         x: any shape, floating point.
