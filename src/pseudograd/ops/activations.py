@@ -103,7 +103,8 @@ def hardsigmoid(x: Tensor) -> Tensor:
 
     Forward:  y = torch.nn.functional.hardsigmoid(x), bit for bit.
     Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN (in
-        float64 torch multiplies by the 1/6 of float32). Saves as `leaky_relu`. Linear in grad. Other rules: clamp(x, -3, 3, rule=...) / 6 + 0.5.
+        float64 torch multiplies by the 1/6 of float32). Saves as `leaky_relu`. Linear in grad. Other rules:
+        clamp(x, -3, 3, rule=...) / 6 + 0.5.
 
     Args:
         x: any shape, floating point.
@@ -296,7 +297,7 @@ LEAKY_RELU = _op(
     _exact(
         "leaky_relu",
         _exact_leaky_relu,
-        "grad where x > 0, else negative_slope * grad",
+        "grad where x > 0, else slope * grad",
         ("x", "negative_slope"),
         steps=_steps_of_leaky_relu,
     ),
@@ -308,7 +309,7 @@ HARDSIGMOID = _op(
     "hardsigmoid",
     functional.hardsigmoid,
     hardsigmoid,
-    _exact("hardsigmoid", _exact_hardsigmoid, "grad / 6 where -3 < x < 3, else 0", steps=_steps_of_hardsigmoid),
+    _exact("hardsigmoid", _exact_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
     inputs=("x",),
     samples=_samples(0.0, -3.0, 3.0),
     picture=Picture((), (-3.0, 3.0), low=-4.5, high=4.5),
