@@ -296,6 +296,7 @@ class LeakyReLU(_OfAnOp):
 class Hardsigmoid(_OfAnOp):
     """`pseudograd.hardsigmoid` as a layer: torch's own gradient, and one bit kept of each element.
 
+    Args: none.
     Shape: that of x.
     Example:
         >>> Hardsigmoid()(torch.tensor([-4.0, 0.0, 3.0]))
@@ -304,6 +305,9 @@ class Hardsigmoid(_OfAnOp):
     """
 
     _op = staticmethod(ops.hardsigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 # --- rounding, steps, abs ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import engine, ops
+from ..ops.activations import GELU, LEAKY_RELU, SILU
 from ..rule import PRIMITIVES, Primitive, RuleObject, call_named
 from ..torch_forms import APPROXIMATE, OTHER_PRIMITIVE
 from . import mode
@@ -120,9 +121,9 @@ TABLE: dict[type[nn.Module], Twin] = {
     nn.ReLU6: Twin(ReLU6WithRule, "torch.relu6", ops.relu6),
     nn.Hardtanh: Twin(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
     nn.Hardsigmoid: Twin(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
-    nn.GELU: Twin(GELUWithRule, "gelu", ops.gelu),
-    nn.SiLU: Twin(SiLUWithRule, "silu", ops.silu),
-    nn.LeakyReLU: Twin(LeakyReLUWithRule, "leaky_relu", ops.leaky_relu),
+    nn.GELU: Twin(GELUWithRule, GELU.name, ops.gelu),
+    nn.SiLU: Twin(SiLUWithRule, SILU.name, ops.silu),
+    nn.LeakyReLU: Twin(LeakyReLUWithRule, LEAKY_RELU.name, ops.leaky_relu),
 }
 _KIND: dict[type[Any], type[nn.Module]] = {twin.with_rule: kind for kind, twin in TABLE.items()}
 NAMES = ", ".join(f"nn.{kind.__name__}" for kind in TABLE)
