@@ -37,7 +37,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "fake_quantize": lambda x: pg.fake_quantize(x, 0.25, 0, -4, 3, rule="inward"),
     "floor": lambda x: pg.floor(x),
     "gelu": lambda x: pg.gelu(x, approximate="tanh", rule="fewbit"),
-    "hardsigmoid": pg.hardsigmoid,
+    "hardsigmoid": lambda x: pg.hardsigmoid(x),
     "hardtanh": lambda x: pg.hardtanh(x, rule="elastic"),
     "heaviside": lambda x: pg.heaviside(x, at_zero=0.5),
     "leaky_relu": lambda x: pg.leaky_relu(x, 0.25),
