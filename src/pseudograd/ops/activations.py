@@ -20,8 +20,9 @@ from ..errors import must, unknown_name
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
 from ..torch_forms import APPROXIMATE
+from ..torch_private import in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
-from .formulas import nothing_of
+from .formulas import nothing_of, widened
 from .samples import values
 
 _aten = torch.ops.aten
@@ -134,7 +135,11 @@ def _exact_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, y: None, wants: tupl
 
 
 def _exact_silu(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return (_aten.silu_backward(grad, x),)
+    if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
+        return (_aten.silu_backward(grad, x),)  # which torch cannot differentiate
+    x = widened(x)
+    s = torch.sigmoid(x)
+    return (widened(grad) * s * (1 + x * (1 - s)),)
 
 
 def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:

@@ -126,7 +126,7 @@ def check_additive(case: Case, sample: Sample) -> None:
     for size in SIZES:
         for of_a, of_b, of_both in _pulls(case, sample, size):
             total = of_a + of_b
-            near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size)
+            near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size, equal_nan=True)
             assert near, f"{sample.name}: {total} and {of_both}"
 
 
