@@ -34,6 +34,8 @@ def _steps(call: Call, inputs: Inputs) -> Steps:
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x = inputs[0]
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
+        return False
     if call.rule.steps is None or x.numel() < LEAST or x.dtype not in _DTYPES or not are_plain((x,)):
         return False
     return x.is_contiguous() or _is_dense(x)
