@@ -174,7 +174,8 @@ def _outcome(transform: Callable[[Function, Tensor, Tensor], Tensor], f: Functio
         found = transform(f, x, weights)
     except NotImplementedError:
         return "our error: no forward mode"
-    return "equal" if torch.equal(found, expected) else "DIFFERENT"
+    # gelu and silu are torch's own, whose vector loops round exp otherwise than their remainders do.
+    return "equal" if torch.allclose(found, expected, rtol=1e-6, atol=0) else "DIFFERENT"
 
 
 def _loss(f: Callable[[Tensor], Tensor], weights: Tensor) -> Callable[[Tensor], Tensor]:

@@ -40,6 +40,55 @@ _EXAMPLES = {
 (0.3, 0.0)
 """,
     ),
+    "gelu": (
+        "The MLP of a transformer. Under the switch its activation keeps a sixteenth of the bytes; the other tensors are the same.",
+        """
+>>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+>>> x = torch.rand(128, 64)
+>>> def kept():
+...     found = []
+...     with torch.autograd.graph.saved_tensors_hooks(lambda t: found.append(t.nbytes) or t, lambda t: t):
+...         mlp(x).sum()
+...     return sorted(found)
+>>> with pg.override(gelu="fewbit"):
+...     few = kept()
+>>> sum(kept()) - sum(few), few[0]
+(122880, 8192)
+""",
+    ),
+    "silu": (
+        "A gated MLP, whose gate is a silu of 3 bits.",
+        """
+>>> up, gate, down = torch.nn.Linear(16, 64), torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
+>>> x = torch.randn(100, 16)
+>>> def slope(rule):
+...     return torch.autograd.grad(down(pg.silu(gate(x), rule=rule) * up(x)).square().mean(), gate.weight)[0]
+>>> round(torch.cosine_similarity(slope("exact").flatten(), slope(pg.rules.fewbit(bits=3)).flatten(), dim=0).item(), 2)
+1.0
+""",
+    ),
+    "leaky_relu": (
+        "A discriminator's activation keeps one bit of each element instead of four bytes, for the same gradient.",
+        """
+>>> layer = torch.nn.Linear(32, 64)
+>>> x = torch.randn(128, 32)
+>>> def slope(f):
+...     return torch.autograd.grad(f(layer(x), 0.2).square().mean(), layer.weight)[0]
+>>> torch.equal(slope(pg.leaky_relu), slope(torch.nn.functional.leaky_relu))
+True
+""",
+    ),
+    "hardsigmoid": (
+        "A gate of a small network for phones, with one bit kept of each element.",
+        """
+>>> gate = torch.nn.Linear(32, 64)
+>>> x = torch.randn(128, 32)
+>>> def slope(f):
+...     return torch.autograd.grad(f(gate(x)).square().mean(), gate.weight)[0]
+>>> torch.equal(slope(pg.hardsigmoid), slope(torch.nn.functional.hardsigmoid))
+True
+""",
+    ),
     "lower_bound": (
         "A network that predicts a width keeps it above a floor. The width starts below, and has to grow to 2.",
         """

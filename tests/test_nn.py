@@ -122,7 +122,8 @@ def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any)
 def test_options_are_those_of_the_op(name: str) -> None:
     if name == "VectorQuantize":  # makes its codebook itself
         return
-    op = getattr(pg, {"ReLU": "relu", "ReLU6": "relu6"}.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    known = {"ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu", "SiLU": "silu", "LeakyReLU": "leaky_relu"}
+    op = getattr(pg, known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
     of_op = dict(inspect.signature(op).parameters)
     of_op.pop("x")
     of_module = dict(inspect.signature(getattr(nn, name)).parameters)
@@ -139,7 +140,7 @@ def test_docstrings_have_their_parts_in_order() -> None:
         assert parts == ["Args", "Shape", "Example", "Source"], name
         arguments = text[text.index("Args:") : text.index("Shape:")]
         assert all(re.search(rf"\b{p}\b", arguments) for p in inspect.signature(getattr(nn, name)).parameters), name
-    assert nn.__all__ == sorted(nn.__all__)
+    assert nn.__all__ == sorted(nn.__all__, key=lambda name: (not name.isupper(), name))
     assert set(nn.__all__) == {
         key for key, v in vars(nn).items() if inspect.isclass(v) and v.__module__ == nn.__name__
     } - {"_OfAnOp"}

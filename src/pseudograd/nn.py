@@ -20,20 +20,24 @@ from .ops.bound_rules import Bound
 from .rule import RuleLike
 
 __all__ = [
+    "GELU",
     "Abs",
     "Ceil",
     "Clamp",
     "ClipGrad",
     "FakeQuantize",
     "Floor",
+    "Hardsigmoid",
     "Hardtanh",
     "Heaviside",
+    "LeakyReLU",
     "LowerBound",
     "ReLU",
     "ReLU6",
     "ReverseGrad",
     "Round",
     "ScaleGrad",
+    "SiLU",
     "Sign",
     "Trunc",
     "UpperBound",
@@ -228,6 +232,82 @@ class Hardtanh(_OfAnOp):
         maximize: bool = False,
     ) -> None:
         super().__init__(min_val=min_val, max_val=max_val, rule=rule, edge=edge, maximize=maximize)
+
+
+# --- activations that keep few bits -----------------------------------------------------------------------------------
+
+
+class GELU(_OfAnOp):
+    """`pseudograd.gelu` as a layer.
+
+    Args:
+        approximate: "none" or "tanh".
+        rule: "exact", "fewbit" or rules.fewbit(bits=3), as in `pseudograd.gelu`.
+    Shape: that of x.
+    Example:
+        >>> GELU(rule="fewbit")
+        GELU(approximate='none', rule='fewbit')
+    Source: torch.nn.GELU; "fewbit" is few-bit backward (Novikov et al., 2023).
+    """
+
+    _op = staticmethod(ops.gelu)
+
+    def __init__(self, *, approximate: str = "none", rule: RuleLike = "exact") -> None:
+        super().__init__(approximate=approximate, rule=rule)
+
+
+class SiLU(_OfAnOp):
+    """`pseudograd.silu` as a layer.
+
+    Args:
+        rule: as in `GELU`.
+    Shape: that of x.
+    Example:
+        >>> from pseudograd import rules
+        >>> SiLU(rule=rules.fewbit(bits=3))
+        SiLU(rule=fewbit(bits=3))
+    Source: torch.nn.SiLU; "fewbit" as `GELU`.
+    """
+
+    _op = staticmethod(ops.silu)
+
+    def __init__(self, *, rule: RuleLike = "exact") -> None:
+        super().__init__(rule=rule)
+
+
+class LeakyReLU(_OfAnOp):
+    """`pseudograd.leaky_relu` as a layer: torch's own gradient, and one bit kept of each element.
+
+    Args:
+        negative_slope: a finite number.
+    Shape: that of x.
+    Example:
+        >>> LeakyReLU(0.25)(torch.tensor([-2.0, 1.0]))
+        tensor([-0.5000,  1.0000])
+    Source: torch.nn.LeakyReLU.
+    """
+
+    _op = staticmethod(ops.leaky_relu)
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__(negative_slope=negative_slope)
+
+
+class Hardsigmoid(_OfAnOp):
+    """`pseudograd.hardsigmoid` as a layer: torch's own gradient, and one bit kept of each element.
+
+    Args: none.
+    Shape: that of x.
+    Example:
+        >>> Hardsigmoid()(torch.tensor([-4.0, 0.0, 3.0]))
+        tensor([0.0000, 0.5000, 1.0000])
+    Source: torch.nn.Hardsigmoid.
+    """
+
+    _op = staticmethod(ops.hardsigmoid)
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 # --- rounding, steps, abs ---------------------------------------------------------------------------------------------

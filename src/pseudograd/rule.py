@@ -33,6 +33,21 @@ class RuleObject(NamedTuple):
 
 
 RuleLike = str | RuleObject
+
+
+class Steps(NamedTuple):
+    """A gradient that is grad times one of a few slopes: so a call need only keep which.
+
+    slopes[code] is the slope of an element, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the code of
+    x as bool tensors, the lowest bit first. thresholds: where the code counts those that x is above (x that is NaN is above all); a
+    kernel may read them.
+    """
+
+    slopes: tuple[float, ...]
+    planes: Callable[[Tensor], list[Tensor]]
+    thresholds: tuple[float, ...] = ()
+
+
 Edge = str | int  # a name; for abs the slope itself
 
 
@@ -47,9 +62,11 @@ class Rule:
 
     is_linear: in grad; with edge="projected" only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
+    choices: of a parameter that is one of a few integers, which.
+    steps: of a rule with a few slopes, which: a function of the inputs behind x and of the parameters.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
-        exp or tanh.
+        exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
     is_users: a user's function stands behind it. Its parameters have names that he chose, so they come to pull, reference and jumps as
         one mapping, `given`. `author` is that function, if it was registered.
     """
@@ -64,10 +81,13 @@ class Rule:
     also_called: str = ""
     translates: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     compares: bool = True
     ignores_edge: bool = False
     ulps: int = 0
+    cancels: bool = False
+    steps: Callable[..., Steps] | None = None
     is_users: bool = False
     author: str = ""
     texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written
@@ -311,6 +331,8 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
         check_parameter(name, key, value, row.parameters[key])
         parameters[key] = value
     for key, value in parameters.items():
+        if key in row.choices:
+            parameters[key] = _chosen(name, key, value, row.choices[key])
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
@@ -354,7 +376,7 @@ def _call_for_the_first_time(
 
 
 def rule_named(name: str, /, **given: Any) -> RuleObject:
-    """A rule object by name, its parameters checked: finite numbers above 0."""
+    """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices."""
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
         row = op.rules.get(name, row)
@@ -365,7 +387,11 @@ def rule_named(name: str, /, **given: Any) -> RuleObject:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))
         given[key] = value if isinstance(value, UserFunction) else as_number(value)
         check_parameter(name, key, given[key], row.parameters[key])
-    return RuleObject(name, tuple((key, v if isinstance(v, UserFunction) else float(v)) for key, v in given.items()))
+        if key in row.choices:
+            given[key] = _chosen(name, key, given[key], row.choices[key])
+        elif not isinstance(given[key], UserFunction):
+            given[key] = float(given[key])
+    return RuleObject(name, tuple(given.items()))
 
 
 def check_parameter(rule: str, key: str, value: object, default: object) -> None:
@@ -375,6 +401,14 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         raise TypeError(must(rule, key, "be a number", value))
     if surely(value <= 0) or not is_finite(value):
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
+
+
+def _chosen(rule: str, key: str, value: Any, choices: tuple[int, ...]) -> int:
+    """The integer that `value` is: a compiler, too, then has one of these and no symbol."""
+    for choice in choices:
+        if value == choice:
+            return choice
+    raise ValueError(must(rule, key, f"be {' or '.join(str(choice) for choice in choices)}", value))
 
 
 def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:

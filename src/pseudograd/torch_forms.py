@@ -19,8 +19,21 @@ from .torch_private import fused_nn, in_forward_mode, is_wrapped, transforms_are
 
 MISSING = object()
 EDGE = "edge"  # the switch of pin_edge
+APPROXIMATE = ("none", "tanh")  # gelu's; an input of the op is the place of one of these
 # The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
-SWITCHES = {"clamp": "clamp", "relu": "hardtanh", "round": "round", "sign": "sign", "fake_quantize": "fake_quantize"}
+SWITCHES = {
+    "clamp": "clamp",
+    "relu": "hardtanh",
+    "round": "round",
+    "sign": "sign",
+    "fake_quantize": "fake_quantize",
+    "gelu": "gelu",
+    "silu": "silu",
+    "leaky_relu": "leaky_relu",
+    "hardsigmoid": "hardsigmoid",
+}
+# hardsigmoid has two switches: with the rules of a clamp, and with its own. Where one stands in and lacks a rule, the other has it.
+OTHER_PRIMITIVE = {"torch.hardsigmoid": "hardsigmoid"}
 
 # What torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of torch.nn.functional do not.
 _ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
@@ -47,7 +60,8 @@ class AtTheBound(NamedTuple):
 class Form:
     """One function of torch, under all names and owners that it has.
 
-    switches: the contexts that act on it, those of override by their name, EDGE for pin_edge.
+    switches: the contexts that act on it, those of override by their name, EDGE for pin_edge. The first is its family; of two that are
+        asked for at once the last one counts.
     takes, defaults: its arguments, the tensor first. arrange(*values): the primitive that stands in, and its inputs; or None, where
         torch is left alone. of_aten: the same for the functions of aten, where they differ.
     names: what it is called; each one in place too, with "_" behind it. owners: what has functions of these names; overloads: those of
@@ -190,6 +204,18 @@ def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> Read | None:
 
 def _hardsigmoid(x: Tensor) -> Read:
     return "torch.hardsigmoid", (x, -3.0, 3.0)
+
+
+def _gelu(x: Tensor, approximate: Any) -> Read | None:
+    return ("gelu", (x, APPROXIMATE.index(approximate))) if approximate in APPROXIMATE else None
+
+
+def _silu(x: Tensor) -> Read:
+    return "silu", (x,)
+
+
+def _leaky_relu(x: Tensor, negative_slope: Any) -> Read:
+    return "leaky_relu", (x, negative_slope)
 
 
 def is_constant(value: Any) -> bool:
@@ -494,7 +520,7 @@ for _form in (
     *(
         Form(
             name,
-            switches=("relu",),
+            switches=("relu", "hardsigmoid") if name == "hardsigmoid" else ("relu",),
             takes=("input", *bounds),
             defaults=(MISSING, *values),
             arrange=arrange,
@@ -516,6 +542,24 @@ for _form in (
                 (_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), 0.0),),
             ),
             ("hardsigmoid", (), (), _hardsigmoid, ("self",), ()),
+        )
+    ),
+    *(
+        Form(
+            name,
+            switches=(name,),
+            takes=("input", *others),
+            defaults=(MISSING, *values),
+            arrange=arrange,
+            owners=(*_NN, torch.ops.aten),
+            with_inplace=() if name == "gelu" else (functional,),
+            nodes=(node,),
+            saved=("self", *others),
+        )
+        for name, others, values, arrange, node in (
+            ("gelu", ("approximate",), ("none",), _gelu, "Gelu"),
+            ("silu", (), (), _silu, "Silu"),
+            ("leaky_relu", ("negative_slope",), (0.01,), _leaky_relu, "LeakyRelu"),
         )
     ),
     Form(

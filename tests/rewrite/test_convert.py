@@ -249,7 +249,7 @@ def test_more_wrong_calls_change_nothing() -> None:
             convert(model, given)  # type: ignore[arg-type]
         assert type(model.act) is nn.ReLU
     with pytest.raises(ValueError, match=r"convert: model must hold one of nn.ReLU, .*, got 'Sequential'\. Name its"):
-        convert(nn.Sequential(nn.GELU()), "inward")
+        convert(nn.Sequential(nn.Tanh()), "inward")
     with pytest.raises(TypeError, match=r"convert: model must be a torch.nn.Module, got"):
         convert(torch.relu, "inward")  # type: ignore[arg-type]
 

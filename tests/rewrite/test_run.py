@@ -261,7 +261,8 @@ WRONG = {
         "pseudograd: run: the module must be one that python can run, got 'no_such_module'. No module named no_such_module.\n"
     ),
     ("--override", "clump=inward", "train.py"): (
-        "pseudograd: override: family must be one of clamp, fake_quantize, relu, round, sign, got 'clump'. "
+        "pseudograd: override: family must be one of clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, "
+        "sign, silu, got 'clump'. "
         "Did you mean 'clamp'?\n"
     ),
     ("--override", "clamp=leaky(slop=0.2)", "train.py"): (

@@ -44,7 +44,7 @@ class WhatIf:
         self.sums: dict[Leaf, list[float]] = {}  # by leaf: how often, and the sums of zero, norm and cosine
 
     def replacement(self, form: torch_forms.Form) -> Replacement | None:
-        for switch in form.switches:
+        for switch in reversed(form.switches):
             if switch in self.replacements:
                 return self.replacements[switch]
         return None
@@ -170,11 +170,12 @@ def _instead(question: WhatIf, form: torch_forms.Form, replacement: Replacement,
         return None
     name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
     call = replacement.call(name, None)
-    if why_not(call, kept.inputs, False) is not None:
+    given = kept.inputs[: len(call.primitive.inputs)]
+    if why_not(call, given, False) is not None:
         return None
-    slots = [_slot(one, kept.values) for one in kept.inputs]  # of each input among the gradients that leave
+    slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
-    inputs = [one.detach() if isinstance(one, Tensor) else one for one in kept.inputs]
+    inputs = [one.detach() if isinstance(one, Tensor) else one for one in given]
     instead = list(leaving)
     for at, new, is_wanted in zip(slots, formula.pull(grad, inputs, wants, call), wants, strict=True):
         if is_wanted and new is not None:

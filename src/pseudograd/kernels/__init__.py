@@ -197,6 +197,11 @@ def device_of(values: Iterable[Any]) -> str:
     return device
 
 
+def are_plain(values: Iterable[Any]) -> bool:
+    """On whatever devices."""
+    return device_of(values) != _NONE
+
+
 def _device(value: Tensor, keys: int) -> str:
     plain = value.layout is torch.strided and not (
         value.is_mkldnn or value.is_meta or value.is_neg() or value.is_conj() or is_zero(value)
@@ -220,4 +225,4 @@ def status() -> list[dict[str, str]]:
 
 
 # They register themselves, last because they need the table; the fastest first.
-from . import codes, native, triton, portable  # noqa: E402, F401, I001
+from . import codes, few_bits, native, triton, portable  # noqa: E402, F401, I001

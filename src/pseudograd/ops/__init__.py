@@ -3,6 +3,7 @@
 import torch.fx
 
 from .absolute import abs
+from .activations import gelu, hardsigmoid, leaky_relu, silu
 from .bounds import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
 from .codebook import codebook_loss, commitment_loss, vector_quantize
 from .familiar import (
@@ -40,8 +41,11 @@ __all__ = [
     "commitment_loss",
     "fake_quantize",
     "floor",
+    "gelu",
+    "hardsigmoid",
     "hardtanh",
     "heaviside",
+    "leaky_relu",
     "lower_bound",
     "register_rule",
     "relu",
@@ -51,6 +55,7 @@ __all__ = [
     "round",
     "scale_grad",
     "sign",
+    "silu",
     "straight_through",
     "surrogate",
     "trunc",

@@ -10,7 +10,7 @@ import torch
 from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, RuleObject, call_for
-from ..torch_forms import SPELLINGS, Spelling, only_backward_tells
+from ..torch_forms import OTHER_PRIMITIVE, SPELLINGS, Spelling, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
 from . import sites
@@ -44,6 +44,11 @@ class Replacement:
         if rule is None:
             rule = self._rule_in_a_graph() if _is_compiling() else self.rule
         stands_in = PRIMITIVES[primitive]
+        if (
+            primitive in OTHER_PRIMITIVE
+            and (rule.name if isinstance(rule, RuleObject) else rule) not in stands_in.rules
+        ):
+            stands_in = PRIMITIVES[OTHER_PRIMITIVE[primitive]]
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
@@ -82,7 +87,7 @@ class Rewrite(Entered):
         return result
 
     def _replacement(self, spelling: Spelling) -> Replacement | None:
-        for switch in spelling.form.switches:
+        for switch in reversed(spelling.form.switches):
             if switch in self.replacements:
                 return self.replacements[switch]
         return None
@@ -118,6 +123,7 @@ class Rewrite(Entered):
             if rule is None:
                 return func(*args, **kwargs)
         call = replacement.call(name, rule)
+        inputs = inputs[: len(call.primitive.inputs)]
         why = why_not(call, inputs, in_place)
         if not _is_compiling():
             if self.log is not None:

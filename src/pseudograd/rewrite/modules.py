@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import must
-from ..rule import PRIMITIVES, RuleLike, RuleObject, make_call
+from ..rule import OPS, RuleLike, RuleObject, make_call
 from .with_rule import NAMES, TABLE, kind_of
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -101,15 +101,17 @@ def _above(exchange: _Exchange, later: list[Conversion]) -> _Exchange | None:
 def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
     """Exchange modules of `model` for ones with another backward rule.
 
-    Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh or nn.Hardsigmoid computes what it did, bit for bit.
-    Backward: that of the public op with the rule and its default edge. Saves its input. Where torch has no place for a rule (forward mode
+    Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.GELU, nn.SiLU or nn.LeakyReLU computes what it did, bit
+        for bit.
+    Backward: that of the public op with the rule and its default edge. Saves its input; of nn.GELU and nn.SiLU with "fewbit" 2 or 3 bits
+        of each element, of nn.LeakyReLU and nn.Hardsigmoid with "exact" one. Where torch has no place for a rule (forward mode
         for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: a rule's name or a rule object for every module above; or a dictionary from a class, or the path of a module (patterns
-            such as "encoder.*" too), to a rule, another module, or a function from the old module to the new one. Where several match,
-            the last one counts.
+        mapping: a rule's name or a rule object for every module above that has the rule; or a dictionary from a class, or the path of a
+            module (patterns such as "encoder.*" too), to a rule, another module, or a function from the old module to the new one. Where
+            several match, the last one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several are undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
@@ -159,10 +161,17 @@ def _choices(model: nn.Module, places: list[_Exchange], mapping: Any) -> Mapping
         raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
     held = {kind_of(place.old) for place in places}
     known = {kind: mapping for kind in TABLE if kind in held}
+    takers = {kind: rule for kind, rule in known.items() if _name(rule) in TABLE[kind].primitive_of(_name(rule)).rules}
+    if takers:
+        return takers
     if not known:
         remedy = "Name its modules in a dictionary, or use override around the calls"
         raise ValueError(must("convert", "model", f"hold one of {NAMES}", type(model).__name__, remedy))
     return known
+
+
+def _name(rule: RuleLike) -> str:
+    return rule.name if isinstance(rule, RuleObject) else rule
 
 
 def _matches(key: object, path: str, module: nn.Module) -> bool:
@@ -192,8 +201,9 @@ def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
         remedy = "Give a module or a function instead, or use override around the calls"
         raise TypeError(must("convert", f"{path!r}", f"be one of {NAMES} to take a rule", type(old).__name__, remedy))
     twin = TABLE[kind_of(old)]
-    twin.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
-    primitive = PRIMITIVES[twin.primitive]
+    primitive = twin.primitive_of(_name(rule))
+    if primitive.name not in OPS:
+        twin.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
     new = twin.with_rule.__new__(twin.with_rule)
     new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag
     new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]

@@ -21,14 +21,16 @@ def override(**families: SiteRule | None) -> Rewriting:
 
     Forward:  torch's values, bit for bit.
     Backward: that of the rule, with the default edge of each family's op. Saves as many tensors as torch's op saves, of the same
-        shapes (relu: its input where torch keeps its result). Whatever cannot be rewritten keeps torch's gradient and is reported;
-        nothing raises where torch does not.
+        shapes (relu: its input where torch keeps its result); under gelu=, silu=, leaky_relu= and hardsigmoid= what the op of that name
+        saves, a few bits of each element, because that is what they are asked for. Whatever cannot be rewritten keeps torch's
+        gradient and is reported; nothing raises where torch does not.
 
     Args:
         families: each is off unless named. clamp= (clamp, clip, clamp_min, clamp_max, in place too, minimum and maximum with a constant),
             relu= (relu, relu6, hardtanh, hardsigmoid, functions and modules), round= (round, floor, ceil, trunc, fix), sign=,
-            fake_quantize=. The value is a rule's name, a rule object, or a function from a Site (op, family, where, module, min, max)
-            to one of these or None for torch's own; inside torch.compile a site's where and module are not known.
+            fake_quantize=, gelu=, silu=, leaky_relu=, and hardsigmoid=, which counts before relu=. The value is a rule's name, a rule
+            object, or a function from a Site (op, family, where, module, min, max) to one of these or None for torch's own; inside
+            torch.compile a site's where and module are not known.
     Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
         calls it rewrote, and which it saw and could not reach.
     Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.

@@ -1,4 +1,4 @@
-"""The modules that stand in for torch's own: nn.ReLU, nn.ReLU6, nn.Hardtanh and nn.Hardsigmoid with a chosen backward rule."""
+"""The modules that stand in for torch's own: the activations of `TABLE` with a chosen backward rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import engine, ops
-from ..rule import RuleObject, call_named
+from ..ops.activations import GELU, LEAKY_RELU, SILU
+from ..rule import PRIMITIVES, Primitive, RuleObject, call_named
+from ..torch_forms import APPROXIMATE, OTHER_PRIMITIVE
 from . import mode
 
 
@@ -40,12 +42,13 @@ class WithRule:
         if not engine.is_recording(x):
             return own(x)
         call = call_named(self.rewritten)
-        why = mode.why_not(call, (x, *bounds), self.inplace)
+        inputs, in_place = (x, *bounds)[: len(call.primitive.inputs)], getattr(self, "inplace", False)
+        why = mode.why_not(call, inputs, in_place)
         if why is not None:
             if not torch.compiler.is_compiling():
                 _warn(f"{self._get_name()} has torch's own gradient here: {why}")
             return own(x)
-        return mode.run(call, (x, *bounds), self.inplace)
+        return mode.run(call, inputs, in_place)
 
     def _get_name(self) -> str:
         return kind_of(self).__name__
@@ -55,7 +58,7 @@ class WithRule:
         parameters = tuple(zip(call.rule.parameters, call.spec[4:], strict=True))
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         own = super().extra_repr()  # type: ignore[misc]
-        return ", ".join([*([own] if own else []), f"rule={rule}/{call.edge}"])
+        return ", ".join([*([own] if own else []), f"rule={rule}" + ("" if call.edge is None else f"/{call.edge}")])
 
     def __prepare_scriptable__(self) -> None:
         raise engine.no_script(f"{self._get_name()} with a rule")
@@ -81,10 +84,35 @@ class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
         return self._through(super().forward, input, -3.0, 3.0)
 
 
+class GELUWithRule(WithRule, nn.GELU):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, APPROXIMATE.index(self.approximate))
+
+
+class SiLUWithRule(WithRule, nn.SiLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input)
+
+
+class LeakyReLUWithRule(WithRule, nn.LeakyReLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return self._through(super().forward, input, self.negative_slope)
+
+
 class Twin(NamedTuple):
     with_rule: type[nn.Module]
     primitive: str
     public: Callable[..., Tensor]  # which has the error texts
+
+    def primitive_of(self, rule: str) -> Primitive:
+        """The one that has the rule."""
+        other = OTHER_PRIMITIVE.get(self.primitive)
+        found = PRIMITIVES[self.primitive]
+        return (
+            PRIMITIVES[other]
+            if other is not None and rule not in found.rules and rule in PRIMITIVES[other].rules
+            else found
+        )
 
 
 # ReLU6 is a Hardtanh: the exact class decides.
@@ -93,6 +121,9 @@ TABLE: dict[type[nn.Module], Twin] = {
     nn.ReLU6: Twin(ReLU6WithRule, "torch.relu6", ops.relu6),
     nn.Hardtanh: Twin(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
     nn.Hardsigmoid: Twin(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
+    nn.GELU: Twin(GELUWithRule, GELU.name, ops.gelu),
+    nn.SiLU: Twin(SiLUWithRule, SILU.name, ops.silu),
+    nn.LeakyReLU: Twin(LeakyReLUWithRule, LEAKY_RELU.name, ops.leaky_relu),
 }
 _KIND: dict[type[Any], type[nn.Module]] = {twin.with_rule: kind for kind, twin in TABLE.items()}
 NAMES = ", ".join(f"nn.{kind.__name__}" for kind in TABLE)

@@ -66,6 +66,10 @@ class Case(NamedTuple):
         """How many units in the last place two computations of this rule may differ: exp is rounded differently in loops and remainders."""
         return self.rule.ulps
 
+    def unit_of(self, grad: Tensor) -> Tensor | float:
+        """What these are units of, where it is larger than the gradient itself."""
+        return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
+
     def samples(self) -> list[Sample]:
         """Those of the op that the rule can work with."""
         return [sample for sample in self.op.samples() if not self._lacks(sample)]
@@ -97,10 +101,15 @@ def cases_of(op: Op) -> Iterator[Case]:
     for rule in op.rules.values():
         if None in rule.parameters.values():  # a rule that needs a user's function; it has tests of its own
             continue
-        others = tuple((key, value * 0.375) for key, value in rule.parameters.items())
+        others = tuple((key, _other(rule, key, value)) for key, value in rule.parameters.items())
         for parameters in dict.fromkeys([(), others]):
             for edge in op.edges or (None,):
                 for maximize in (False, True) if op.takes_maximize else (False,):
                     case = Case(op, rule, parameters, edge, maximize)
                     if case.samples():
                         yield case
+
+
+def _other(rule: Rule, key: str, default: float) -> float:
+    """A value that is not the default."""
+    return rule.choices[key][-1] if key in rule.choices else default * 0.375

@@ -11,7 +11,7 @@ def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
 
 
 def assert_same_values(
-    ours: Tensor | None, theirs: Tensor | None, what: str, *, ulps: int = 0, **shown: Tensor
+    ours: Tensor | None, theirs: Tensor | None, what: str, *, ulps: int = 0, of: Tensor | float = 0.0, **shown: Tensor
 ) -> None:
     """Equal numbers; None counts as zeros, because that is what autograd means by it."""
     if ours is None or theirs is None:
@@ -19,7 +19,7 @@ def assert_same_values(
         assert given is None or not given.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
         return
     ours, theirs = ours.detach(), theirs.detach()
-    wrong = differing_values(ours, theirs, ulps)
+    wrong = differing_values(ours, theirs, ulps, of)
     assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs, **shown)}"
 
 

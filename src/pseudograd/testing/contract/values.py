@@ -63,15 +63,16 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(case, inputs, grad)
+    units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
     fused = by_backward_of_first(case.function(), inputs, grad)
-    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", ulps=case.ulps)
+    assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
     found = by_backward(case.function(), inputs, grad)
-    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", ulps=case.ulps)
+    assert_equals_reference(found, expected, inputs, grad, f"{name}, backward", **units)
     formula = by_backward(case.function(), inputs, grad, create_graph=True)
-    assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", ulps=case.ulps)
+    assert_equals_reference(formula, expected, inputs, grad, f"{name}, formula", **units)
     if functorch:
         found = by_vjp(case.function(), inputs, grad)
-        assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", ulps=case.ulps)
+        assert_equals_reference(found, expected, inputs, grad, f"{name}, functorch", **units)
 
 
 OF_A_USER = 64
@@ -96,11 +97,12 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         ):  # summed in float32 and rounded once: nearer than the sum of what was rounded
             assert_near(by_backward(case.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
             continue
+        units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
         for path in (by_backward, by_vjp, _by_formula):
             for position, (ours, theirs) in enumerate(zip(path(case.function(), inputs, grad), expected, strict=True)):
-                assert_same_values(ours, theirs, f"{sample.name}, {path.__name__}, gradient {position}", ulps=case.ulps)
+                assert_same_values(ours, theirs, f"{sample.name}, {path.__name__}, gradient {position}", **units)
         (first,) = by_backward_of_first(case.function(), inputs, grad)
-        assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=case.ulps)
+        assert_same_values(first, expected[0], f"{sample.name}, kernel", **units)
 
 
 def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
@@ -124,7 +126,7 @@ def check_additive(case: Case, sample: Sample) -> None:
     for size in SIZES:
         for of_a, of_b, of_both in _pulls(case, sample, size):
             total = of_a + of_b
-            near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size)
+            near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size, equal_nan=True)
             assert near, f"{sample.name}: {total} and {of_both}"
 
 
@@ -202,8 +204,9 @@ def assert_equals_reference(
     grad: Tensor,
     what: str,
     ulps: int = 0,
+    of: Tensor | float = 0.0,
 ) -> None:
     """No difference on any pair."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
     for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, **shown)
+        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=ulps, of=of, **shown)

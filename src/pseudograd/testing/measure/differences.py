@@ -24,13 +24,17 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
     return (a.view(_BITS[a.dtype]) != b.view(_BITS[b.dtype])) & ~(a.isnan() & b.isnan())
 
 
-def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0) -> Tensor:
-    """Positions where the numbers differ, by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN."""
+def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, of: Tensor | float = 0.0) -> Tensor:
+    """Positions where the numbers differ, by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN.
+
+    The units are those of `of`, where that is larger than the number: of what cancelled.
+    """
     assert ours.shape == theirs.shape, f"shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
     assert ours.dtype == theirs.dtype, f"{ours.dtype} instead of {theirs.dtype}"
     differ = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
     if ulps:
         info = torch.finfo(ours.dtype)
-        unit = (info.eps * theirs.double().abs()).clamp(min=info.tiny)  # subnormals may be flushed between the steps
+        size = theirs.double().abs().maximum(torch.as_tensor(of, dtype=torch.float64).abs())
+        unit = (info.eps * size).clamp(min=info.tiny)  # subnormals may be flushed between the steps
         differ &= ~((ours.double() - theirs.double()).abs() <= ulps * unit)
     return differ

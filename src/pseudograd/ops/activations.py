@@ -1,0 +1,321 @@
+"""gelu, silu, leaky_relu and hardsigmoid: torch's own gradients, and what can be kept for the backward instead of x.
+
+torch keeps x for each of them. leaky_relu and hardsigmoid need one bit of it. gelu and silu can do with two or three under the rule
+"fewbit", whose gradient is another one: their derivative is replaced by the step function that is nearest to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .. import engine
+from ..arguments import check_finite_number, check_tensor
+from ..errors import must, unknown_name
+from ..reference import activations as reference
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..torch_forms import APPROXIMATE
+from ..torch_private import in_forward_mode, transforms_are_active
+from .fitted_slopes import FITTED
+from .formulas import nothing_of, widened
+from .samples import values
+
+_aten = torch.ops.aten
+
+
+@engine.unscriptable
+def gelu(x: Tensor, *, approximate: str = "none", rule: RuleLike = "exact") -> Tensor:
+    """x times the normal distribution function of `x`; with rule "fewbit" it keeps 2 or 3 bits of each element instead of x.
+
+    Forward:  y = torch.nn.functional.gelu(x, approximate=approximate), bit for bit.
+    Backward: torch's own gradient with "exact". With "fewbit" grad_x = grad * s, where s is one of 4 or 8 slopes, by the interval that
+        x lies in: a pseudo-gradient, the step function with the least squared error to the derivative for normal x. "exact" saves x;
+        "fewbit" 0.25 bytes an element, 0.375 with rules.fewbit(bits=3), where x is dense and has 4096 elements or more, else x; compiled
+        code saves x. Linear in grad.
+
+    Args:
+        x: any shape, floating point.
+        approximate: "none" or "tanh", as in torch; "fewbit" has the same slopes for both.
+        rule: "exact", "fewbit" for 2 bits, or rules.fewbit(bits=3).
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no floating point tensor; ValueError for an unknown approximate or rule, or other bits than 2 and 3.
+    Example:
+        >>> x = torch.tensor([-1.0, 0.25, 1.0], requires_grad=True)
+        >>> gelu(x, rule="fewbit").sum().backward(); x.grad
+        tensor([-0.0469,  0.6875,  1.0469])
+    Source: torch.nn.functional.gelu; "fewbit" is few-bit backward (Novikov et al., 2023), with a normal weight.
+    """
+    if approximate not in APPROXIMATE:
+        raise unknown_name("gelu", "approximate", APPROXIMATE, approximate)
+    return _run(GELU, rule, x, APPROXIMATE.index(approximate))
+
+
+@engine.unscriptable
+def silu(x: Tensor, *, rule: RuleLike = "exact") -> Tensor:
+    """x times the sigmoid of `x`; with rule "fewbit" it keeps 2 or 3 bits of each element instead of x.
+
+    Forward:  y = torch.nn.functional.silu(x), bit for bit.
+    Backward: as `gelu`, with slopes of its own: "fewbit" is a pseudo-gradient. Saves what `gelu` does. Linear in grad.
+
+    Args:
+        x: any shape, floating point.
+        rule: as in `gelu`.
+    Returns: shape, dtype and device of x.
+    Raises: as `gelu`.
+    Example:
+        >>> x = torch.tensor([-1.0, 0.25, 1.0], requires_grad=True)
+        >>> silu(x, rule="fewbit").sum().backward(); x.grad
+        tensor([0.0312, 0.6562, 0.9688])
+    Source: torch.nn.functional.silu, also called swish; "fewbit" as in `gelu`.
+    """
+    return _run(SILU, rule, x)
+
+
+@engine.unscriptable
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """`x` above 0 and negative_slope * x below, with torch's own gradient and one bit kept of each element instead of x.
+
+    Forward:  y = torch.nn.functional.leaky_relu(x, negative_slope), bit for bit.
+    Backward: grad_x = grad where x > 0, else grad * negative_slope: torch's own gradient, also at 0 and where x is NaN. Saves 0.125 bytes
+        an element where x is dense and has 4096 elements or more, else x; compiled code saves x. Linear in grad.
+
+    Args:
+        x: any shape, floating point.
+        negative_slope: a finite number without a unit.
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no floating point tensor or negative_slope no number; ValueError if that is not finite.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+        >>> leaky_relu(x, 0.25).sum().backward(); x.grad
+        tensor([0.2500, 0.2500, 1.0000])
+    Source: torch.nn.functional.leaky_relu; Maas, Hannun & Ng (2013).
+    """
+    return _run(LEAKY_RELU, "exact", x, check_finite_number("leaky_relu", "negative_slope", negative_slope))
+
+
+@engine.unscriptable
+def hardsigmoid(x: Tensor) -> Tensor:
+    """`x` / 6 + 1/2, clamped to 0 and 1, with torch's own gradient and one bit kept of each element instead of x.
+
+    Forward:  y = torch.nn.functional.hardsigmoid(x), bit for bit.
+    Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN (in
+        float64 torch multiplies by the 1/6 of float32). Saves as `leaky_relu`. Linear in grad. Other rules:
+        clamp(x, -3, 3, rule=...) / 6 + 0.5.
+
+    Args:
+        x: any shape, floating point.
+    Returns: shape, dtype and device of x.
+    Raises: TypeError if x is no floating point tensor.
+    Example:
+        >>> x = torch.tensor([-3.0, 0.0, 2.0], requires_grad=True)
+        >>> hardsigmoid(x).sum().backward(); x.grad
+        tensor([0.0000, 0.1667, 0.1667])
+    Source: torch.nn.functional.hardsigmoid.
+    """
+    return _run(HARDSIGMOID, "exact", x)
+
+
+def _run(op: Op, rule: RuleLike, x: Tensor, *others: float) -> Tensor:
+    check_tensor(op.name, "x", x)
+    if not x.is_floating_point():
+        raise TypeError(must(op.name, "x", "be floating point", x.dtype, "Call x.float() first"))
+    return engine.run(call_for(op, rule), x, *others)
+
+
+# --- torch's own gradients --------------------------------------------------------------------------------------------
+
+
+def _exact_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return _aten.gelu_backward(grad, x, approximate=APPROXIMATE[int(is_tanh)]), None
+
+
+def _exact_silu(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
+        return (_aten.silu_backward(grad, x),)  # which torch cannot differentiate
+    x = widened(x)
+    s = torch.sigmoid(x)
+    return (widened(grad) * s * (1 + x * (1 - s)),)
+
+
+def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return torch.where(x > 0, grad, grad * negative_slope), None
+
+
+_SIXTH = 1 / 6
+
+
+def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
+    return (torch.where((x > -3) & (x < 3), grad * _SIXTH, nothing_of(grad)),)
+
+
+def _steps_of_leaky_relu(negative_slope: float) -> Steps:
+    return Steps((negative_slope, 1.0), lambda x: [x > 0])
+
+
+def _steps_of_hardsigmoid() -> Steps:
+    return Steps((0.0, _SIXTH), lambda x: [(x > -3) & (x < 3)])
+
+
+def _exact(
+    name: str, pull: Callable[..., Gradients], formula: str, keeps: tuple[str, ...] = ("x",), **rest: Any
+) -> Rule:
+    return Rule(
+        name="exact",
+        formula=formula,
+        source=f"torch.nn.functional.{name}",
+        pull=pull,
+        reference=partial(getattr(reference, name), "exact"),
+        is_linear=True,
+        keeps=keeps,
+        also_called="the true gradient",
+        translates=("true", "native", "none"),
+        compares=False,
+        **rest,
+    )
+
+
+# --- few-bit backward -------------------------------------------------------------------------------------------------
+
+
+def _planes(thresholds: tuple[float, ...], x: Tensor) -> list[Tensor]:
+    """The bits of the number of thresholds that x is above. The thresholds of a lower bit lie around those of the higher ones."""
+    count = len(thresholds) + 1
+    above = [(x <= at).logical_not_() for at in thresholds]
+    planes = []
+    step = 1
+    while step < count:  # bit p of k is 1 from each odd multiple of 2**p up to the next even one
+        bit = above[step - 1]
+        for at in range(2 * step, count, step):
+            bit = bit ^ above[at - 1]
+        planes.append(bit)
+        step *= 2
+    return planes
+
+
+def _fewbit_steps(name: str, *others: float, bits: int) -> Steps:
+    fitted = FITTED[name][bits]
+    return Steps(fitted.slopes, partial(_planes, fitted.thresholds), fitted.thresholds)
+
+
+def _fewbit_pull(
+    name: str, grad: Tensor, x: Tensor, *others: float, y: None, wants: tuple[bool, ...], bits: int
+) -> Gradients:
+    thresholds, slopes = FITTED[name][bits]
+    slope = torch.full_like(x, slopes[-1])
+    for at, level in zip(reversed(thresholds), reversed(slopes[:-1])):  # noqa: B905  Dynamo on torch 2.8
+        slope = torch.where(x <= at, level, slope)
+    return grad * slope, *[None] * len(others)
+
+
+def _fewbit(name: str) -> Rule:
+    return Rule(
+        name="fewbit",
+        formula="grad * s, the slope s of the interval of x, of 2^bits fitted to the derivative",
+        source="few-bit backward (Novikov et al., 2023), fitted for normal x",
+        pull=partial(_fewbit_pull, name),
+        reference=partial(getattr(reference, name), "fewbit"),
+        is_linear=True,
+        keeps=("x",),
+        also_called="fewbit (package), quantized gradient of the activation",
+        translates=("few_bit", "quantized", "stepwise"),
+        parameters={"bits": 2},
+        choices={"bits": (2, 3)},
+        steps=partial(_fewbit_steps, name),
+        compares=False,
+        jumps=lambda bits, **_: FITTED[name][int(bits)].thresholds,
+    )
+
+
+# --- the ops ----------------------------------------------------------------------------------------------------------
+
+
+def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> Callable[[], Iterator[Sample]]:
+    """Around the edges, for each choice of the inputs behind x; then a matrix."""
+
+    def samples() -> Iterator[Sample]:
+        for behind in others:
+            named = "".join(f", {value:g}" for value in behind)
+            yield Sample(f"numbers{named}", partial(_numbers, edges, behind))
+        yield Sample("a matrix", lambda dtype: (torch.linspace(-4, 4, 15).reshape(3, 5).to(dtype), *others[0]))
+
+    return samples
+
+
+def _numbers(edges: tuple[float, ...], behind: tuple[float, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    return values(dtype, *edges), *behind
+
+
+def _op(name: str, forward: Callable[..., Tensor], public: Callable[..., Tensor], *rules: Rule, **rest: Any) -> Op:
+    return register(
+        Op(
+            name=name,
+            rule_set=name,
+            forward=forward,
+            rules={rule.name: rule for rule in rules},
+            default_rule="exact",
+            public=public,
+            **rest,
+        )
+    )
+
+
+def _by_place(x: Tensor, is_tanh: float, **how: Any) -> Tensor:
+    return gelu(x, approximate=APPROXIMATE[int(is_tanh)], **how)
+
+
+GELU = _op(
+    "gelu",
+    lambda x, is_tanh: functional.gelu(x, approximate=APPROXIMATE[int(is_tanh)]),
+    _by_place,
+    _exact(
+        "gelu",
+        _exact_gelu,
+        "grad * (F(x) + x * f(x)), F and f being the normal distribution and density",
+        ("x", "is_tanh"),
+        ulps=16,
+        cancels=True,
+    ),
+    _fewbit("gelu"),
+    inputs=("x", "is_tanh"),
+    samples=_samples(0.0, 0.5, 0.78125, others=((0,), (1,))),  # none near -0.75, where the derivative cancels
+    picture=Picture((0,), low=-3.0, high=3.0),
+)
+SILU = _op(
+    "silu",
+    functional.silu,
+    silu,
+    _exact("silu", _exact_silu, "grad * (e + x * e * (1 - e)) with e = 1 / (1 + exp(-x))", ulps=8, cancels=True),
+    _fewbit("silu"),
+    inputs=("x",),
+    samples=_samples(0.0, 0.671875, -0.671875, 1.1171875),
+    picture=Picture(low=-5.0, high=5.0),
+)
+LEAKY_RELU = _op(
+    "leaky_relu",
+    functional.leaky_relu,
+    leaky_relu,
+    _exact(
+        "leaky_relu",
+        _exact_leaky_relu,
+        "grad where x > 0, else slope * grad",
+        ("x", "negative_slope"),
+        steps=_steps_of_leaky_relu,
+    ),
+    inputs=("x", "negative_slope"),
+    samples=_samples(0.0, 1.0, others=((2.0**-7,), (0.375,), (-2.0,))),
+    picture=Picture((0.1,), (0.0,)),
+)
+HARDSIGMOID = _op(
+    "hardsigmoid",
+    functional.hardsigmoid,
+    hardsigmoid,
+    _exact("hardsigmoid", _exact_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
+    inputs=("x",),
+    samples=_samples(0.0, -3.0, 3.0),
+    picture=Picture((), (-3.0, 3.0), low=-4.5, high=4.5),
+)

@@ -1,0 +1,77 @@
+"""gelu, silu, leaky_relu and hardsigmoid for one number: plain `if`s, with the steps of "fewbit" written out above 0 only.
+
+`fl` rounds to the dtype under test. torch computes half precision in float32 and rounds once at the end.
+"""
+
+import math
+from collections.abc import Callable
+
+from .elementwise import _wide
+
+Number = float
+Round = Callable[[float], float]
+
+# By the number of bits: the ends of the intervals above 0, and the slope of each. Below 0 it is 1 minus that.
+_GELU = {
+    2: ((0.5, math.inf), (0.6875, 1.046875)),
+    3: ((225 / 1024, 241 / 512, 25 / 32, math.inf), (75 / 128, 195 / 256, 239 / 256, 35 / 32)),
+}
+_SILU = {
+    2: ((43 / 64, math.inf), (21 / 32, 31 / 32)),
+    3: ((159 / 512, 169 / 256, 143 / 128, math.inf), (37 / 64, 187 / 256, 113 / 128, 133 / 128)),
+}
+
+
+def gelu(rule: str, x: Number, grad: Number, is_tanh: Number, *, fl: Round, bits: int = 2) -> tuple[Number, ...]:
+    if rule == "fewbit":
+        return fl(grad * _step(_GELU[bits], x)), 0.0
+    r = _wide(fl)
+    slope = _tanh_slope(x, r) if is_tanh else _erf_slope(x, r)
+    return fl(r(grad * slope)), 0.0
+
+
+def silu(rule: str, x: Number, grad: Number, *, fl: Round, bits: int = 2) -> tuple[Number, ...]:
+    if rule == "fewbit":
+        return (fl(grad * _step(_SILU[bits], x)),)
+    r = _wide(fl)
+    s = r(1 / r(1 + r(_exp(-x))))
+    return (fl(r(r(grad * s) * r(1 + r(x * r(1 - s))))),)
+
+
+def leaky_relu(rule: str, x: Number, grad: Number, negative_slope: Number, *, fl: Round) -> tuple[Number, ...]:
+    return (grad if x > 0 else fl(grad * _wide(fl)(negative_slope))), 0.0
+
+
+def hardsigmoid(rule: str, x: Number, grad: Number, *, fl: Round) -> tuple[Number, ...]:
+    return (fl(grad * _wide(fl)(1 / 6)) if -3 < x < 3 else 0.0,)
+
+
+def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:
+    """The interval ends belong to the interval below. NaN counts as above all."""
+    ends, slopes = steps
+    if math.isnan(x):
+        return slopes[-1]
+    if x > 0:
+        return next(slope for end, slope in zip(ends, slopes, strict=True) if x <= end)
+    return next((1 - slope for end, slope in zip(ends, slopes, strict=True) if x > -end), 1 - slopes[-1])
+
+
+def _exp(value: Number) -> Number:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _erf_slope(x: Number, r: Round) -> Number:
+    below = r(0.5 * r(1 + r(math.erf(r(x * r(math.sqrt(0.5)))))))
+    density = r(r(_exp(r(r(x * x) * -0.5))) * r(1 / math.sqrt(2 * math.pi)))
+    return r(below + r(x * density))
+
+
+def _tanh_slope(x: Number, r: Round) -> Number:
+    factor, cubic = r(math.sqrt(2 / math.pi)), r(0.044715)
+    square = r(x * x)
+    t = r(math.tanh(r(factor * r(x + r(cubic * r(square * x))))))
+    inner = r(factor * r(1 + r(r(3 * cubic) * square)))
+    return r(r(0.5 * r(1 + t)) + r(r(r(0.5 * x) * r(1 - r(t * t))) * inner))

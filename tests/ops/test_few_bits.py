@@ -1,0 +1,407 @@
+"""gelu, silu, leaky_relu and hardsigmoid that keep few bits: what is kept, its gradients in every layout, the numbers, the switches."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd import kernels
+from pseudograd.kernels import codes, few_bits
+from pseudograd.ops.fitted_slopes import FITTED
+from pseudograd.rule import OPS
+from pseudograd.testing.contract import values
+from pseudograd.testing.contract.cases import cases_of
+
+Function = Callable[[Tensor], Tensor]
+THREE = pg.rules.fewbit(bits=3)
+WAYS: dict[str, tuple[Function, int]] = {  # and how many bits it keeps
+    "gelu, 2 bits": (lambda x: pg.gelu(x, rule="fewbit"), 2),
+    "gelu, 3 bits": (lambda x: pg.gelu(x, rule=THREE), 3),
+    "gelu, tanh": (lambda x: pg.gelu(x, approximate="tanh", rule="fewbit"), 2),
+    "silu, 2 bits": (lambda x: pg.silu(x, rule="fewbit"), 2),
+    "silu, 3 bits": (lambda x: pg.silu(x, rule=THREE), 3),
+    "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), 1),
+    "hardsigmoid": (pg.hardsigmoid, 1),
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SPECIAL = (0.0, -0.0, 0.5, -0.5, 3.0, -3.0, 2.99, torch.inf, -torch.inf, torch.nan)
+
+
+def inputs(elements: int = 5000, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """x with every threshold in it, and grad of both signs with infinities."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(elements, generator=generator, dtype=torch.float64).mul(2).to(dtype)
+    thresholds = [at for steps in FITTED.values() for fitted in steps.values() for at in fitted.thresholds]
+    marked = torch.tensor([*SPECIAL, *thresholds], dtype=dtype)
+    x[: len(marked)] = marked
+    grad = torch.randn(elements, generator=generator, dtype=torch.float64).to(dtype)
+    grad[-3:] = torch.tensor([torch.inf, -torch.inf, 0.0])
+    return x, grad
+
+
+def by_formula(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+    """Functorch keeps the inputs and runs the formula."""
+    return torch.func.vjp(f, x)[1](grad)[0]
+
+
+def plainly(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+    leaf = x.detach().requires_grad_()
+    return torch.autograd.grad(f(leaf), leaf, grad)[0]
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_it_keeps_its_bits_and_nothing_else(way: str) -> None:
+    f, bits = WAYS[way]
+    x = torch.zeros(64, 128, requires_grad=True)
+    saved = values.saved_by(f, (x,))
+    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 8192 * bits // 8)]
+    odd = torch.zeros(4097, requires_grad=True)
+    assert [tensor.shape for tensor in values.saved_by(f, (odd,))] == [(bits, 520)]
+
+
+@every_way
+def test_planes_lie_as_the_kernels_expect_them(way: str) -> None:
+    """Bit i % 8 of byte i // 8 of plane p is bit p of the code; the slope of a code is that of the formula."""
+    f, bits = WAYS[way]
+    x, _ = inputs(4099)
+    (codes,) = values.saved_by(f, (x.requires_grad_(),))
+    rows = codes.tolist()
+    found = [sum((rows[p][i // 8] >> i % 8 & 1) << p for p in range(bits)) for i in range(len(x))]
+    slopes = by_formula(f, x.detach(), torch.ones_like(x))
+    by_code: dict[int, set[float]] = {}
+    for code, slope in zip(found, slopes.tolist(), strict=True):
+        by_code.setdefault(code, set()).add(slope)
+    assert len(by_code) == 2**bits
+    assert all(len(of_one) == 1 for of_one in by_code.values())
+
+
+@pytest.mark.parametrize("kind", ["small", "gaps", "expanded", "meta", "a subclass"])
+def test_other_tensors_keep_x(kind: str) -> None:
+    class Named(Tensor):
+        pass
+
+    x = {
+        "small": lambda: torch.zeros(codes.least - 1),
+        "gaps": lambda: torch.zeros(10000)[::2],
+        "expanded": lambda: torch.zeros(100, 1).expand(100, 100),
+        "meta": lambda: torch.zeros(5000, device="meta"),
+        "a subclass": lambda: torch.zeros(5000).as_subclass(Named),
+    }[kind]()
+    saved = values.saved_by(lambda x: pg.gelu(x, rule="fewbit"), (x.requires_grad_(),))
+    assert [tensor.shape for tensor in saved] == [x.shape]
+
+
+# --- its gradients ----------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_bits, "CHUNK", 1024)
+    f, _ = WAYS[way]
+    x, grad = inputs(dtype=dtype)
+    expected = by_formula(f, x, grad)
+    assert_same(plainly(f, x, grad), expected)
+    with kernels.off("portable"):
+        assert_same(plainly(f, x, grad), expected)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "channels_last": lambda x: x.reshape(5, 10, 10, 10).contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.reshape(50, 100).t(),
+    "permuted": lambda x: x.reshape(10, 20, 25).permute(2, 0, 1),
+    "a part of a storage": lambda x: torch.cat([x.new_zeros(7), x])[7:],
+    "a size of 1": lambda x: x.reshape(50, 1, 100).transpose(0, 2),
+}
+
+
+@every_way
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
+    f, bits = WAYS[way]
+    x, grad = (LAYOUTS[layout](value) for value in inputs())
+    assert [t.shape for t in values.saved_by(f, (x.requires_grad_(),))] == [(bits, 632)]
+    expected = by_formula(f, x.detach(), grad)
+    found = plainly(f, x, grad)
+    assert_same(found, expected)
+    assert found.stride() == x.stride()
+    assert_same(plainly(f, x, grad.clone(memory_format=torch.contiguous_format)), expected)
+    assert_same(plainly(f, x, grad[..., :1].expand_as(grad)), by_formula(f, x.detach(), grad[..., :1].expand_as(grad)))
+
+
+@pytest.fixture
+def from_the_first_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "least", 1)
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "leaky_relu", "hardsigmoid"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_contract_of_saved_tensors_and_values(name: str, dtype: torch.dtype, from_the_first_element: None) -> None:
+    tested = 0
+    for case in cases_of(OPS[name]):
+        if case.rule.steps is not None:
+            values.check_saved(case)
+            values.check_random(case, dtype)
+            tested += 1
+    assert tested == (2 if name in FITTED else 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["gelu", "gelu, tanh", "silu", "leaky_relu", "hardsigmoid"])
+def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
+    ours, theirs = {
+        "gelu": (pg.gelu, functional.gelu),
+        "gelu, tanh": (
+            lambda x: pg.gelu(x, approximate="tanh"),
+            lambda x: functional.gelu(x, approximate="tanh"),
+        ),
+        "silu": (pg.silu, functional.silu),
+        "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), lambda x: functional.leaky_relu(x, 0.3)),
+        "hardsigmoid": (pg.hardsigmoid, functional.hardsigmoid),
+    }[name]
+    for elements in (4096, 100):
+        x, grad = inputs(elements, dtype)
+        grad = grad.nan_to_num(1.0, 2.0, -2.0)
+        found, expected = plainly(ours, x, grad), plainly(theirs, x, grad)
+        if name == "hardsigmoid" and dtype is torch.float64:  # torch multiplies by the 1/6 of float32 there
+            torch.testing.assert_close(found, expected, rtol=1e-7, atol=0, equal_nan=True)
+        else:
+            assert_same(found, expected)
+
+
+def by_double_backward(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+    leaf, arriving = x.clone().requires_grad_(), grad.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(leaf), leaf, arriving, create_graph=True)
+    by_x, by_grad = torch.autograd.grad(first.sum(), (leaf, arriving), allow_unused=True, materialize_grads=True)
+    assert not by_x.count_nonzero(), "a step is flat"
+    return torch.stack([first.detach(), by_grad])
+
+
+def by_batched_grads(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(f(leaf), leaf, torch.stack([grad, -grad]), is_grads_batched=True)[0]
+
+
+def by_checkpoint(f: Function, x: Tensor, grad: Tensor, reentrant: bool = False) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    checkpoint(lambda x: f(x * 1), leaf, use_reentrant=reentrant).backward(grad)
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def by_compile(f: Function, x: Tensor, grad: Tensor) -> Tensor:
+    torch._dynamo.reset()
+    return plainly(torch.compile(f, backend="aot_eager", fullgraph=True), x, grad)
+
+
+TRANSFORMS: dict[str, Callable[[Function, Tensor, Tensor], Tensor]] = {
+    "double backward": by_double_backward,
+    "is_grads_batched": by_batched_grads,
+    "checkpoint": by_checkpoint,
+    "reentrant checkpoint": lambda f, x, grad: by_checkpoint(f, x, grad, True),
+    "compile": by_compile,
+    "vmap": lambda f, x, grad: torch.vmap(lambda x, grad: torch.func.vjp(f, x)[1](grad)[0])(x, grad),
+    "jvp": lambda f, x, grad: torch.func.jvp(f, (x,), (grad,))[1],
+}
+
+
+@every_way
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_give_the_same(way: str, transform: str, request: pytest.FixtureRequest) -> None:
+    f, _ = WAYS[way]
+    x, grad = inputs()
+    grad = grad.nan_to_num(1.0, 2.0, -2.0)
+    once = by_formula(f, x, grad)
+    expected = {
+        "double backward": lambda: torch.stack([once, by_formula(f, x, torch.ones_like(x))]),
+        "is_grads_batched": lambda: torch.stack([once, -once]),
+    }.get(transform, lambda: once)()
+    assert_same(TRANSFORMS[transform](f, x, grad), expected)
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).parents[2] / "scripts" / "fit_slopes.py"
+    spec = importlib.util.spec_from_file_location("fit_slopes", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("name", "bits"), [(name, bits) for name in FITTED for bits in FITTED[name]])
+def test_the_numbers_are_what_the_script_finds(script: ModuleType, name: str, bits: int) -> None:
+    slope = script.SLOPES[name]
+    best = script.fit(slope, bits)
+    assert tuple(map(tuple, script.rounded(slope, best[0]))) == tuple(FITTED[name][bits])
+    least = script.error(slope, best)
+    assert script.error(slope, FITTED[name][bits]) <= 1.005 * least
+    if name == "gelu":
+        assert abs(script.error(script.gelu_tanh_slope, FITTED[name][bits]) / least - 1) < 0.005
+
+
+def test_with_the_uniform_weight_the_script_finds_the_numbers_of_the_paper(script: ModuleType) -> None:
+    """Its package publishes for gelu with 3 bits: thresholds at 2.398, 0.711, 0.326, 0, levels from -0.0026 to 1.0026."""
+    thresholds, slopes = script.fit(script.gelu_slope, 3, script.uniform, 10.0, 0.0125)
+    assert thresholds[4:] == pytest.approx([0.326, 0.711, 2.398], abs=0.0125)
+    assert (slopes[0], slopes[-1]) == pytest.approx((-0.0026, 1.0026), abs=1e-4)
+
+
+@pytest.mark.parametrize(("name", "bits"), [(name, bits) for name in FITTED for bits in FITTED[name]])
+def test_every_dtype_has_the_same_numbers(name: str, bits: int) -> None:
+    for numbers in FITTED[name][bits]:
+        of_all = torch.tensor(numbers, dtype=torch.float64)
+        for dtype in DTYPES:
+            assert torch.equal(of_all.to(dtype).double(), of_all)
+    slopes = torch.tensor(FITTED[name][bits].slopes)
+    assert torch.equal(slopes + slopes.flip(0), torch.ones(2**bits))
+    assert bool((slopes != 0).all())
+
+
+# --- wrong calls, and code that nobody edits --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [1, 4, 2.5, 16])
+def test_other_bits_are_an_error(bits: float) -> None:
+    with pytest.raises(ValueError, match=rf"fewbit: bits must be 2 or 3, got {bits}"):
+        pg.rules.fewbit(bits=bits)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: pg.gelu(x, approximate="tahn"), "gelu: approximate must be one of none, tanh, got 'tahn'"),
+        (
+            lambda x: pg.silu(x, rule="true"),
+            "silu: rule must be one of exact, fewbit, got 'true'. 'true' is 'exact' here",
+        ),
+        (lambda x: pg.gelu(x.long()), "gelu: x must be floating point, got torch.int64"),
+        (lambda x: pg.leaky_relu(x, "a"), "leaky_relu: negative_slope must be a number, got 'a'"),
+        (lambda x: pg.leaky_relu(x, torch.inf), "leaky_relu: negative_slope must be finite, got inf"),
+        (lambda x: pg.override(gelu="inward"), "gelu: rule must be one of exact, fewbit, got 'inward'"),
+    ],
+)
+def test_wrong_calls(call: Callable[[Tensor], Any], text: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call(torch.zeros(2))
+    assert text in str(caught.value)
+
+
+aten, fused = torch.ops.aten, torch._C._nn
+SPELLINGS: dict[str, tuple[str, Function, Function, int]] = {  # family, spelling, the public op, bits
+    "F.gelu": ("gelu", functional.gelu, WAYS["gelu, 2 bits"][0], 2),
+    "F.gelu, tanh": ("gelu", lambda x: functional.gelu(x, approximate="tanh"), WAYS["gelu, tanh"][0], 2),
+    "nn.GELU": ("gelu", lambda x: nn.GELU()(x), WAYS["gelu, 2 bits"][0], 2),
+    "aten.gelu": ("gelu", aten.gelu, WAYS["gelu, 2 bits"][0], 2),
+    "aten.gelu_": ("gelu", lambda x: aten.gelu_(x * 1), WAYS["gelu, 2 bits"][0], 2),
+    "F.silu": ("silu", functional.silu, WAYS["silu, 2 bits"][0], 2),
+    "F.silu, in place": ("silu", lambda x: functional.silu(x * 1, inplace=True), WAYS["silu, 2 bits"][0], 2),
+    "nn.SiLU": ("silu", lambda x: nn.SiLU(inplace=True)(x * 1), WAYS["silu, 2 bits"][0], 2),
+    "aten.silu": ("silu", aten.silu.default, WAYS["silu, 2 bits"][0], 2),
+    "F.leaky_relu": ("leaky_relu", lambda x: functional.leaky_relu(x, 0.3), WAYS["leaky_relu"][0], 1),
+    "F.leaky_relu, in place": (
+        "leaky_relu",
+        lambda x: functional.leaky_relu(x * 1, negative_slope=0.3, inplace=True),
+        WAYS["leaky_relu"][0],
+        1,
+    ),
+    "F.leaky_relu_": ("leaky_relu", lambda x: functional.leaky_relu_(x * 1, 0.3), WAYS["leaky_relu"][0], 1),
+    "nn.LeakyReLU": ("leaky_relu", lambda x: nn.LeakyReLU(0.3)(x), WAYS["leaky_relu"][0], 1),
+    "aten.leaky_relu": ("leaky_relu", lambda x: aten.leaky_relu(x, 0.3), WAYS["leaky_relu"][0], 1),
+    "F.hardsigmoid": ("hardsigmoid", functional.hardsigmoid, pg.hardsigmoid, 1),
+    "nn.Hardsigmoid": ("hardsigmoid", lambda x: nn.Hardsigmoid(inplace=True)(x * 1), pg.hardsigmoid, 1),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_override_reaches_every_spelling(spelling: str) -> None:
+    family, f, public, bits = SPELLINGS[spelling]
+    x, grad = inputs()
+    rule = "fewbit" if family in FITTED else "exact"
+    expected = f(x)
+    with pg.override(**{family: rule}) as context:
+        found = plainly(f, x, grad)
+        saved = values.saved_by(f, (x.clone().requires_grad_(),))
+        assert_same(f(x.clone().requires_grad_()).detach(), expected)
+    assert_same(found, plainly(public, x, grad))
+    assert [t.nbytes for t in saved] == [bits * 632]
+    assert context.report().rewritten
+    assert context.report().missed == ()
+
+
+def test_hardsigmoid_has_the_rules_of_relu_too_and_its_own_switch_counts_first() -> None:
+    x, grad = inputs()
+    with pg.override(relu="identity"):
+        assert_same(plainly(functional.hardsigmoid, x, grad), grad * (1 / 6))
+    with pg.override(relu="identity", hardsigmoid="exact"):
+        assert_same(plainly(functional.hardsigmoid, x, grad), plainly(pg.hardsigmoid, x, grad))
+
+
+def test_override_around_a_checkpoint_with_its_backward_outside() -> None:
+    x, grad = inputs()
+    leaf = x.clone().requires_grad_()
+    with pg.override(gelu="fewbit"):
+        y = checkpoint(lambda x: functional.gelu(x * 1), leaf, use_reentrant=False)
+    y.backward(grad)
+    assert leaf.grad is not None
+    assert_same(leaf.grad, plainly(WAYS["gelu, 2 bits"][0], x, grad))
+
+
+def test_compiled_code_follows_the_switch() -> None:
+    x, grad = inputs()
+    torch._dynamo.reset()
+    compiled = torch.compile(functional.gelu, backend="aot_eager", fullgraph=True)
+    with pg.override(gelu=THREE):
+        assert_same(plainly(compiled, x, grad), plainly(WAYS["gelu, 3 bits"][0], x, grad))
+
+
+def test_convert() -> None:
+    model = nn.Sequential(nn.GELU("tanh"), nn.SiLU(inplace=True), nn.LeakyReLU(0.3), nn.Hardsigmoid(), nn.ReLU())
+    x, _ = inputs()
+    expected = model(x)
+    with pg.convert(model, "fewbit") as done:
+        assert done.paths == ("0", "1")
+        assert repr(model[1]) == "SiLU(inplace=True, rule=fewbit(bits=2))"
+    with pg.convert(model, "inward") as done:
+        assert done.paths == ("3", "4")
+    few = {nn.GELU: THREE, nn.SiLU: "fewbit", nn.LeakyReLU: "exact", nn.Hardsigmoid: "exact"}
+    with pg.convert(model, few):
+        assert_same(model(x), expected)
+        saved = values.saved_by(model[:4], (x.clone().requires_grad_(),))
+    assert sum(t.nbytes for t in saved if t.dtype is torch.uint8) == (3 + 2 + 1 + 1) * 632
+    assert all(t.dtype is torch.uint8 for t in saved)
+    with pytest.raises(ValueError, match="rule must be one of exact, fewbit, got 'inward'"):
+        pg.convert(model, {nn.GELU: "inward"})
+
+
+def test_modules() -> None:
+    x, grad = inputs()
+    for module, way in (
+        (pg.nn.GELU(rule=THREE), "gelu, 3 bits"),
+        (pg.nn.SiLU(rule="fewbit"), "silu, 2 bits"),
+        (pg.nn.LeakyReLU(0.3), "leaky_relu"),
+        (pg.nn.Hardsigmoid(), "hardsigmoid"),
+    ):
+        assert_same(plainly(module, x, grad), plainly(WAYS[way][0], x, grad))
