@@ -10,7 +10,7 @@ import ast
 import re
 
 NAMES = {"grad": "g", "pi": r"\pi", "min": r"x_{\min}", "max": r"x_{\max}"}
-FUNCTIONS = {"min": r"\min", "max": r"\max", "exp": r"\exp"}
+FUNCTIONS = {"min": r"\min", "max": r"\max", "exp": r"\exp", "erf": r"\operatorname{erf}"}
 COMPARISONS = {ast.Lt: "<", ast.LtE: r"\leq", ast.Gt: ">", ast.GtE: r"\geq", ast.Eq: "="}
 
 
@@ -28,6 +28,7 @@ def _of_sentence(text: str) -> str:
     text, _, where = text.partition(" with e = ")
     text = text.replace("limit with the sign of grad", "limit * sign(grad)")
     text, _, apart = text.partition(", slope being")
+    text, _, fitted = text.partition(", s being the slope of the interval of x")
     if found := re.fullmatch(r"0 to x_forward, (?P<rest>.+) to x_backward", text):
         return rf"{_expression(found['rest'])} \quad\text{{to x\_backward, 0 to x\_forward}}"
     if found := re.fullmatch(r"(.+), or (.+) where (.+)", text):
@@ -38,6 +39,7 @@ def _of_sentence(text: str) -> str:
         cases += [(part.removeprefix("else "), "else") for part in parts if part.startswith("else ")]
         return _cases(cases)
     tail = rf",\quad e = {_expression(where)}" if where else r"\quad\text{with your slope}" if apart else ""
+    tail = tail or (r",\quad s \text{ of the interval of } x" if fitted else "")
     return _expression(text) + tail
 
 

@@ -215,7 +215,7 @@ def _fewbit_pull(
 def _fewbit(name: str) -> Rule:
     return Rule(
         name="fewbit",
-        formula="grad * s, the slope s of the interval of x, of 2^bits fitted to the derivative",
+        formula="grad * s, s being the slope of the interval of x, one of 2^bits fitted to the derivative",
         source="few-bit backward (Novikov et al., 2023), fitted for normal x",
         pull=partial(_fewbit_pull, name),
         reference=partial(getattr(reference, name), "fewbit"),
@@ -275,7 +275,7 @@ GELU = _op(
     _exact(
         "gelu",
         _exact_gelu,
-        "grad * (F(x) + x * f(x)), F and f being the normal distribution and density",
+        "grad * (e + x * exp(-x^2 / 2) / sqrt(2 * pi)) with e = (1 + erf(x / sqrt(2))) / 2",
         ("x", "is_tanh"),
         ulps=16,
         cancels=True,
