@@ -648,3 +648,63 @@ def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
     for computed in ("native", "native code"):
         with way(computed):
             assert same(gradient(lambda x: pg.clamp(x, -1, 1, **how), x, grad)[1], expected)
+
+
+# --- few bits ---------------------------------------------------------------------------------------------------------
+
+FEW = [
+    (lambda x, bits=bits, f=f: f(x, rule=pg.rules.fewbit(bits=bits))) for f in (pg.gelu, pg.silu) for bits in (2, 3)
+] + [lambda x: pg.leaky_relu(x, 0.25), lambda x: pg.leaky_relu(x, 0.0), pg.hardsigmoid]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("which", range(len(FEW)))
+def test_few_bits_are_the_plain_ones(which: int, dtype: torch.dtype, level: None) -> None:
+    f = FEW[which]
+    for size in (1, 63, 64, 65, 1000):
+        x, grad = numbers(dtype, size)
+        with way("code"):
+            plain = saved(f, x.clone().requires_grad_())
+            y, expected = gradient(f, x, grad)
+        with way("native code"):
+            made = saved(f, x.clone().requires_grad_())
+            found_y, found = gradient(f, x, grad)
+        assert same_bits(found_y, y)
+        assert same(found, expected)
+        words = [kept[0].numpy().view("<u8").copy() for kept in (made, plain)]
+        for kept in words:  # what lies behind the last element has no meaning
+            kept[:, -1] &= (1 << (size - 1) % 64 + 1) - 1
+        assert (words[0] == words[1]).all()
+
+
+@pytest.mark.parametrize("of_grad", ["contiguous", "channels_last", "transposed", "expanded"])
+@pytest.mark.parametrize("of_x", ["contiguous", "channels_last", "transposed"])
+def test_layouts_of_few_bits(of_x: str, of_grad: str) -> None:
+    flat_x, flat_grad = numbers(torch.float32, 840)
+    x = LAYOUTS[of_x](flat_x.reshape(2, 3, 4, -1))
+    grad = torch.tensor(0.5).expand(x.shape) if of_grad == "expanded" else LAYOUTS[of_grad](flat_grad.reshape(x.shape))
+    for f in FEW:
+        with way("code"):
+            _, expected = gradient(f, x, grad)
+        with way("native code"):
+            assert same(gradient(f, x, grad)[1], expected)
+
+
+def test_steps_that_do_not_fit_give_nothing() -> None:
+    x, three = torch.zeros(100), torch.zeros(3, dtype=torch.float64)
+    run = native.operators
+    planes = run.steps(x, three)
+    assert planes.shape == (2, 16)
+    four = torch.ones(4, dtype=torch.float64)
+    assert run.slopes(x, planes, four).numel() == 100
+    for found in (
+        run.steps(x.reshape(10, 10), three),
+        run.steps(x[::2], three),
+        run.steps(x, three.float()),
+        run.steps(x, four),
+        run.steps(x.long(), three),
+        run.slopes(x, planes[:1], four),
+        run.slopes(x, planes, three),
+        run.slopes(x[::2], planes, four),
+    ):
+        assert found.numel() == 0

@@ -225,4 +225,4 @@ def status() -> list[dict[str, str]]:
 
 
 # They register themselves, last because they need the table; the fastest first.
-from . import codes, few_bits, native, triton, portable  # noqa: E402, F401, I001
+from . import codes, native, triton, few_bits, portable  # noqa: E402, F401, I001

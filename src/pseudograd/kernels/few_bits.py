@@ -17,7 +17,7 @@ from torch import Size, Tensor
 from torch.nn import functional
 
 from ..rule import Call, Gradients, Steps, Wants
-from . import Kernel, are_plain, codes, register
+from . import are_plain, codes, register
 from .residuals import Inputs, Kept, Residual
 
 CHUNK = 2**20  # elements, a multiple of 64
@@ -25,7 +25,7 @@ CHUNK = 2**20  # elements, a multiple of 64
 _GATHER = 0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201 - 2**64
 
 
-def _steps(call: Call, inputs: Inputs) -> Steps:
+def steps_of(call: Call, inputs: Inputs) -> Steps:
     assert call.rule.steps is not None
     return call.rule.steps(*inputs[1:], **call.parameters)
 
@@ -57,7 +57,7 @@ def _bytes_of_a_plane(elements: int) -> int:
     return -(-elements // 64) * 8
 
 
-def _in_memory(x: Tensor) -> Tensor:
+def in_memory(x: Tensor) -> Tensor:
     """All elements in the order in which they lie."""
     return x.as_strided((x.numel(),), (1,))
 
@@ -72,7 +72,7 @@ def packed(x: Tensor, steps: Steps) -> Tensor:
     elements = x.numel()
     planes = torch.empty((_bits(steps), _bytes_of_a_plane(elements)), dtype=torch.uint8, device=x.device)
     for chunk in _chunks(elements):
-        for plane, bits in zip(planes, steps.planes(_in_memory(x)[chunk]), strict=True):
+        for plane, bits in zip(planes, steps.planes(in_memory(x)[chunk]), strict=True):
             words = functional.pad(bits, (0, -len(bits) % 64)).view(torch.int64)
             first = chunk.start // 8
             plane[first : first + len(words)] = words.mul(_GATHER).bitwise_right_shift_(56).bitwise_and_(255)
@@ -104,7 +104,7 @@ def _unpacked(
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
-    x, steps = inputs[0], _steps(call, inputs)
+    x, steps = inputs[0], steps_of(call, inputs)
     return call.primitive.forward(*inputs), [packed(x, steps), tuple(x.shape), x.stride(), steps.slopes]
 
 
@@ -114,34 +114,33 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     dtype = torch.float64 if grad.dtype is torch.float64 else torch.float32
     slope = torch.empty_strided(shape, strides, dtype=dtype, device=planes.device)
     for chunk, part in _unpacked(planes, Size(shape).numel(), slopes, dtype):
-        _in_memory(slope)[chunk] = part
+        in_memory(slope)[chunk] = part
     if 0.0 in slopes:
         grad = torch.where(slope == 0, 0.0, grad)
     return grad * slope, *[None] * (len(wants) - 1)
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
-    return _bits(_steps(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
+    return _bits(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
 
 
 FEW_BITS = Residual("few bits", _serves, _encode, _pull, _nbytes)
 
 
-def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """The same with slopes for one chunk at a time, into the only new tensor of the size of x, which lies as x does."""
     planes, shape, strides, slopes = kept
     if grad.dtype not in codes.DTYPES:
         return None
     grad_x = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
-    from_grad = _in_memory(grad if grad.stride() == strides else grad_x.copy_(grad))
+    from_grad = in_memory(grad if grad.stride() == strides else grad_x.copy_(grad))
     for chunk, slope in _unpacked(planes, grad_x.numel(), slopes, grad.dtype):
-        into = _in_memory(grad_x)[chunk]
+        into = in_memory(grad_x)[chunk]
         torch.mul(from_grad[chunk], slope, out=into)
         if 0.0 in slopes:
             into.masked_fill_(slope == 0, 0.0)
     return grad_x, *[None] * (len(wants) - 1)
 
 
-_KEYS = [("gelu", "fewbit"), ("silu", "fewbit"), ("leaky_relu", "exact"), ("hardsigmoid", "exact")]
-register(FEW_BITS, _KEYS)
-register(Kernel("portable", FEW_BITS, lambda call: True, _backward), _KEYS)
+KEYS = [("gelu", "fewbit"), ("silu", "fewbit"), ("leaky_relu", "exact"), ("hardsigmoid", "exact")]
+register(FEW_BITS, KEYS)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..arguments import flushes_subnormals, rounded_to
 from ..rule import Call, Gradients, Wants
-from . import Kernel, register
+from . import Kernel, few_bits, register
 from .residuals import INPUTS, Kept
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
@@ -156,3 +156,4 @@ for _rule, _backward, *_edges in (
     ("sign", _sign, "closed"),
 ):
     register(Kernel("portable", INPUTS, _descends_with(*_edges), _backward), [("clamp", _rule)])
+register(Kernel("portable", few_bits.FEW_BITS, lambda call: True, few_bits.backward), few_bits.KEYS)

@@ -108,6 +108,25 @@ static Fake *numbers(int32_t dtype, int layout, int64_t inner, uint64_t start) {
     return t;
 }
 
+/* The same numbers one behind the other. */
+static Fake *flat(int32_t dtype, int64_t count, uint64_t start) {
+    int64_t one = 1;
+    Fake *t = numbers(dtype, 0, (count + 29) / 30, start);
+    Handle made;
+    aoti_torch_empty_strided(1, &count, &one, dtype, 0, 0, &made);
+    memcpy(((Fake *)made)->memory, t->memory, (size_t)(count * bytes_of(dtype)));
+    aoti_torch_delete_tensor_object(t);
+    return made;
+}
+
+static Fake *ascending(int64_t count) {
+    int64_t one = 1;
+    Handle made;
+    aoti_torch_empty_strided(1, &count, &one, DOUBLE, 0, 0, &made);
+    for (int64_t i = 0; i < count; i++) ((double *)((Fake *)made)->memory)[i] = (double)(i - count / 2) * 0.5;
+    return made;
+}
+
 static Fake *settings(int plan) {
     int64_t five = 5, one = 1;
     double of[5] = {-1.0, 1.0, plan, 0.25, 0.5};
@@ -175,6 +194,23 @@ int main(int arguments, char **given) {
                                 }
                         }
                     }
+    for (unsigned d = 0; d < 4; d++)
+        for (int64_t size = 0; size < 400; size = size < 70 ? size + 1 : size + 101)
+            for (int bits = 1; bits <= 3; bits++) {
+                uint64_t first[1];
+                for (int level = 0; level <= most; level++) {
+                    Value stack[4] = {(Value)(int64_t)level};
+                    run("choose", stack);
+                    stack[0] = (Value)flat(dtypes[d], size, 5), stack[1] = (Value)ascending((1 << bits) - 1);
+                    run("steps", stack);
+                    Value planes = stack[0];
+                    stack[0] = (Value)flat(dtypes[d], size, 6), stack[1] = planes, stack[2] = (Value)ascending(1 << bits);
+                    run("slopes", stack);
+                    uint64_t found = sum_of(stack[0]);
+                    if (!level) first[0] = found;
+                    if (found != first[0]) wrong++, printf("slopes: dtype %u size %ld bits %d level %d differs\n", d, (long)size, bits, level);
+                }
+            }
     if (alive) printf("%ld tensors were not released\n", (long)alive);
     if (!wrong && !alive) puts("right");
     return wrong || alive;

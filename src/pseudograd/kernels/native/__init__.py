@@ -19,7 +19,7 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
-from .. import Kernel, Small, register
+from .. import Kernel, Small, few_bits, register
 from ..codes import CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
 from ..residuals import INPUTS, Inputs, Kept
 
@@ -28,7 +28,7 @@ _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
 
-_NAMES = ("clamp", "encode", "encode_", "pull_code", "pull_x", "pull_bounds", "choose")
+_NAMES = ("clamp", "encode", "encode_", "pull_code", "pull_x", "pull_bounds", "steps", "slopes", "choose")
 
 
 def _load() -> tuple[str, str, Any]:
@@ -46,7 +46,7 @@ def _load() -> tuple[str, str, Any]:
         return "not active", f"the library does not load: {error}", None
     operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
     level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
-    return "active", f"{level}, for {', '.join('/'.join(key) for key in RULES)} on CPU", operators
+    return "active", f"{level}, for {', '.join('/'.join(key) for key in (*RULES, *few_bits.KEYS))} on CPU", operators
 
 
 _state, _why, operators = _load()
@@ -118,6 +118,30 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
 
 
+@lru_cache(maxsize=256)
+def _in_a_tensor(numbers: tuple[float, ...]) -> Tensor:
+    with without_torch_function():
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    x, steps = inputs[0], few_bits.steps_of(call, inputs)
+    if not steps.thresholds:
+        return None
+    planes = operators.steps(few_bits.in_memory(x), _in_a_tensor(steps.thresholds))
+    return call.primitive.forward(*inputs), [planes, tuple(x.shape), x.stride(), steps.slopes]
+
+
+def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    planes, shape, strides, slopes = kept
+    if grad.dtype not in DTYPES:
+        return None
+    if grad.stride() != strides:
+        grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)
+    found = operators.slopes(few_bits.in_memory(grad), planes, _in_a_tensor(slopes))
+    return found.as_strided(shape, strides), *[None] * (len(wants) - 1)
+
+
 _LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the processor is told at the time
 
 
@@ -136,3 +160,6 @@ if operators is not None:
     serve("cpu")
     register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
     register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare), RULES)
+    register(
+        Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
+    )

@@ -16,9 +16,11 @@ INLINE vec_f all_f(double number) { return _mm256_set1_ps((float)number); }
 INLINE mask_f none_f(void) { return _mm256_setzero_ps(); }
 INLINE mask_f less_f(vec_f a, vec_f b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 INLINE mask_f equal_f(vec_f a, vec_f b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+INLINE mask_f above_f(vec_f a, vec_f b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 INLINE mask_f both_f(mask_f m, mask_f n) { return _mm256_and_ps(m, n); }
 INLINE mask_f either_f(mask_f m, mask_f n) { return _mm256_or_ps(m, n); }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return _mm256_blendv_ps(no, yes, m); }
+INLINE vec_f product_f(vec_f a, vec_f b) { return _mm256_mul_ps(a, b); }
 INLINE vec_f times_f(vec_f v, double number) { return _mm256_mul_ps(v, _mm256_set1_ps((float)number)); }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return _mm256_min_ps(high, _mm256_max_ps(low, v)); }
 INLINE uint64_t bits_f(mask_f m) { return (uint64_t)_mm256_movemask_ps(m); }
@@ -33,9 +35,11 @@ INLINE vec_d all_d(double number) { return _mm256_set1_pd(number); }
 INLINE mask_d none_d(void) { return _mm256_setzero_pd(); }
 INLINE mask_d less_d(vec_d a, vec_d b) { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
 INLINE mask_d equal_d(vec_d a, vec_d b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+INLINE mask_d above_d(vec_d a, vec_d b) { return _mm256_cmp_pd(a, b, _CMP_NLE_UQ); }
 INLINE mask_d both_d(mask_d m, mask_d n) { return _mm256_and_pd(m, n); }
 INLINE mask_d either_d(mask_d m, mask_d n) { return _mm256_or_pd(m, n); }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return _mm256_blendv_pd(no, yes, m); }
+INLINE vec_d product_d(vec_d a, vec_d b) { return _mm256_mul_pd(a, b); }
 INLINE vec_d times_d(vec_d v, double number) { return _mm256_mul_pd(v, _mm256_set1_pd(number)); }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return _mm256_min_pd(high, _mm256_max_pd(low, v)); }
 INLINE uint64_t bits_d(mask_d m) { return (uint64_t)_mm256_movemask_pd(m); }

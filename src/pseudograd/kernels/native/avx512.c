@@ -16,9 +16,11 @@ INLINE vec_f all_f(double number) { return _mm512_set1_ps((float)number); }
 INLINE mask_f none_f(void) { return 0; }
 INLINE mask_f less_f(vec_f a, vec_f b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 INLINE mask_f equal_f(vec_f a, vec_f b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+INLINE mask_f above_f(vec_f a, vec_f b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 INLINE mask_f both_f(mask_f m, mask_f n) { return m & n; }
 INLINE mask_f either_f(mask_f m, mask_f n) { return m | n; }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return _mm512_mask_mov_ps(no, m, yes); }
+INLINE vec_f product_f(vec_f a, vec_f b) { return _mm512_mul_ps(a, b); }
 INLINE vec_f times_f(vec_f v, double number) { return _mm512_mul_ps(v, _mm512_set1_ps((float)number)); }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return _mm512_min_ps(high, _mm512_max_ps(low, v)); }
 INLINE uint64_t bits_f(mask_f m) { return m; }
@@ -30,9 +32,11 @@ INLINE vec_d all_d(double number) { return _mm512_set1_pd(number); }
 INLINE mask_d none_d(void) { return 0; }
 INLINE mask_d less_d(vec_d a, vec_d b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
 INLINE mask_d equal_d(vec_d a, vec_d b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+INLINE mask_d above_d(vec_d a, vec_d b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLE_UQ); }
 INLINE mask_d both_d(mask_d m, mask_d n) { return m & n; }
 INLINE mask_d either_d(mask_d m, mask_d n) { return m | n; }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return _mm512_mask_mov_pd(no, m, yes); }
+INLINE vec_d product_d(vec_d a, vec_d b) { return _mm512_mul_pd(a, b); }
 INLINE vec_d times_d(vec_d v, double number) { return _mm512_mul_pd(v, _mm512_set1_pd(number)); }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return _mm512_min_pd(high, _mm512_max_pd(low, v)); }
 INLINE uint64_t bits_d(mask_d m) { return m; }

@@ -5,7 +5,7 @@
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); both, either (m, n); select(m, yes, no); times(v, number); clamp(v, low, high) as torch does it; bits(m) and
+less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number); clamp(v, low, high) as torch does it; bits(m) and
 from_bits(word), a mask as the low bits of a word and back.
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
@@ -160,7 +160,75 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x)};
+/* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above
+   is a run of ones, and bit p of their number is 1 from each odd multiple of 2**p up to the next even one. */
+INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
+    uint64_t above[7] = {0};
+    int count = (1 << bits) - 1;
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        for (int t = 0; t < count; t++) above[t] |= LANE(bits)(LANE(above)(v, thresholds[t])) << i;
+    }
+    for (int plane = 0; plane < bits; plane++) {
+        uint64_t word = 0;
+        for (int t = (1 << plane) - 1; t < count; t += 1 << plane) word ^= above[t];
+        memcpy(planes[plane] + at, &word, 8);
+    }
+}
+
+INLINE void NAME(steps_by)(const T *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
+    V each[7];
+    T rest[64] = {0};
+    for (int t = 0; t < (1 << bits) - 1; t++) each[t] = LANE(all)(thresholds[t]);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(step_block)(x + i, planes, i / 8, each, bits);
+    if (i == n) return;
+    memcpy(rest, x + i, (size_t)(n - i) * sizeof(T));
+    NAME(step_block)(rest, planes, i / 8, each, bits);
+}
+
+static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
+    if (bits == 1) NAME(steps_by)(x, planes, thresholds, 1, n);
+    else if (bits == 2) NAME(steps_by)(x, planes, thresholds, 2, n);
+    else NAME(steps_by)(x, planes, thresholds, 3, n);
+}
+
+/* grad times the slope of each element, 0 where that is 0. */
+INLINE void NAME(slope_block)(const T *grad, const uint8_t *const *planes, int64_t at, T *out, const V *slopes, int bits) {
+    uint64_t words[3] = {0, 0, 0};
+    for (int plane = 0; plane < bits; plane++) memcpy(words + plane, planes[plane] + at, 8);
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V left[8], g = LOAD(grad + i);
+        for (int k = 0; k < 1 << bits; k++) left[k] = slopes[k];
+        for (int plane = 0; plane < bits; plane++) {
+            M is_odd = LANE(from_bits)(words[plane] >> i);
+            for (int k = 0; k < 1 << (bits - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+        }
+        V zero = LANE(all)(0.0);
+        STORE(out + i, LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0])));
+    }
+}
+
+INLINE void NAME(slopes_by)(const T *grad, const uint8_t *const *planes, T *out, const double *slopes, int bits, int64_t n) {
+    V each[8];
+    T rest[64] = {0}, made[64];
+    for (int k = 0; k < 1 << bits; k++) each[k] = LANE(all)(slopes[k]);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(slope_block)(grad + i, planes, i / 8, out + i, each, bits);
+    if (i == n) return;
+    size_t left = (size_t)(n - i) * sizeof(T);
+    memcpy(rest, grad + i, left);
+    NAME(slope_block)(rest, planes, i / 8, made, each, bits);
+    memcpy(out + i, made, left);
+}
+
+static void NAME(slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n) {
+    if (bits == 1) NAME(slopes_by)(grad, planes, out, slopes, 1, n);
+    else if (bits == 2) NAME(slopes_by)(grad, planes, out, slopes, 2, n);
+    else NAME(slopes_by)(grad, planes, out, slopes, 3, n);
+}
+
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(steps), NAME(slopes)};
 
 #undef V
 #undef M

@@ -329,6 +329,80 @@ OPERATOR(pull_bounds_operator) {
     stack[0] = (Value)made.handle;
 }
 
+/* --- few bits: of tensors with one dimension, in the order of their memory ------------------------------------------- */
+
+typedef struct {
+    const Loops *loops;
+    const char *from;
+    char *to;
+    uint8_t *planes[3];
+    const double *numbers;
+    int64_t bytes, numel;
+    int bits;
+} Steps;
+
+/* The planes, and the thresholds or slopes, of which there are `fewer` than 2**bits. */
+static int read_steps(const Tensor *flat, const Tensor *numbers, int fewer, Steps *steps) {
+    if (flat->dtype == DTYPES || flat->dim != 1 || (flat->numel > 1 && flat->strides[0] != 1)) return 0;
+    if (numbers->dtype != F64 || numbers->dim != 1 || numbers->strides[0] != 1) return 0;
+    for (steps->bits = 1; steps->bits < 4 && (1 << steps->bits) - fewer != numbers->numel; steps->bits++) {}
+    steps->loops = loops[flat->dtype], steps->from = flat->memory, steps->numbers = (const double *)numbers->memory;
+    steps->bytes = sizes_of[flat->dtype], steps->numel = flat->numel;
+    return steps->bits < 4;
+}
+
+static void point_at(Steps *steps, const Tensor *planes) {
+    for (int plane = 0; plane < steps->bits; plane++) steps->planes[plane] = (uint8_t *)planes->memory + plane * plane_bytes(steps->numel);
+}
+
+static void steps_part(int64_t from, int64_t to, void *argument) {
+    const Steps *steps = argument;
+    uint8_t *planes[3];
+    int64_t start = from * 64, end = to * 64 < steps->numel ? to * 64 : steps->numel;
+    for (int plane = 0; plane < steps->bits; plane++) planes[plane] = steps->planes[plane] + start / 8;
+    const char *memory = steps->from + start * steps->bytes;
+    if (steps->to)
+        steps->loops->slopes(memory, (const uint8_t *const *)planes, steps->to + start * steps->bytes, steps->numbers, steps->bits, end - start);
+    else steps->loops->steps(memory, planes, steps->numbers, steps->bits, end - start);
+}
+
+static void share_steps(Steps *steps) {
+    int64_t blocks = (steps->numel + 63) / 64;
+    if (steps->numel <= GRAIN) steps_part(0, blocks, steps);
+    else torch_parallel_for(0, blocks, GRAIN / 64, steps_part, steps);
+}
+
+OPERATOR(steps_operator) {
+    Tensor x = tensor((Handle)stack[0]), thresholds = tensor((Handle)stack[1]), planes;
+    Steps steps = {0};
+    if (read_steps(&x, &thresholds, 1, &steps)) {
+        int64_t sizes[2] = {steps.bits, plane_bytes(x.numel)}, strides[2] = {sizes[1], 1};
+        planes = empty(2, sizes, strides, bytes);
+        point_at(&steps, &planes);
+        share_steps(&steps);
+    } else {
+        planes = nothing();
+    }
+    release(stack, 2);
+    stack[0] = (Value)planes.handle;
+}
+
+OPERATOR(slopes_operator) {
+    Tensor grad = tensor((Handle)stack[0]), planes = tensor((Handle)stack[1]), slopes = tensor((Handle)stack[2]), made;
+    Steps steps = {0};
+    if (read_steps(&grad, &slopes, 0, &steps) && planes.numel == steps.bits * plane_bytes(grad.numel)) {
+        int64_t one = 1;
+        made = empty(1, &grad.numel, &one, dtypes[grad.dtype]);
+        steps.to = made.memory;
+        point_at(&steps, &planes);
+        share_steps(&steps);
+    } else {
+        made = nothing();
+    }
+    release(stack, 3);
+    stack[0] = (Value)made.handle;
+}
+
 /* --- registration --------------------------------------------------------------------------------------------------- */
 
 /* The best loops for this processor; `most` leaves the better ones out: 0 plain, 1 AVX2, 2 AVX-512. */
@@ -358,6 +432,8 @@ static const struct {
     {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},
     {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator},
     {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator},
+    {"steps", "steps(Tensor x, Tensor thresholds) -> Tensor", "CPU", steps_operator},
+    {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
 };
 

@@ -8,9 +8,11 @@ INLINE vec_f all_f(double number) { return (float)number; }
 INLINE mask_f none_f(void) { return 0; }
 INLINE mask_f less_f(vec_f a, vec_f b) { return a < b; }
 INLINE mask_f equal_f(vec_f a, vec_f b) { return a == b; }
+INLINE mask_f above_f(vec_f a, vec_f b) { return !(a <= b); }
 INLINE mask_f both_f(mask_f m, mask_f n) { return m & n; }
 INLINE mask_f either_f(mask_f m, mask_f n) { return m | n; }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return m ? yes : no; }
+INLINE vec_f product_f(vec_f a, vec_f b) { return a * b; }
 INLINE vec_f times_f(vec_f v, double number) { return v * (float)number; }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
     v = low > v ? low : v; /* as the vector instructions: of two zeros, and where one is NaN, the second */
@@ -25,9 +27,11 @@ INLINE vec_d all_d(double number) { return number; }
 INLINE mask_d none_d(void) { return 0; }
 INLINE mask_d less_d(vec_d a, vec_d b) { return a < b; }
 INLINE mask_d equal_d(vec_d a, vec_d b) { return a == b; }
+INLINE mask_d above_d(vec_d a, vec_d b) { return !(a <= b); }
 INLINE mask_d both_d(mask_d m, mask_d n) { return m & n; }
 INLINE mask_d either_d(mask_d m, mask_d n) { return m | n; }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return m ? yes : no; }
+INLINE vec_d product_d(vec_d a, vec_d b) { return a * b; }
 INLINE vec_d times_d(vec_d v, double number) { return v * number; }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) {
     v = low > v ? low : v;

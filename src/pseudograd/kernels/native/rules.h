@@ -31,6 +31,8 @@ typedef struct {
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
     void (*pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max, Rule rule,
                    int64_t n);
+    void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
+    void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
 } Loops;
 
 enum { F16, BF16, F32, F64, DTYPES };
