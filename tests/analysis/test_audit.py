@@ -143,22 +143,22 @@ def test_two_kinks_between_two_points_of_the_grid_are_seen_if_they_are_given() -
 
 
 @pytest.mark.parametrize(
-    "f",
+    ("f", "rule"),
     [
-        torch.sin,
-        torch.nn.functional.silu,
-        lambda x: torch.sigmoid(40 * x),
-        lambda x: torch.sin(20 * x),
-        torch.nn.Tanhshrink(),
+        (torch.sin, None),
+        (torch.nn.functional.silu, 'silu(x, rule="exact")'),
+        (lambda x: torch.sigmoid(40 * x), None),
+        (lambda x: torch.sin(20 * x), None),
+        (torch.nn.Tanhshrink(), None),
     ],
     ids=["sin", "silu", "steep sigmoid", "fast sine", "tanhshrink"],
 )
-def test_a_smooth_function_is_exact_and_has_no_kinks(f: Callable[[Tensor], Tensor]) -> None:
+def test_a_smooth_function_is_exact_and_has_no_kinks(f: Callable[[Tensor], Tensor], rule: str | None) -> None:
     found = pg.audit(f, -3, 3)
     assert found.kinks == ()
     assert set(found.shares["grad > 0"]) <= {"exact", "flat"}
     assert (found.linear.word, found.double_backward.word, found.forward_mode.word) == ("yes", "consistent", "agrees")
-    assert found.rule is None
+    assert found.rule == rule
 
 
 def test_where_it_is_not_finite_it_is_undefined() -> None:

@@ -364,7 +364,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     ),
     "an unknown family": (
         ValueError,
-        "compare: replace must be one of clamp, fake_quantize, relu, round, sign, got 'clmp'. Did you mean 'clamp'?",
+        "compare: replace must be one of clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, sign, silu, got 'clmp'. "
+        "Did you mean 'clamp'?",
         lambda: pg.compare(lambda: 1.0, replace="clmp"),
     ),
     "no family": (ValueError, "compare: replace must name at least one", lambda: pg.compare(lambda: 1.0, replace=())),

@@ -33,6 +33,8 @@ _COLOURS = {
     "reverse": "#994455",
     "clip": "#00606B",
     "replace": "#5B3A8C",
+    "exact": "#AA3311",
+    "fewbit": "#225588",
     "torch.clamp": "#000000",
     "project": "#5D3A9B",
     "no clamp": "#8a8a8a",
