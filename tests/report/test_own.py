@@ -163,7 +163,8 @@ WRONG = {
     (*OWN[:5], "--better", "up"): "compare: better must be one of higher, lower, got 'up'.",
     (*OWN[:5], "--better", "loss=lower"): "compare: better must say which is better of score, got {'loss': 'lower'}.",
     ("compare", "--task", "training_of_mine:unedited", "--replace", "clmp"): (
-        "compare: replace must be one of clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, sign, silu, got 'clmp'. Did you mean 'clamp'?"
+        "compare: replace must be one of clamp, fake_quantize, gelu, hardsigmoid, leaky_relu, relu, round, sign, silu, got 'clmp'. "
+        "Did you mean 'clamp'?"
     ),
     ("compare", "--against", "nowhere.json"): (
         "compare: --against must be results.json as compare wrote it, got 'nowhere.json'. "
