@@ -94,7 +94,7 @@ def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None
     _check(case, name, EAGER[name], record_property, "eager")
 
 
-def _compiled_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
+def compiled_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
     """(cases of one graph, way, dynamic). In the default run, one by one, the usual cases that show something of their own."""
     usual = {(case, name) for case in USUAL for name in names if case == BY_EVERY_WAY or name in SOME_WAYS}
     cells = []
@@ -116,14 +116,14 @@ def _place(dynamic: bool) -> str:
     return f"compiled, {'dynamic' if dynamic else 'static'}"
 
 
-@pytest.mark.parametrize(("cases", "name", "dynamic"), _compiled_cells(MATRIX_CASES, COMPILED))
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(MATRIX_CASES, COMPILED))
 def test_compiled(cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
-    batches.check_all(cases, partial(_check_compiled, name, dynamic))
+    batches.check_all(cases, partial(check_compiled, name, dynamic))
     for case in cases:
         _record(record_property, _place(dynamic), name, case, "equal")
 
 
-def _check_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
+def check_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
     problems = [matrix.problem(case) for case in cases]
     found = _compiled(name, dynamic, problems)
     for case, (f, x, weight), ours in zip(cases, problems, found, strict=True):
@@ -154,9 +154,7 @@ def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any],
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
-@pytest.mark.parametrize(
-    ("cases", "name", "dynamic"), _compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS)
-)
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS))
 def test_all_inputs_compiled(
     cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]
 ) -> None:
