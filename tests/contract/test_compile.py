@@ -1,6 +1,8 @@
 """torch.compile gives the values of eager. Two rules per way of compiling by default, every rule with --slow."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.contract.equality import assert_same_values
 from pseudograd.testing.measure import transforms
 
+from . import batches
 from .cases import CASES
 
+Way = Callable[..., Tensor]
 REVERSE = (transforms.by_func_grad, transforms.by_vmap_of_grad, transforms.by_vjp, transforms.by_jacrev)
 FORWARD = (transforms.diagonal_by_jvp, transforms.diagonal_by_jacfwd)
 
@@ -31,11 +35,17 @@ def _adds_something(case: Case) -> bool:
     return case.op.name == "clamp" or (plain and (case.edge == case.op.default_edge or case.op.name == "fake_quantize"))
 
 
-COMPILED = [
-    pytest.param(case, id=str(case), marks=() if _usual(case) else pytest.mark.slow)
-    for case in CASES
-    if _adds_something(case)
-]
+def _in_graphs(cases: list[Case]) -> list[Any]:
+    """The cases of one graph: the usual ones each in its own, in the default run; the others by the dozen."""
+    single = [[case] for case in cases if _usual(case)]
+    several = batches.in_batches([case for case in cases if not _usual(case)])
+    return [
+        *(pytest.param(batch, id=batches.label(batch)) for batch in single),
+        *(pytest.param(batch, id=batches.label(batch), marks=pytest.mark.slow) for batch in several),
+    ]
+
+
+COMPILED = [case for case in CASES if _adds_something(case)]
 
 
 @pytest.fixture(autouse=True)
@@ -65,40 +75,45 @@ def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(f, backend="aot_eager", fullgraph=True)
 
 
-@pytest.mark.parametrize("case", COMPILED)
-def test_compiled_alone(case: Case) -> None:
-    f, (x, grad) = _op(case), _points()
-    compiled = _compiled(f)
-    assert_same_values(compiled(x), f(x), "forward, not recording")
-    leaf = x.clone().requires_grad_()
-    assert_same_values(compiled(leaf), f(x), "forward, recording")
-    assert_same_values(
-        transforms.by_backward(compiled, x, grad),
-        transforms.by_backward(f, x, grad),
-        "gradient",
-        ulps=case.ulps,
-        x=x,
-        grad=grad,
-    )
+@pytest.mark.parametrize("cases", _in_graphs(COMPILED))
+def test_compiled_alone(cases: list[Case]) -> None:
+    batches.check_all(cases, _check_alone)
 
 
-@pytest.mark.parametrize("case", COMPILED)
+def _check_alone(cases: list[Case]) -> None:
+    fs, (x, grad) = [_op(case) for case in cases], _points()
+    compiled = _compiled(fs[0] if len(fs) == 1 else batches.SideBySide(fs))
+    xs = x if len(fs) == 1 else torch.stack([x] * len(fs))
+    grads = grad if len(fs) == 1 else torch.stack([grad] * len(fs))
+    values, recorded = compiled(xs), compiled(xs.clone().requires_grad_())
+    found = transforms.by_backward(compiled, xs, grads)
+    for at, (case, f) in enumerate(zip(cases, fs, strict=True)):
+        place = ... if len(fs) == 1 else at
+        assert_same_values(values[place], f(x), f"{case}, forward, not recording")
+        assert_same_values(recorded[place], f(x), f"{case}, forward, recording")
+        expected = transforms.by_backward(f, x, grad)
+        assert_same_values(found[place], expected, f"{case}, gradient", ulps=case.ulps, x=x, grad=grad)
+
+
+def _check_together(transform: Way, expected: Way, cases: list[Case]) -> None:
+    fs, (x, grad) = [_op(case) for case in cases], _points()
+    found = batches.together(transform, fs, [x] * len(fs), [grad] * len(fs), _compiled)
+    for case, f, ours in zip(cases, fs, found, strict=True):
+        what = f"{case}, {transform.__name__}"
+        assert_same_values(ours, expected(f, x, grad), what, ulps=case.ulps, x=x, grad=grad)
+
+
+@pytest.mark.parametrize("cases", _in_graphs(COMPILED))
 @pytest.mark.parametrize("transform", REVERSE, ids=lambda path: path.__name__)
-def test_compiled_over_functorch(case: Case, transform: Callable[..., Tensor]) -> None:
+def test_compiled_over_functorch(cases: list[Case], transform: Way) -> None:
     """Dynamo drops the backward of a Function it may look into; ours must survive."""
-    f, (x, grad) = _op(case), _points()
-    compiled = _compiled(lambda x, grad: transform(f, x, grad))
-    assert_same_values(
-        compiled(x, grad), transforms.by_backward(f, x, grad), transform.__name__, ulps=case.ulps, x=x, grad=grad
-    )
+    batches.check_all(cases, partial(_check_together, transform, transforms.by_backward))
 
 
-@pytest.mark.parametrize("case", [p for p in COMPILED if p.values[0].is_linear])
+@pytest.mark.parametrize("cases", _in_graphs([case for case in COMPILED if case.is_linear]))
 @pytest.mark.parametrize("transform", FORWARD, ids=lambda path: path.__name__)
-def test_compiled_forward_mode_of_linear_rules(case: Case, transform: Callable[..., Tensor]) -> None:
-    f, (x, tangent) = _op(case), _points()
-    compiled = _compiled(lambda x, tangent: transform(f, x, tangent))
-    assert_same_values(compiled(x, tangent), transform(f, x, tangent), transform.__name__, ulps=case.ulps, x=x)
+def test_compiled_forward_mode_of_linear_rules(cases: list[Case], transform: Way) -> None:
+    batches.check_all(cases, partial(_check_together, transform, transform))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)

@@ -18,7 +18,7 @@ from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
-from . import limits, matrix
+from . import batches, limits, matrix
 from .cases import BY_ANOTHER_NAME, ONE_SIDED
 from .matrix import MATRIX_CASES, Way
 
@@ -58,11 +58,17 @@ def _check(case: Case, name: str, way: Way, record: Callable[[str, Any], None], 
     if name in FORWARD_MODE and not case.is_linear:
         with pytest.raises(Exception, match="forward mode must not be used"):
             way(f, x, weight)
-        outcome = "our error"
+        _record(record, place, name, case, "our error")
     else:
-        plain = matrix.second_by_double_backward if name in SECOND_ORDER else transforms.by_backward
-        assert_same_values(way(f, x, weight), plain(f, x, weight), name, ulps=case.ulps, x=x)
-        outcome = "equal"
+        assert_same_values(way(f, x, weight), _expected(name, f, x, weight), name, ulps=case.ulps, x=x)
+        _record(record, place, name, case, "equal")
+
+
+def _expected(name: str, f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (matrix.second_by_double_backward if name in SECOND_ORDER else transforms.by_backward)(f, x, weight)
+
+
+def _record(record: Callable[[str, Any], None], place: str, name: str, case: Case, outcome: str) -> None:
     record("cell", (place, name, f"{case.op.name}/{case.rule.name}", outcome))
 
 
@@ -88,65 +94,82 @@ def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None
     _check(case, name, EAGER[name], record_property, "eager")
 
 
-def _compiled_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
-    """(case, way); in the default run those of the usual cases that show something of their own."""
+def compiled_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
+    """(cases of one graph, way, dynamic). In the default run, one by one, the usual cases that show something of their own."""
     usual = {(case, name) for case in USUAL for name in names if case == BY_EVERY_WAY or name in SOME_WAYS}
-    return [
-        pytest.param(case, name, id=f"{case}-{name}", marks=() if (str(case), name) in usual else pytest.mark.slow)
-        for case in cases
-        for name in names
-        if case.is_linear
-        or name not in FORWARD_MODE  # forward mode of a rule that reads grad: our error, shown in eager
-    ]
+    cells = []
+    for name in names:
+        # Forward mode of a rule that reads grad: our error, shown in eager.
+        able = [case for case in cases if case.is_linear or name not in FORWARD_MODE]
+        single = [[case] for case in able if (str(case), name) in usual]
+        others = [case for case in able if (str(case), name) not in usual]
+        for dynamic in (False, True):
+            size = 1 if dynamic and name in matrix.COMPILED_ALONE else batches.SIZE  # no cheaper there, in one graph
+            for batch in [*single, *batches.in_batches(others, size)]:
+                cell = f"{batches.label(batch)}-{name}-{'dynamic' if dynamic else 'static'}"
+                marks = pytest.mark.slow if dynamic or batch not in single else ()
+                cells.append(pytest.param(batch, name, dynamic, id=cell, marks=marks))
+    return cells
 
 
-@pytest.mark.parametrize(
-    "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(("case", "name"), _compiled_cells(MATRIX_CASES, COMPILED))
-def test_compiled(case: Case, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
-    place = f"compiled, {'dynamic' if dynamic else 'static'}"
-    _check(case, name, partial(_compiled, name, dynamic), record_property, place)
+def _place(dynamic: bool) -> str:
+    return f"compiled, {'dynamic' if dynamic else 'static'}"
 
 
-def _compiled(name: str, dynamic: bool, f: Callable[..., torch.Tensor], inputs: Any, weight: torch.Tensor) -> Any:
-    """`inputs`: x, or a list of all tensor inputs."""
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(MATRIX_CASES, COMPILED))
+def test_compiled(cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
+    batches.check_all(cases, partial(check_compiled, name, dynamic))
+    for case in cases:
+        _record(record_property, _place(dynamic), name, case, "equal")
+
+
+def check_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
+    problems = [matrix.problem(case) for case in cases]
+    found = _compiled(name, dynamic, problems)
+    for case, (f, x, weight), ours in zip(cases, problems, found, strict=True):
+        assert_same_values(ours, _expected(name, f, x, weight), f"{case}, {name}", ulps=case.ulps, x=x)
+
+
+def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Tensor]]) -> Any:
+    """What the way finds for each problem, all in one graph. A problem: (f, x, weight), or (f, all its tensors, weight)."""
 
     def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
 
+    functions, given, weights = (list(each) for each in zip(*problems, strict=True))
     way = COMPILED[name]
     if name in matrix.COMPILED_ALONE:
-        return way(compiled(f), inputs, weight)
+        return batches.alone(way, functions, given, weights, compiled)
     if name == "vmap, then backward":
-        return way(f, inputs, weight, through=compiled)
-    # In a lambda, because vmap asks for the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
-    return compiled(lambda inputs, weight: way(lambda *values: f(*values), inputs, weight))(inputs, weight)
+        mapped = [transforms.mapped(*problem) for problem in problems]
+        return batches.alone(transforms.by_backward, mapped, given, weights, compiled)
+    return batches.together(way, functions, given, weights, compiled)
 
 
 @pytest.mark.parametrize(("case", "name"), _eager_cells(matrix.CASES_OF_MANY, matrix.ALL_INPUTS))
 def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
-    for problem in all_inputs.problems(case):
-        _check_all_inputs(problem, matrix.ALL_INPUTS[name])
-    record_property("cell", ("eager", f"{name}, all inputs", f"{case.op.name}/{case.rule.name}", "equal"))
+    for what, f, tensors, weight in all_inputs.problems(case):
+        found = matrix.ALL_INPUTS[name](f, tensors, weight)
+        all_inputs.assert_same_gradients(found, transforms.by_backward(f, tensors, weight), tensors, what)
+    _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
-def _check_all_inputs(problem: all_inputs.Problem, way: Way) -> None:
-    what, f, tensors, weight = problem
-    expected = transforms.by_backward(f, tensors, weight)
-    all_inputs.assert_same_gradients(way(f, tensors, weight), expected, tensors, what)
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS))
+def test_all_inputs_compiled(
+    cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]
+) -> None:
+    batches.check_all(cases, partial(_check_all_inputs_compiled, name, dynamic))
+    for case in cases:
+        _record(record_property, _place(dynamic), f"{name}, all inputs", case, "equal")
 
 
-@pytest.mark.parametrize(
-    "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(("case", "name"), _compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS))
-def test_all_inputs_compiled(case: Case, name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
-    """The first sample, in one dtype and with the others narrower than x."""
-    for problem in list(all_inputs.problems(case))[0:3:2]:
-        _check_all_inputs(problem, partial(_compiled, name, dynamic))
-    place = f"compiled, {'dynamic' if dynamic else 'static'}"
-    record_property("cell", (place, f"{name}, all inputs", f"{case.op.name}/{case.rule.name}", "equal"))
+def _check_all_inputs_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
+    """The first sample of each, in one dtype and with the others narrower than x."""
+    problems = [(case, problem) for case in cases for problem in list(all_inputs.problems(case))[0:3:2]]
+    found = _compiled(name, dynamic, [(p.f, p.tensors, p.weight) for _, p in problems])
+    for (case, (what, f, tensors, weight)), ours in zip(problems, found, strict=True):
+        expected = transforms.by_backward(f, tensors, weight)
+        all_inputs.assert_same_gradients(ours, expected, tensors, f"{case}, {what}")
 
 
 @pytest.mark.parametrize("name", ["plain", "func.grad", "vmap(grad)"])

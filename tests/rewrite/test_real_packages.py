@@ -25,7 +25,8 @@ FIGURES = json.loads((ROOT / "docs" / "real_packages.json").read_text(encoding="
 OF_ERA = {CLOSED_ERA: FIGURES["2.13.0"]["plain"], OPEN_ERA: FIGURES["2.15.0"]["plain"]}
 SHORT, WHOLE = 20, 400  # steps: the eras part before the fifth; the example does all, and becomes NaN on the way
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# `script` puts the folder of the scripts on the path: the one measured here imports another.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("script")]
 needs_torchao = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "ScalingType"),
     reason=f"torchao 0.18.0 imports torch.nn.functional.ScalingType, which torch {torch.__version__} lacks",

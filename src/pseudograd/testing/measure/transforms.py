@@ -120,19 +120,21 @@ def by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor
     return by_vmap_of_grad(f, tensors, weight, dim=-1)
 
 
+def mapped(f: Function, given: Tensor | list[Tensor], weight: Tensor) -> Function:
+    """f by vmap over the slices of y."""
+    one, dims = _sliced(f, [given] if isinstance(given, Tensor) else given, weight)
+    return vmap(one, in_dims=dims)
+
+
 @_of_one_or_many
 def by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    one, dims = _sliced(f, tensors, weight)
-    return grad(loss_of(vmap(one, in_dims=dims), weight), _all(tensors))(*tensors)
+    return grad(loss_of(mapped(f, tensors, weight), weight), _all(tensors))(*tensors)
 
 
 @_of_one_or_many
-def by_recorded_vmap(
-    f: Function, tensors: list[Tensor], weight: Tensor, through: Callable[[Function], Function] = lambda mapped: mapped
-) -> Gradients:
-    """vmap alone, recorded outside: inside it, nothing seems to require grad. `through`: a compiler of what is mapped."""
-    one, dims = _sliced(f, tensors, weight)
-    return by_backward(through(vmap(one, in_dims=dims)), tensors, weight)
+def by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
+    """vmap alone, recorded outside: inside it, nothing seems to require grad."""
+    return by_backward(mapped(f, tensors, weight), tensors, weight)
 
 
 @_of_one_or_many
