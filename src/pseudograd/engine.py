@@ -44,6 +44,7 @@ from .torch_private import (
     is_allowed_in_graph,
     is_batched,
     is_exporting,
+    is_tracing,
     is_view,
     nested_level,
     primal,
@@ -83,7 +84,7 @@ def run_small(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, hi
         small = prepared.get((op, rule, edge, x.dtype, low, high))
     except TypeError:  # one of them cannot be what it should
         return None
-    if not small or not x.requires_grad or not torch.is_grad_enabled() or x.numel() >= codes.least:
+    if not small or not x.requires_grad or not torch.is_grad_enabled() or is_tracing() or x.numel() >= codes.least:
         return None
     if (
         dispatch_modes()
@@ -297,8 +298,8 @@ _apply_eager = super(Function, Pseudograd).apply
 
 
 def _is_watched() -> bool:
-    """By a dispatch mode, a transform, or compiled autograd, which traces an eager backward: a kernel would be beyond their sight."""
-    return bool(_is_compiling() or dispatch_modes() or transforms_are_active())
+    """By a mode, a transform, torch.jit.trace, or compiled autograd, which traces an eager backward: kernels are beyond their sight."""
+    return bool(_is_compiling() or dispatch_modes() or transforms_are_active() or is_tracing())
 
 
 class PseudogradFunctional(Function):

@@ -57,6 +57,11 @@ is_zero: Callable[[Tensor], bool] = _find(
 )
 
 
+is_tracing: Callable[[], bool] = _find(
+    "torch._C._is_tracing",
+    "a small call costs a tenth of a microsecond more",
+    torch.jit.is_tracing,  # type: ignore[attr-defined]
+)
 _has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
 # Nobody's mode of functions sees what runs in it.
 without_torch_function: Callable[[], AbstractContextManager[Any]] = _find(

@@ -163,7 +163,10 @@ def _plan(call: Call, inputs: Inputs) -> Plan | None:
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, low, high = inputs
-    if x.numel() < least or type(x) not in (Tensor, torch.nn.Parameter):
+    elements = x.numel()
+    if (
+        type(elements) is not int or elements < least or type(x) not in (Tensor, torch.nn.Parameter)
+    ):  # a tensor under torch.jit.trace
         return False
     if isinstance(low, Tensor) or isinstance(high, Tensor) or x.device.type not in devices:
         return False

@@ -124,7 +124,7 @@ def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
     return _bits(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
 
 
-FEW_BITS = Residual("few bits", _serves, _encode, _pull, _nbytes)
+FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes)
 
 
 def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
@@ -142,5 +142,10 @@ def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | 
     return grad_x, *[None] * (len(wants) - 1)
 
 
-KEYS = [("gelu", "fewbit"), ("silu", "fewbit"), ("leaky_relu", "exact"), ("hardsigmoid", "exact")]
+KEYS: list[tuple[str, str]] = [
+    ("gelu", "fewbit"),
+    ("silu", "fewbit"),
+    ("leaky_relu", "exact"),
+    ("hardsigmoid", "exact"),
+]
 register(FEW_BITS, KEYS)
