@@ -105,10 +105,17 @@ def test_any_call_equals_the_reference(call: dict[str, Any]) -> None:
     found = iter(torch.autograd.grad(y, tensors, grad))
     for leaf, unreduced in zip(leaves, _expected(case, [x, low, high], grad), strict=True):
         if isinstance(leaf, Tensor):
-            # Summed as torch sums: in the dtype of the gradient, from elements of that dtype.
-            expected = unreduced.to(dtype).sum_to_size(leaf.shape)
-            ours = next(found)
-            if case.rule.name in NO_ARITHMETIC or leaf.shape == y.shape:
-                assert_same_values(ours, expected, f"gradient of shape {tuple(leaf.shape)}", x=leaf.detach())
+            ours, what = next(found), f"gradient of shape {tuple(leaf.shape)}"
+            if leaf.shape == y.shape:
+                assert_same_values(ours, unreduced.to(dtype), what, x=leaf.detach())
             else:
-                assert torch.allclose(ours, expected, rtol=1e-2, equal_nan=True)
+                rtol = 0.0 if case.rule.name in NO_ARITHMETIC else 1e-2
+                assert _is_the_sum(ours, unreduced, rtol).all(), f"{what}: {ours}, the sum of {unreduced}"
+
+
+def _is_the_sum(ours: Tensor, addends: Tensor, rtol: float) -> Tensor:
+    """As torch sums them, in their dtype; or within a rounding of each: of 1e4 - 1e4 + 2e-4 the order of the sum decides what is left."""
+    as_torch = addends.to(ours.dtype).sum_to_size(ours.shape)
+    total, size = (part.double().sum_to_size(ours.shape) for part in (addends, addends.abs()))
+    near = (ours.double() - total).abs() <= torch.finfo(ours.dtype).eps * size
+    return near | ours.isclose(as_torch, rtol=rtol, atol=rtol * 1e-6, equal_nan=True)
