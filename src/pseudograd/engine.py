@@ -4,7 +4,8 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   of few elements, between two numbers, on CPU                   | PseudogradSmall: everything decided beforehand  |
+|   on CPU, between two numbers that were there before             | PseudogradPrepared, or PseudogradCoded: all is  |
+|                                                                  | decided that does not depend on x               |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -33,10 +34,9 @@ from .arguments import has_negative_zero
 from .formula import own
 from .kernels import codes
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
-from .rule import Call, prepared, remember, split
+from .rule import Call, Gradients, Wants, prepared, remember, split
 from .torch_private import (
     constant_result,
-    dispatch_keys,
     dispatch_modes,
     forward_mode_at,
     has_forward_mode,
@@ -73,30 +73,34 @@ def run(call: Call, *inputs: Any) -> Tensor:
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
 
-def run_small(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, high: Any) -> Tensor | None:
-    """`run` for a call that `prepare_small` has seen, if x has few elements; None where it is not one, or where `run` must decide.
+def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, high: Any) -> Tensor | None:
+    """`run` for a call that `prepare` has seen, with a kernel on CPU; None where it is not one, or where `run` must decide.
 
     At ten elements each line of this is a hundredth of the whole call with its backward.
     """
     if type(x) is not Tensor or maximize is not False or _is_dynamo_compiling():
         return None
     try:
-        small = prepared.get((op, rule, edge, x.dtype, low, high))
+        ready = prepared.get((op, rule, edge, x.dtype, low, high))
     except TypeError:  # one of them cannot be what it should
         return None
-    if not small or not x.requires_grad or not torch.is_grad_enabled() or is_tracing() or x.numel() >= codes.least:
+    if not ready or not x.requires_grad or not torch.is_grad_enabled() or not x.is_cpu:
         return None
-    if (
-        dispatch_modes()
-        or transforms_are_active()
-        or in_forward_mode()
-        or dispatch_keys(x).raw_repr() not in kernels.cpu_keys
-    ):
+    if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    return None if small.has_zero and has_negative_zero((low, high)) else _apply_small(small, x)
+    if ready.has_zero and has_negative_zero((low, high)):
+        return None
+    try:
+        if x.numel() < codes.least:
+            return _apply_prepared(ready, x)
+        return _apply_coded(ready, x) if ready.encode and codes.pays_for(x) else None
+    except (
+        NotImplementedError
+    ):  # torch says so of a sparse tensor, or one of another kind that the operators do not take
+        return None
 
 
-def prepare_small(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
+def prepare(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
     """After a call between two numbers that went through `run`, with its arguments checked."""
     asked = call.primitive.name, rule, edge, x.dtype, low, high
     if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
@@ -104,7 +108,7 @@ def prepare_small(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: A
     if isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
         return
     if not (call.maximize or has_negative_zero((low, high))):
-        remember(prepared, asked, kernels.small(call, low, high, x.dtype) or False)
+        remember(prepared, asked, kernels.prepare(call, low, high, x.dtype) or False)
 
 
 def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
@@ -228,19 +232,19 @@ class Pseudograd(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _backward(ctx, grad)
+        call, residual, _ = ctx.state
+        return None, *_pull(grad, _recall(ctx), ctx.needs_input_grad[1:], call, residual)
 
 
-def _backward(ctx: Any, grad: Tensor) -> Any:
-    call, residual, _ = ctx.state
-    wants, kept = ctx.needs_input_grad[1:], _recall(ctx)
+def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call, residual: Residual) -> Gradients:
+    """By a kernel, where nobody watches and no second derivative is recorded; else by the formula."""
     if not (torch.is_grad_enabled() or _is_watched() or is_batched(grad)):
         found = kernels.backward(residual, grad, kept, wants, call)
         if found is not None:
-            return None, *found
+            return found
     if residual is not INPUTS and layouts.are_sparse(grad, []):
         grad = grad.to_dense()
-    return None, *residual.pull(grad, kept, wants, call)
+    return residual.pull(grad, kept, wants, call)
 
 
 # In classes of their own, so that their nodes have the one name that users meet in graphs and diagnoses.
@@ -264,34 +268,70 @@ class _InPlace:
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
-            return _backward(ctx, grad)
+            return Pseudograd.backward(ctx, grad)
 
 
-class _Small:
+class _Prepared:
     class Pseudograd(Function):
-        """Pseudograd for a call that is prepared."""
+        """Pseudograd for a call that is prepared, of few elements: it keeps x."""
 
         @staticmethod
-        def forward(ctx: Any, small: kernels.Small, x: Tensor) -> Tensor:
+        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
-            ctx.small = small
-            return small.forward(x, small.settings)
+            ctx.ready = ready
+            return ready.forward(x, ready.settings)
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
-            (x,), small = ctx.saved_tensors, ctx.small
-            watched = _is_dynamo_compiling() or torch.is_grad_enabled() or dispatch_modes() or transforms_are_active()
-            plain = (
-                not watched and dispatch_keys(grad).raw_repr() in kernels.cpu_keys and type(x) is type(grad) is Tensor
-            )
-            if plain and x.dtype is grad.dtype:  # what a hook of saved tensors gives back may be another
-                return None, small.backward(grad, x, small.settings)
-            return None, formula.pull(grad, [x, small.low, small.high], _X_ALONE, small.call)[0]
+            (x,), ready = ctx.saved_tensors, ctx.ready
+            if (
+                _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype
+            ):  # a hook of saved tensors may change x
+                try:
+                    return None, ready.backward(grad, x, ready.settings)
+                except (
+                    NotImplementedError
+                ):  # torch says so of a sparse grad, or one of another kind that the operators do not take
+                    pass
+            return None, _pull(grad, [x, ready.low, ready.high], _X_ALONE, ready.call, INPUTS)[0]
 
 
-PseudogradInPlace, PseudogradSmall = _InPlace.Pseudograd, _Small.Pseudograd
+class _Coded:
+    class Pseudograd(Function):
+        """Pseudograd for a call that is prepared, of many elements: it keeps a code."""
+
+        @staticmethod
+        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
+            y, code, ctx.order = ready.encode(x, ready.settings)
+            ctx.save_for_backward(code)
+            ctx.ready = ready
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            (code,), ready = ctx.saved_tensors, ctx.ready
+            if _is_unwatched(grad) and type(code) is Tensor:
+                try:
+                    return None, ready.decode(grad, code, ready.settings, ctx.order)
+                except NotImplementedError:
+                    pass
+            return None, _pull(grad, [code, ctx.order, ready.plan], _X_ALONE, ready.call, codes.CODE)[0]
+
+
+def _is_unwatched(grad: Tensor) -> bool:
+    """May an operator without a derivative see it? `_pull` asks the same, of more cases."""
+    return type(grad) is Tensor and not (
+        torch.is_grad_enabled()
+        or _is_dynamo_compiling()
+        or dispatch_modes()
+        or transforms_are_active()
+        or is_batched(grad)
+    )
+
+
+PseudogradInPlace, PseudogradPrepared, PseudogradCoded = _InPlace.Pseudograd, _Prepared.Pseudograd, _Coded.Pseudograd
 _X_ALONE = (True, False, False)
-_apply_small = super(Function, PseudogradSmall).apply
+_apply_prepared, _apply_coded = super(Function, PseudogradPrepared).apply, super(Function, PseudogradCoded).apply
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
 _apply_eager = super(Function, Pseudograd).apply

@@ -259,11 +259,10 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
-prepared: dict[
-    tuple[Any, ...], Any
-] = {}  # by the arguments of a public function: a small call with all that is known of it
+# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can.
+prepared: dict[tuple[Any, ...], Any] = {}
 _REMEMBERED = (
-    1000  # calls in each of the two: then they are forgotten all at once, and made again as they are asked for
+    1000  # calls in each of the three; then they are forgotten all at once, and made again as they are asked for
 )
 
 

@@ -367,7 +367,7 @@ def test_in_place_on_a_leaf_and_on_views() -> None:
 def doors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which lowerings ran."""
     seen: list[str] = []
-    for name in ("Pseudograd", "PseudogradSmall", "PseudogradInPlace"):
+    for name in ("Pseudograd", "PseudogradPrepared", "PseudogradCoded", "PseudogradInPlace"):
         right = getattr(engine, name).forward
         monkeypatch.setattr(
             getattr(engine, name),
@@ -385,7 +385,7 @@ def _x(**how: Any) -> Tensor:
 def test_a_small_call_is_prepared_once(doors: list[str]) -> None:
     for _ in range(3):
         pg.clamp(_x(), -1, 1)
-    assert doors == ["Pseudograd", "PseudogradSmall", "PseudogradSmall"]
+    assert doors == ["Pseudograd", "PseudogradPrepared", "PseudogradPrepared"]
     pg.clamp(_x(dtype=torch.float64), -1, 1)
     pg.clamp(torch.nn.Parameter(torch.zeros(3)), -1, 1)
     assert doors[3:] == ["Pseudograd"] * 2

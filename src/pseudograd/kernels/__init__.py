@@ -21,16 +21,22 @@ from .residuals import INPUTS, Inputs, Kept, Residual
 Key = tuple[str, str]  # a rule set and the name of a rule
 
 
-class Small(NamedTuple):
-    """A call between two numbers, of few elements that keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+class Prepared(NamedTuple):
+    """A call between two numbers, with everything decided that does not depend on x.
 
+    For few elements, which keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+    For many, which keep a code: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x; encode is None
+    where such a call keeps something else.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
     forward: Callable[[Tensor, Tensor], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]] | None
+    decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
+    plan: codes.Plan
     low: float | None
     high: float | None
     has_zero: bool
@@ -46,7 +52,7 @@ class Kernel:
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
-    prepare(call, low, high, dtype): the same for few elements that keep x, with everything decided that does not depend on x.
+    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline.
     """
 
     name: str
@@ -56,7 +62,7 @@ class Kernel:
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
     forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
     device: str = ""
-    prepare: Callable[[Call, Any, Any, torch.dtype], Small | None] | None = None
+    prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,17 +171,18 @@ def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: C
     return _first("backward", residual, call, (grad, *kept), grad, kept, wants, call)
 
 
-def small(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Small | None:
-    """The call between two numbers prepared, if a kernel on CPU can."""
-    for kernel in _served(call).kernels.get(INPUTS.name, ()):
-        if kernel.prepare is not None:
-            return kernel.prepare(call, low, high, dtype)
+def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
+    """The call between two numbers made ready, if a kernel on CPU can."""
+    served = _served(call)
+    for kernel in served.kernels.get(INPUTS.name, ()):
+        ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
+        if ready is not None:
+            return ready if served.residuals[:1] == (codes.CODE,) else ready._replace(encode=None)
     return None
 
 
 # By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
 _device_by_keys: dict[int, str] = {}
-cpu_keys: set[int] = set()  # those of plain tensors on CPU
 
 
 def device_of(values: Iterable[Any]) -> str:
@@ -209,8 +216,6 @@ def _device(value: Tensor, keys: int) -> str:
     device = value.device.type if plain else _NONE
     if keys:
         _device_by_keys[keys] = device
-        if device == "cpu":
-            cpu_keys.add(keys)
     return device
 
 

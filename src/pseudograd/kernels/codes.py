@@ -163,16 +163,19 @@ def _plan(call: Call, inputs: Inputs) -> Plan | None:
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, low, high = inputs
-    elements = x.numel()
-    if (
-        type(elements) is not int or elements < least or type(x) not in (Tensor, torch.nn.Parameter)
-    ):  # a tensor under torch.jit.trace
+    if type(x) not in (Tensor, torch.nn.Parameter):
         return False
     if isinstance(low, Tensor) or isinstance(high, Tensor) or x.device.type not in devices:
         return False
-    if x.layout is not torch.strided or order_of(x) is None or _plan(call, inputs) is None:
+    return pays_for(x) and _plan(call, inputs) is not None
+
+
+def pays_for(x: Tensor) -> bool:
+    """Would it cost more to keep x itself?"""
+    elements = x.numel()
+    if type(elements) is not int or elements < least or x.layout is not torch.strided:  # no int under torch.jit.trace
         return False
-    return not _is_kept_anyway(x)
+    return order_of(x) is not None and not _is_kept_anyway(x)
 
 
 _keeps_its_result: dict[type, bool] = {}

@@ -36,17 +36,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
         return False
     if call.rule.steps is None or x.numel() < codes.least or x.dtype not in codes.DTYPES or not are_plain((x,)):
         return False
-    return x.is_contiguous() or _is_dense(x)
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Does every element have a place of its own, without gaps?"""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    return codes.order_of(x) is not None
 
 
 def _bits(steps: Steps) -> int:

@@ -139,19 +139,23 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    y = engine.run_small("clamp", x, rule, edge, maximize, min, max)
-    return _bounded(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize) if y is None else y
+    y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
+    return _unprepared(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize) if y is None else y
 
 
 def _bounded(
     op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
 ) -> Tensor:
-    y = engine.run_small(op.name, x, rule, edge, maximize, *bounds)
-    if y is not None:
-        return y
+    y = engine.run_prepared(op.name, x, rule, edge, maximize, *bounds)
+    return _unprepared(op, x, bounds, names, rule, edge, maximize) if y is None else y
+
+
+def _unprepared(
+    op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
+) -> Tensor:
     call = call_for(op, rule, edge, maximize)
     low, high = _checked(op.name, call, x, *bounds, names)
-    engine.prepare_small(x, call, rule, edge, low, high)
+    engine.prepare(x, call, rule, edge, low, high)
     return engine.run(call, x, low, high)
 
 

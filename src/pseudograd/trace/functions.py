@@ -67,7 +67,7 @@ class _Run:
         return _noting(self.hidden, *args)
 
 
-_DOORS = ("run", "run_small")
+_DOORS = ("run", "run_prepared")
 
 
 def _install() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
-from .. import Kernel, Small, few_bits, register
+from .. import Kernel, Prepared, few_bits, register
 from ..codes import CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
 from ..residuals import INPUTS, Inputs, Kept
 
@@ -145,14 +145,23 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
 _LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the processor is told at the time
 
 
-def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Small | None:
+def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
     if any(bound and abs(bound) < _LEAST_NORMAL for bound in (low, high)):
         return None
     plan = plan_for(call, low, high, dtype, flushes_subnormals())
     if plan is None or 0 < plan.factor < _LEAST_NORMAL:
         return None
-    return Small(
-        operators.clamp, operators.pull_x, settings_of(plan, low, high, dtype), call, low, high, low == 0 or high == 0
+    return Prepared(
+        operators.clamp,
+        operators.pull_x,
+        operators.encode,
+        operators.pull_code,
+        settings_of(plan, low, high, dtype),
+        call,
+        plan,
+        low,
+        high,
+        has_zero=low == 0 or high == 0,
     )
 
 
