@@ -402,8 +402,19 @@ class PseudogradCompiled(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
-        found = formula.plain(grad, _recall(ctx), ctx.needs_input_grad[1 + count :], call, numbers)
+        found = formula.plain(grad, _in_backward(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers)
         return None, *[None] * count, *found
+
+
+def _in_backward(grad: Tensor, inputs: list[Any]) -> list[Any]:
+    """The inputs, x such that what is computed from it cannot be computed before grad is there.
+
+    Else Inductor keeps where x is outside as bools, whose loops on CPU take ten times as long as those that read x again.
+    """
+    x, *others = inputs
+    if not isinstance(x, Tensor) or not x.is_cpu or any(isinstance(other, Tensor) for other in others):
+        return inputs
+    return [torch.where(grad == grad, x, x), *others]
 
 
 def _over_functorch(call: Call, inputs: tuple[Any, ...]) -> Tensor:

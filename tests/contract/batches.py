@@ -68,9 +68,29 @@ def together(
     )
 
 
-def _way_of(way: Callable[..., Any], f: Callable[..., Tensor], given: Any, weight: Tensor) -> Any:
+def row_by_row(
+    row: Callable[..., Tensor], fs: list[Any], given: list[Tensor], weights: list[Tensor], compile: Compiler
+) -> list[Tensor]:
+    """The way inside what is compiled, for each f of tensors of one shape: the rows come from one graph, which traces each f once."""
+    graph = compile(
+        lambda given, weights, pick: [_way_of(row, *one, pick) for one in zip(fs, given, weights, strict=True)]
+    )
+    rows = [graph(given, weights, pick) for pick in picks(given[0])]
+    return [stacked(list(of_one), x) for of_one, x in zip(zip(*rows, strict=True), given, strict=True)]
+
+
+def picks(x: Tensor) -> list[Tensor]:
+    """For each element of x, a tensor of its shape that is 1 there and 0 elsewhere."""
+    return list(torch.eye(x.numel(), dtype=x.dtype).reshape(-1, *x.shape))
+
+
+def stacked(rows: list[Tensor], x: Tensor) -> Tensor:
+    return torch.stack(rows).reshape(*x.shape, *x.shape)
+
+
+def _way_of(way: Callable[..., Any], f: Callable[..., Tensor], given: Any, *rest: Tensor) -> Any:
     # In a lambda, because vmap asks for the repr of what it maps, and Dynamo on torch 2.8 has none for a module.
-    return way(lambda *values: f(*values), given, weight)
+    return way(lambda *values: f(*values), given, *rest)
 
 
 def check_all(cases: list[Case], check: Callable[[list[Case]], None]) -> None:

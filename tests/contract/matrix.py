@@ -7,6 +7,7 @@ those of testing/measure/transforms.py also take all tensor inputs at once.
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.transforms import by_backward, loss_of
 
+from . import batches
 from .cases import CASES
 
 Way = Callable[..., Any]
@@ -102,6 +104,10 @@ def pickled(f: Any, x: Tensor, weight: Tensor) -> Tensor:
     return by_backward(pickle.loads(pickle.dumps(f)), x, weight)
 
 
+def _row_by_row(row: Callable[..., Tensor], f: Any, x: Tensor, weight: Tensor) -> Tensor:
+    return batches.stacked([row(f, x, weight, pick) for pick in batches.picks(x)], x)
+
+
 # Values that equal the plain backward, for every rule.
 FIRST: dict[str, Way] = {
     "func.grad": transforms.by_func_grad,
@@ -125,13 +131,16 @@ FIRST: dict[str, Way] = {
     "pickle of a module": pickled,
     "compiled autograd": compiled_autograd,
 }
-# Values that equal the double backward, for every rule: reverse over reverse.
+# Values that equal the double backward, for every rule: reverse over reverse. First those that give the row of one element.
+ROWS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    "grad of grad": lambda f, x, w, pick: grad(lambda x: (grad(_curved(f, w))(x) * pick).sum())(x),
+    "vmap(grad of grad)": lambda f, x, w, pick: vmap(
+        lambda one, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(one)
+    )(x, w, pick),
+}
 SECOND: dict[str, Way] = {
     "jacrev(jacrev)": lambda f, x, w: jacrev(jacrev(_curved(f, w)))(x),
-    "grad of grad": lambda f, x, w: _stacked(lambda pick: grad(lambda x: (grad(_curved(f, w))(x) * pick).sum())(x), x),
-    "vmap(grad of grad)": lambda f, x, w: _stacked(
-        lambda pick: vmap(lambda one, w, p: grad(lambda x: (grad(_curved(f, w))(x) * p).sum())(one))(x, w, pick), x
-    ),
+    **{name: partial(_row_by_row, row) for name, row in ROWS.items()},
     "functional.hessian(vectorize=True)": functional_hessian,
 }
 # Forward mode: values for rules that are linear in grad, our error for the others.
@@ -201,11 +210,6 @@ WAYS = list(
         ]
     )
 )
-
-
-def _stacked(row_of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    rows = [row_of(pick.reshape(x.shape)) for pick in torch.eye(x.numel(), dtype=x.dtype)]
-    return torch.stack(rows).reshape(*x.shape, *x.shape)
 
 
 def _block_diagonal(blocks: Tensor) -> Tensor:

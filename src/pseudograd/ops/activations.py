@@ -20,7 +20,7 @@ from ..errors import must, unknown_name
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
 from ..torch_forms import APPROXIMATE
-from ..torch_private import in_forward_mode, transforms_are_active
+from ..torch_private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
 from .formulas import nothing_of, widened
 from .samples import values
@@ -202,10 +202,16 @@ def _fewbit_steps(name: str, *others: float, bits: int) -> Steps:
     return Steps(fitted.slopes, partial(_planes, fitted.thresholds), fitted.thresholds)
 
 
+@constant_result
+def _fitted(name: str, bits: int) -> Any:
+    """Constants of a graph: floats found in a table would become symbols, which compiled autograd on torch 2.13 cannot hold."""
+    return FITTED[name][bits]
+
+
 def _fewbit_pull(
     name: str, grad: Tensor, x: Tensor, *others: float, y: None, wants: tuple[bool, ...], bits: int
 ) -> Gradients:
-    thresholds, slopes = FITTED[name][bits]
+    thresholds, slopes = _fitted(name, bits)
     slope = torch.full_like(x, slopes[-1])
     for at, level in zip(reversed(thresholds), reversed(slopes[:-1])):  # noqa: B905  Dynamo on torch 2.8
         slope = torch.where(x <= at, level, slope)
