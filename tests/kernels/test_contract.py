@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pseudograd.kernels.codes import RULES
+from pseudograd.kernels.native import FROM_X
 from pseudograd.rule import OPS
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -13,7 +13,7 @@ from pseudograd.testing.contract.cases import Case, cases_of
 from ..choices import one_in
 from .ways import WAYS, way
 
-SERVED = {name for _, name in RULES}
+SERVED = {name for _, name in FROM_X}
 CASES = [
     case
     for op in ("clamp", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh")

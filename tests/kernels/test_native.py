@@ -112,6 +112,29 @@ def test_every_processor_gives_the_formula(rule: str, edge: str, dtype: torch.dt
             assert same(found, expected), (how, size, low, high, maximize)
 
 
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_processor_gives_the_formula_of_elastic(
+    dtype: torch.dtype, level: None, flushes: bool, calls: list[str]
+) -> None:
+    """Which reads x, and rounds at every step as the formula does."""
+    between = [bounds for bounds in BOUNDS if None not in bounds] + [(0.0, 1.0), (-0.7, 3e4), (-1e-300, 1e-300)]
+    torch.set_flush_denormal(flushes)
+    try:
+        for size, bounds, width, maximize in itertools.product(SIZES, between, (0.25, 1e-3, 3e4), (False, True)):
+            x, grad = numbers(dtype, size)
+
+            def f(x: Tensor, bounds: Any = bounds, width: float = width, maximize: bool = maximize) -> Tensor:
+                return pg.clamp(x, *bounds, rule=pg.rules.elastic(width=width), maximize=maximize)
+
+            with way("formula"):
+                _, expected = gradient(f, x, grad)
+            assert same(gradient(f, x, grad)[1], expected), (size, bounds, width, maximize)
+    finally:
+        torch.set_flush_denormal(False)
+    assert "pull_x" in calls
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rule", "edge"), HOW)
 def test_the_code_is_the_plain_one_bit_for_bit(rule: str, edge: str, dtype: torch.dtype, level: None) -> None:

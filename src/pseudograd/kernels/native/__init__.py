@@ -20,9 +20,10 @@ from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
 from .. import Kernel, Prepared, few_bits, register
-from ..codes import CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
+from ..codes import ABOVE, BELOW, CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
 from ..residuals import INPUTS, Inputs, Kept
 
+FROM_X = (*RULES, ("clamp", "elastic"))
 LIBRARY = Path(__file__).with_name("_native.so")
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
@@ -46,7 +47,7 @@ def _load() -> tuple[str, str, Any]:
         return "not active", f"the library does not load: {error}", None
     operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
     level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
-    return "active", f"{level}, for {', '.join('/'.join(key) for key in (*RULES, *few_bits.KEYS))} on CPU", operators
+    return "active", f"{level}, for {', '.join('/'.join(key) for key in (*FROM_X, *few_bits.KEYS))} on CPU", operators
 
 
 _state, _why, operators = _load()
@@ -54,6 +55,27 @@ _state, _why, operators = _load()
 
 def status() -> dict[str, str]:
     return {"state": _state, "why": _why}
+
+
+_ELASTIC = 3  # a plan's kind, beside those of codes.py: how far x is outside is in no code
+
+
+def _plan(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Plan | None:
+    """How the operators compute the call between two numbers from x; None where they cannot."""
+    flushes = flushes_subnormals()
+    return (_plan_of_elastic if call.rule.name == "elastic" else plan_for)(call, low, high, dtype, flushes)
+
+
+@lru_cache(maxsize=4096)
+def _plan_of_elastic(call: Call, low: float, high: float, dtype: torch.dtype, flushes: bool) -> Plan | None:
+    """`flushes` is there to be remembered by. The steps of the formula, rounded as there."""
+    if dtype not in DTYPES or call.edge != "closed":
+        return None
+    span = rounded_to(rounded_to(high, dtype) - rounded_to(low, dtype), dtype)
+    scale = rounded_to(rounded_to(call.parameters["width"], dtype) * span, dtype)
+    if not (0 < span < math.inf and 0 < scale < math.inf):
+        return None
+    return Plan(_ELASTIC, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), factor=scale)
 
 
 def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.dtype, packed: int = 0) -> Tensor:
@@ -99,7 +121,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
         return None
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return _pull_between_tensors(grad, x, low, high, call)
-    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    plan = _plan(call, low, high, x.dtype)
     if plan is None:
         return None
     return operators.pull_x(grad, x, settings_of(plan, low, high, x.dtype)), None, None
@@ -148,7 +170,7 @@ _LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the proce
 def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
     if any(bound and abs(bound) < _LEAST_NORMAL for bound in (low, high)):
         return None
-    plan = plan_for(call, low, high, dtype, flushes_subnormals())
+    plan = _plan(call, low, high, dtype)
     if plan is None or 0 < plan.factor < _LEAST_NORMAL:
         return None
     return Prepared(
@@ -168,7 +190,7 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
 if operators is not None:
     serve("cpu")
     register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
-    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare), RULES)
+    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare), FROM_X)
     register(
         Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
     )

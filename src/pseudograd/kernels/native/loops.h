@@ -5,7 +5,7 @@
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number); clamp(v, low, high) as torch does it; bits(m) and
+less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), minus(a, b), over(a, b); clamp(v, low, high) as torch does it; bits(m) and
 from_bits(word), a mask as the low bits of a word and back.
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
@@ -42,6 +42,12 @@ INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
 /* 0 for a factor of 0, also where grad is infinite or NaN. */
 INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : LANE(times)(grad, factor); }
 
+/* In the first plane where grad > 0, in the second where grad < 0. */
+INLINE M NAME(blocked)(V grad, M first, M second) {
+    V zero = LANE(all)(0.0);
+    return LANE(either)(LANE(both)(first, LANE(less)(zero, grad)), LANE(both)(second, LANE(less)(grad, zero)));
+}
+
 /* What x gets, from the planes that it is in. */
 INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
     V found;
@@ -50,8 +56,7 @@ INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
         return rule.second ? LANE(select)(second, NAME(scaled)(grad, rule.other), found) : found;
     }
     if (rule.kind == SIDES) {
-        M blocked = LANE(either)(LANE(both)(first, LANE(less)(LANE(all)(0.0), grad)), LANE(both)(second, LANE(less)(grad, LANE(all)(0.0))));
-        found = LANE(select)(blocked, LANE(all)(0.0), grad);
+        found = LANE(select)(NAME(blocked)(grad, first, second), LANE(all)(0.0), grad);
     } else {
         found = LANE(select)(second, LANE(all)(1.0), LANE(select)(first, LANE(all)(-1.0), grad));
     }
@@ -128,6 +133,23 @@ static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_
     else rule.kind = SIGNS, NAME(pull_code_by)(grad, first, second, out, rule, n);
 }
 
+/* The numbers as memory of this dtype would hold them. */
+INLINE V NAME(rounded)(V v) {
+    T held[LANE(lanes)];
+    STORE(held, v);
+    return LOAD(held);
+}
+
+/* Where grad would move x further out, a pull back instead, by as much of grad as x is away. Each step is rounded, as the formula's are. */
+INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
+    V below = NAME(rounded)(LANE(minus)(low, x)), above = NAME(rounded)(LANE(minus)(x, high));
+    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.factor)));
+    share = LANE(select)(LANE(less)(share, one), share, one);
+    V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
+    return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
+}
+
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -145,7 +167,9 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             V at = LOAD(v + i);
             NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
             M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
-            STORE(o + i, NAME(pulled)(LOAD(g + i), first, second, rule));
+            V found = rule.kind == ELASTIC ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
+                                           : NAME(pulled)(LOAD(g + i), first, second, rule);
+            STORE(o + i, found);
         }
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
     }
@@ -157,6 +181,7 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
     else if (is_same(rule, ZERO_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_CLOSED, n);
     else if (is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_OPEN, n);
     else if (is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, INWARD_CLOSED, n);
+    else if (rule.kind == ELASTIC) rule.kind = ELASTIC, NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
 }
 

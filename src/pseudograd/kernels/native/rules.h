@@ -5,7 +5,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FACTORS, SIDES, SIGNS };                          /* what the planes of a code say */
+enum { FACTORS, SIDES, SIGNS, ELASTIC };                 /* what the planes of a code say; ELASTIC reads x and has no code */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
 
 typedef struct {
@@ -13,7 +13,8 @@ typedef struct {
     uint8_t first, second; /* the places that are in each plane; a code has no plane for none */
     uint8_t edges;         /* is any plane about x at a bound? */
     uint8_t shares;        /* may x be in both planes? */
-    double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds */
+    double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds.
+                              factor of ELASTIC: the distance from the range at which all of grad pulls back */
 } Rule;
 
 static const Rule NO_RULE = {0};
