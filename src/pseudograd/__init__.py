@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from . import ops, optim, rules
-from .analysis import get_gradient, gradient, plot
 from .ops import (
     ClampWithGrad,
     ClampWithGrad2,
@@ -54,6 +53,7 @@ from .ops import (
 
 if TYPE_CHECKING:
     from . import nn
+    from .analysis import get_gradient, gradient, plot
     from .analysis.auditing import audit
     from .cases import compare, tune
     from .diagnosis import diagnose
@@ -126,8 +126,11 @@ _ELSEWHERE = {
     "compare": ".cases",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
+    "get_gradient": ".analysis",
+    "gradient": ".analysis",
     "override": ".rewrite",
     "pin_edge": ".rewrite",
+    "plot": ".analysis",
     "tune": ".cases",
 }
 
@@ -137,7 +140,7 @@ def _on_demand(name: str) -> Any:
         from importlib.metadata import version  # it stands once, in pyproject.toml
 
         return version("pseudograd")
-    if name in _ELSEWHERE:  # most programs rewrite and audit nothing
+    if name in _ELSEWHERE:  # most programs plot, rewrite and audit nothing
         from importlib import import_module
 
         globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)

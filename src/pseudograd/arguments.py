@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .errors import must
 
+APPROXIMATE = ("none", "tanh")  # gelu's; an input of the op is the place of one of these
+
 
 def is_number(value: object) -> bool:
     return isinstance(value, (int, float))

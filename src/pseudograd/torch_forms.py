@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .arguments import APPROXIMATE
 from .torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
 from .torch_private import fused_nn, in_forward_mode, is_wrapped, transforms_are_active
 
 MISSING = object()
 EDGE = "edge"  # the switch of pin_edge
-APPROXIMATE = ("none", "tanh")  # gelu's; an input of the op is the place of one of these
 # The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
 SWITCHES = {
     "clamp": "clamp",

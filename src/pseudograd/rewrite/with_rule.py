@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from .. import engine, ops
+from ..arguments import APPROXIMATE
 from ..ops.activations import GELU, LEAKY_RELU, SILU
 from ..rule import PRIMITIVES, Primitive, RuleObject, call_named
-from ..torch_forms import APPROXIMATE, OTHER_PRIMITIVE
+from ..torch_forms import OTHER_PRIMITIVE
 from . import mode
 
 
