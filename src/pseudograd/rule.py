@@ -164,7 +164,7 @@ class Op(Primitive):
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
     more than that. adapt: a rule from a user's formula. has_outside: its formulas say what x gets outside the range, and take y and the
-    bounds. gradient_to: the input that gets the gradient.
+    bounds. gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
     public: Callable[..., Tensor]
@@ -175,6 +175,7 @@ class Op(Primitive):
     adapt: Callable[..., Rule] | None = None
     has_outside: bool = False
     gradient_to: str = "x"
+    formula_of: str = "x"
     picture: Picture = field(default_factory=Picture)
 
 
