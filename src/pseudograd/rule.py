@@ -418,7 +418,8 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     hint = f"{asked!r} is {translation!r} here" if translation else None
     takers = [other for other in OPS.values() if other.rule_set == op.rule_set and asked in tuple(other.rules)]
     if takers:
-        hint = f"{asked!r} needs both bounds: use {_listed(other.name for other in takers)}"
+        why = "needs both bounds" if takers[0].rules[asked].requires else "is a rule of others"  # type: ignore[index]
+        hint = f"{asked!r} {why}: use {_listed(other.name for other in takers)}"
     return unknown_name(op.name, "rule", tuple(op.rules), asked, hint)
 
 

@@ -147,5 +147,6 @@ KEYS: list[tuple[str, str]] = [
     ("silu", "fewbit"),
     ("leaky_relu", "exact"),
     ("hardsigmoid", "exact"),
+    ("rounding", "trust"),
 ]
 register(FEW_BITS, KEYS)
