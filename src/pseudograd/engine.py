@@ -33,7 +33,7 @@ from .arguments import has_negative_zero
 from .formula import own
 from .kernels import codes
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
-from .rule import Call, prepared, remember, split
+from .rule import Call, Primitive, prepared, remember, split
 from .torch_private import (
     constant_result,
     dispatch_keys,
@@ -199,6 +199,19 @@ def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
 def _recall(ctx: Any) -> list[Any]:
     *_, others = ctx.state
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
+
+
+def kept_by(node: Any, primitive: Primitive) -> list[Any] | None:
+    """What a node of ours keeps; None for one of another primitive, or of another residual than the inputs, and where a checkpoint,
+    which unpacks once, will not hand it out.
+    """
+    call, residual, _ = getattr(node, "state", (None, None, None))
+    if call is None or call.primitive is not primitive or residual is not INPUTS:
+        return None
+    try:
+        return _recall(node)
+    except RuntimeError:
+        return None
 
 
 def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:

@@ -380,7 +380,9 @@ def rule_named(name: str, /, **given: Any) -> RuleObject:
     """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices."""
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
-        row = op.rules.get(name, row)
+        other = op.rules.get(name)
+        if other is not None and (row is None or len(other.parameters) >= len(row.parameters)):
+            row = other  # "window" has parameters for sign, and none for jumprelu
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     for key, value in given.items():
