@@ -49,7 +49,7 @@ def _is_dense(x: Tensor) -> bool:
     return True
 
 
-def _bits(steps: Steps) -> int:
+def bits_of(steps: Steps) -> int:
     return (len(steps.slopes) - 1).bit_length()
 
 
@@ -70,7 +70,7 @@ def _chunks(elements: int) -> Iterator[slice]:
 def packed(x: Tensor, steps: Steps) -> Tensor:
     """The codes of x."""
     elements = x.numel()
-    planes = torch.empty((_bits(steps), _bytes_of_a_plane(elements)), dtype=torch.uint8, device=x.device)
+    planes = torch.empty((bits_of(steps), _bytes_of_a_plane(elements)), dtype=torch.uint8, device=x.device)
     for chunk in _chunks(elements):
         for plane, bits in zip(planes, steps.planes(in_memory(x)[chunk]), strict=True):
             words = functional.pad(bits, (0, -len(bits) % 64)).view(torch.int64)
@@ -121,7 +121,7 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
-    return _bits(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
+    return bits_of(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
 
 
 FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes)
