@@ -201,15 +201,15 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
-def kept_by(node: Any, primitive: Primitive) -> list[Any] | None:
-    """What a node of ours keeps; None for one of another primitive, or of another residual than the inputs, and where a checkpoint,
-    which unpacks once, will not hand it out.
+def kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+    """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
+    where a checkpoint, which unpacks once, will not hand it out.
     """
     call, residual, _ = getattr(node, "state", (None, None, None))
     if call is None or call.primitive is not primitive or residual is not INPUTS:
         return None
     try:
-        return _recall(node)
+        return call, _recall(node)
     except RuntimeError:
         return None
 

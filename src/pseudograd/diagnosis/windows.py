@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..engine import kept_by
 from ..ops.jump import JUMPRELU
+from ..ops.steps import SLOPES
 from ..torch_private import physical
 
 NODE = "PseudogradBackward"
@@ -64,11 +65,11 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
 
 
 def of_node(node: Any, leaving: tuple[Any, ...]) -> tuple[Tensor, Tensor, float, Tensor] | None:
-    """What `Windows.add` takes, of a node whose threshold learns; None for another."""
-    kept = kept_by(node, JUMPRELU)
-    if kept is None or len(leaving) != 2 or leaving[1] is None:
+    """What `Windows.add` takes, of a node whose threshold learns through a window; None for another."""
+    found = kept_by(node, JUMPRELU)
+    if found is None or found[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
         return None
-    x, threshold, bandwidth, _ = kept
+    x, threshold, bandwidth, _ = found[1]
     if not x.numel():
         return None
     return physical(x.detach()), physical(threshold.detach()), bandwidth, physical(leaving[1].detach())
