@@ -127,7 +127,14 @@ def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any)
 def test_options_are_those_of_the_op(name: str) -> None:
     if name == "VectorQuantize":  # makes its codebook itself
         return
-    known = {"ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu", "SiLU": "silu", "LeakyReLU": "leaky_relu", "JumpReLU": "jumprelu"}
+    known = {
+        "ReLU": "relu",
+        "ReLU6": "relu6",
+        "GELU": "gelu",
+        "SiLU": "silu",
+        "LeakyReLU": "leaky_relu",
+        "JumpReLU": "jumprelu",
+    }
     op = getattr(pg, known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
     of_op = dict(inspect.signature(op).parameters)
     of_op.pop("x")

@@ -215,6 +215,7 @@ SNN = {  # spike = (x > 0)
     "leaky": step(lambda x, leak: torch.where(x > 0, 1.0, leak), _spike, 0.0),
 }
 
+
 def _in_the_rectangle(x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
     return (((x - threshold) / bandwidth).abs() < 0.5) / bandwidth
 

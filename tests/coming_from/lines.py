@@ -637,8 +637,8 @@ LINES: dict[str, tuple[Line, ...]] = {
             "TrustQuantizer(bits=3, centered=False, trust=T)(x)",
             'pg.clamp(pg.round(x / s, rule=pg.rules.trust(within=t)), -3, 4, rule="zero") * s',
             "s is their step, t their T times the standard deviation, in steps: below 1/2. By their default it is 1/2: leave the rule out. "
-            "Theirs rounds the value by the detach trick, and clips too far below. For the centred grid round x / s + 1/2, and take 1/2 off "
-            "afterwards.",
+            "Theirs rounds the value by the detach trick, and clips too far below. For the centred grid round x / s + 1/2, and take 1/2 "
+            "off afterwards.",
             of.quest,
             {"s": 0.25, "t": 0.1875},
             (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125),
@@ -647,8 +647,8 @@ LINES: dict[str, tuple[Line, ...]] = {
         Line(
             "LsqBinaryTernaryExtensionRegular.apply(x, s, 3, True, sine_soft_q)",
             'pg.round(pg.clamp(x / s, -4, 3, rule="zero"), rule=pg.rules.fourier(amplitude=a)) * s',
-            "The first term of their series, which is what they run; a is its amplitude. A scale that learns would get another gradient: theirs is LSQ's, "
-            "whatever the slope.",
+            "The first term of their series, which is what they run; a is its amplitude. A scale that learns would get another gradient: "
+            "theirs is LSQ's, whatever the slope.",
             of.stable_qat,
             {"s": 0.25, "a": 0.21},
             (-1.0, 0.75, 0.125, 0.0625),

@@ -166,7 +166,9 @@ class Recorder:
         """A custom Function ran, on a torch that announces no nodes."""
         if not self.is_on or is_aside():
             return
-        with own:  # to read grad_fn is a call of torch, before which `called` would find the node and know no place for it
+        with (
+            own
+        ):  # to read grad_fn is a call of torch, before which `called` would find the node and know no place for it
             made = nodes.of(result)
         place = None
         for node in made:

@@ -49,9 +49,7 @@ def _is_near(x: Tensor, decimals: int, within: float) -> Tensor:
     return error.abs() <= rounded(within, error)
 
 
-def _trust(
-    grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], within: float
-) -> Gradients:
+def _trust(grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], within: float) -> Gradients:
     return torch.where(_is_near(x, decimals, within), grad, 0.0), None
 
 
