@@ -96,14 +96,11 @@ def _ops_by_rules() -> str:
     """One line for the ops that have the same choice of rules, each a link to its page; then all that have one rule only."""
     by_rules: dict[tuple[str, ...], list[Op]] = {}
     for op in [CLAMP, *OPS.values()]:
-        members = by_rules.setdefault((op.rule_set, *op.rules), [])
+        members = by_rules.setdefault(tuple(op.rules), [])
         if op not in members:
             members.append(op)
     rows = ["| ops | rules |", "|---|---|"]
-    for (_, *rules), ops in by_rules.items():
-        names = "those of `clamp`" if ops[0] is not CLAMP and rules == list(CLAMP.rules) else _quoted(rules)
-        if len(rules) > 1:
-            rows.append(f"| {_linked(ops)} | {names} |")
+    rows += [f"| {_linked(ops)} | {_quoted(list(rules))} |" for rules, ops in by_rules.items() if len(rules) > 1]
     single = [op for op in OPS.values() if len(op.rules) == 1]
     return "\n".join([*rows, f"| {_linked(single)} | one each |"])
 

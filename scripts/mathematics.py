@@ -10,7 +10,7 @@ import ast
 import re
 
 NAMES = {"grad": "g", "pi": r"\pi", "min": r"x_{\min}", "max": r"x_{\max}"}
-FUNCTIONS = {"min": r"\min", "max": r"\max", "exp": r"\exp", "erf": r"\operatorname{erf}"}
+FUNCTIONS = {"min": r"\min", "max": r"\max", "exp": r"\exp", "cos": r"\cos", "erf": r"\operatorname{erf}"}
 COMPARISONS = {ast.Lt: "<", ast.LtE: r"\leq", ast.Gt: ">", ast.GtE: r"\geq", ast.Eq: "="}
 
 

@@ -325,6 +325,24 @@ True
 True
 """,
     ),
+    "jumprelu": (
+        "A sparse autoencoder: the error of what it rebuilds, and a penalty on how many features are on, by a step with the same window. "
+        "Where the window is too narrow, most thresholds have no x to learn from.",
+        """
+>>> encoder, decoder = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)
+>>> threshold = torch.nn.Parameter(torch.full((32,), 0.1))
+>>> x = torch.randn(64, 8)
+>>> def learning(bandwidth):
+...     hidden = encoder(x)
+...     features = pg.jumprelu(hidden, threshold, bandwidth=bandwidth)
+...     window = pg.rules.window(scale=bandwidth / 2, height=1 / bandwidth)
+...     active = pg.heaviside(hidden - threshold, at_zero=0, rule=window).sum(-1).mean()
+...     loss = (decoder(features) - x).square().mean() + 0.01 * active
+...     return torch.autograd.grad(loss, threshold)[0].count_nonzero().item()
+>>> learning(0.1), learning(0.001) < 8
+(32, True)
+""",
+    ),
     "vector_quantize": (
         "Between the encoder and the decoder of a VQ-VAE. The encoder learns through the codes, the codebook by its own loss.",
         """

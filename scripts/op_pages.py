@@ -112,6 +112,14 @@ def _how_to_read(op: Op) -> str:
         )
     if op.rule_set == "step":
         lines.append("u = x / scale. `scale` is a width in the unit of x, `height` a factor.")
+    if op.name == "round":
+        lines.append("step is 10^-decimals, the distance between two values of y.")
+    if op.name == "jumprelu":
+        lines.append(
+            "The formula is what the threshold gets, with u = (x - threshold) / bandwidth, before it is summed to the shape of the "
+            "threshold; what stands behind threshold is a density of u. x gets grad where x > threshold, else 0, and with window_to_x "
+            "minus the formula besides."
+        )
     if len(op.rules) > 1:
         lines.append(f"The default is `{op.default_rule}`.")
     return " ".join(lines)
@@ -141,7 +149,7 @@ def _mathematics(op: Op) -> list[str]:
     told += (
         " and x with an index for the bounds; each line is dL/dx outside them:"
         if op.has_outside
-        else "; each line is dL/dx:"
+        else f"; each line is dL/d{op.formula_of}:"
     )
     block = " \\\\[4pt]\n".join(rows)
     return [

@@ -40,6 +40,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "hardsigmoid": lambda x: pg.hardsigmoid(x),
     "hardtanh": lambda x: pg.hardtanh(x, rule="elastic"),
     "heaviside": lambda x: pg.heaviside(x, at_zero=0.5),
+    "jumprelu": lambda x: pg.jumprelu(x, 0.5, bandwidth=2.0, window_to_x=True, rule="triangle"),
     "leaky_relu": lambda x: pg.leaky_relu(x, 0.25),
     "leaky": lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.5), edge="open"),
     "lower_bound": lambda x: pg.lower_bound(x, 0),
@@ -79,6 +80,7 @@ MODULES: dict[str, Callable[[], torch.nn.Module]] = {
     "Floor": pg.nn.Floor,
     "GELU": lambda: pg.nn.GELU(rule="fewbit"),
     "Hardsigmoid": pg.nn.Hardsigmoid,
+    "JumpReLU": lambda: pg.nn.JumpReLU(_learned(0.5), bandwidth=2.0),
     "LeakyReLU": lambda: pg.nn.LeakyReLU(0.25),
     "SiLU": lambda: pg.nn.SiLU(rule=pg.rules.fewbit(bits=3)),
     "Hardtanh": lambda: pg.nn.Hardtanh(rule="identity"),
@@ -173,8 +175,9 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "clamp": (-1, 1), "clamp_": (-1, 1), "lower_bound": (0,), "upper_bound": (0,), "clamp_with_grad": (-1, 1),
     "clamp_with_grad2": (-1, 1), "clamp_with_grad_proposed": (-1, 1), "clip_grad": (1.0,), "scale_grad": (1.0,),
     "fake_quantize": (0.5,), "replace_grad": (X,), "vector_quantize": (CODES,), "commitment_loss": (CODES,),
-    "codebook_loss": (CODES, torch.tensor([0])),
+    "codebook_loss": (CODES, torch.tensor([0])), "jumprelu": (0.5,),
 }  # fmt: skip
+NAMED: dict[str, dict[str, Any]] = {"jumprelu": {"bandwidth": 0.5}}
 
 
 FAMILIAR = [name for name in pg.ops.__all__ if name.startswith("clamp_with_grad")]
@@ -189,7 +192,7 @@ def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> Non
     function = _direct(name)
     text = r"To trace it call pseudograd\.\w+, or write torch\.fx\.wrap\('\w+'\) below your import of it"
     with pytest.raises(TypeError, match=text):
-        symbolic_trace(lambda x: function(x, *GIVEN.get(name, ())))
+        symbolic_trace(lambda x: function(x, *GIVEN.get(name, ()), **NAMED.get(name, {})))
 
 
 @pytest.mark.parametrize("name", FAMILIAR)

@@ -72,6 +72,11 @@ CASES: list[tuple[Callable[[], Module], Callable[[Tensor], Tensor], str]] = [
         lambda x: pg.heaviside(x, rule="arctan"),
         "Heaviside(at_zero=1.0, rule='arctan')",
     ),
+    (
+        lambda: nn.JumpReLU(BOUND, bandwidth=2.0, window_to_x=True, rule="arctan"),
+        lambda x: pg.jumprelu(x, BOUND, bandwidth=2.0, window_to_x=True, rule="arctan"),
+        "JumpReLU(threshold=Tensor of shape (3,), bandwidth=2.0, window_to_x=True, rule='arctan')",
+    ),
     (lambda: nn.Abs(edge=-1), lambda x: pg.abs(x, edge=-1), "Abs(edge=-1)"),
     (lambda: nn.ScaleGrad(0.25), lambda x: pg.scale_grad(x, 0.25), "ScaleGrad(scale=0.25)"),
     (lambda: nn.ReverseGrad(2), lambda x: pg.reverse_grad(x, 2), "ReverseGrad(scale=2)"),
@@ -122,7 +127,14 @@ def test_copies_are_equal_and_their_own(make: Any, op: Any, text: str, how: Any)
 def test_options_are_those_of_the_op(name: str) -> None:
     if name == "VectorQuantize":  # makes its codebook itself
         return
-    known = {"ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu", "SiLU": "silu", "LeakyReLU": "leaky_relu"}
+    known = {
+        "ReLU": "relu",
+        "ReLU6": "relu6",
+        "GELU": "gelu",
+        "SiLU": "silu",
+        "LeakyReLU": "leaky_relu",
+        "JumpReLU": "jumprelu",
+    }
     op = getattr(pg, known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
     of_op = dict(inspect.signature(op).parameters)
     of_op.pop("x")
@@ -213,6 +225,7 @@ def test_to_another_dtype_takes_the_bounds_along() -> None:
         (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),
         (lambda: nn.Sign(rule="windw"), ValueError, "Did you mean 'window'?"),
         (lambda: nn.Heaviside(at_zero=float("nan")), ValueError, "heaviside: at_zero must be finite, got nan."),
+        (lambda: nn.JumpReLU(BOUND, bandwidth=0), ValueError, "jumprelu: bandwidth must be above 0, got 0."),
         (lambda: nn.Abs(edge=2), ValueError, "abs: edge must be one of -1, 0, 1, got 2."),
         (lambda: nn.ScaleGrad("1"), TypeError, "scale_grad: scale must be a number, got '1'."),
         (lambda: nn.ClipGrad(0), ValueError, "clip_grad: limit must be above 0, got 0."),

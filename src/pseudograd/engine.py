@@ -34,7 +34,7 @@ from .arguments import has_negative_zero
 from .formula import own
 from .kernels import codes
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
-from .rule import Call, Gradients, Wants, prepared, remember, split
+from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_private import (
     constant_result,
     dispatch_modes,
@@ -203,6 +203,19 @@ def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
 def _recall(ctx: Any) -> list[Any]:
     *_, others = ctx.state
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
+
+
+def kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+    """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
+    where a checkpoint, which unpacks once, will not hand it out.
+    """
+    call, residual, _ = getattr(node, "state", (None, None, None))
+    if call is None or call.primitive is not primitive or residual is not INPUTS:
+        return None
+    try:
+        return call, _recall(node)
+    except RuntimeError:
+        return None
 
 
 def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:

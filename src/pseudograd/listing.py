@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kernels import codes
+from .kernels import codes, few_bits
 from .rule import Call, Op, Rule
 
 
@@ -27,7 +27,7 @@ def _default_line(op: Op) -> str:
 
 
 def _rule_lines(op: Op, rule: Rule) -> str:
-    where = "grad_x outside" if op.has_outside else "grad_x        "
+    where = "grad_x outside" if op.has_outside else f"grad_{op.formula_of:<9}"
     lines = [
         f"  {rule.called}",
         f"    {where}   {rule.formula}",
@@ -44,8 +44,14 @@ def what_is_saved(op: Op, rule: Rule) -> str:
     """For a backward that x alone asks for, between the bounds that the op is drawn with."""
     if "x" not in rule.kept((True,) + (False,) * (len(op.inputs) - 1)):
         return "nothing"
+    if rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS:
+        return _bits(few_bits.bits_of(rule.steps(*op.picture.others, **rule.parameters)))
     if (op.rule_set, rule.name) not in codes.RULES:
         return "x"
     has_min, has_max = (bound is not None for bound in op.picture.others)
     plan = codes.plan_of(Call(op, rule, dict(rule.parameters), op.default_edge, False), has_min, has_max)
-    return "x" if plan is None else f"{plan.planes} bit{'s' * (plan.planes > 1)} or x"
+    return "x" if plan is None else _bits(plan.planes)
+
+
+def _bits(planes: int) -> str:
+    return f"{planes} bit{'s' * (planes > 1)} or x"

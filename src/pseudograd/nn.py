@@ -30,6 +30,7 @@ __all__ = [
     "Hardsigmoid",
     "Hardtanh",
     "Heaviside",
+    "JumpReLU",
     "LeakyReLU",
     "LowerBound",
     "ReLU",
@@ -423,6 +424,40 @@ class Heaviside(_OfAnOp):
 
     def __init__(self, *, at_zero: float = 1.0, rule: RuleLike = "window") -> None:
         super().__init__(at_zero=at_zero, rule=rule)
+
+
+class JumpReLU(_OfAnOp):
+    """`pseudograd.jumprelu` as a layer: the activation of a JumpReLU sparse autoencoder.
+
+    Args:
+        threshold: in the unit of x: number, tensor that broadcasts to x, or `nn.Parameter`, which learns; one per feature, say.
+        bandwidth, window_to_x, rule: as in `pseudograd.jumprelu`.
+    Shape: that of x.
+    Example:
+        >>> layer = JumpReLU(torch.nn.Parameter(torch.tensor([0.5, 1.0])), bandwidth=1.0); layer
+        JumpReLU(threshold=Parameter of shape (2,), bandwidth=1.0, rule='window')
+        >>> layer(torch.tensor([[0.25, 1.25], [1.0, 3.0]])).sum().backward(); layer.threshold.grad
+        tensor([-1., -1.])
+    Source: JumpReLU sparse autoencoders (Rajamanoharan et al., 2024).
+    """
+
+    _op = staticmethod(ops.jumprelu)
+    threshold: Any
+
+    def __init__(
+        self,
+        threshold: float | Tensor,
+        *,
+        bandwidth: float,
+        window_to_x: bool = False,
+        rule: RuleLike = "window",
+    ) -> None:
+        super().__init__(threshold=threshold, bandwidth=bandwidth, window_to_x=window_to_x, rule=rule)
+
+    def _any_input(self) -> Tensor:
+        """A threshold must not make x larger."""
+        threshold = self.threshold
+        return torch.zeros_like(threshold) if isinstance(threshold, Tensor) else super()._any_input()
 
 
 class Abs(_OfAnOp):

@@ -164,7 +164,7 @@ class Op(Primitive):
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
     more than that. adapt: a rule from a user's formula. has_outside: its formulas say what x gets outside the range, and take y and the
-    bounds. gradient_to: the input that gets the gradient.
+    bounds. gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
     public: Callable[..., Tensor]
@@ -175,6 +175,7 @@ class Op(Primitive):
     adapt: Callable[..., Rule] | None = None
     has_outside: bool = False
     gradient_to: str = "x"
+    formula_of: str = "x"
     picture: Picture = field(default_factory=Picture)
 
 
@@ -378,7 +379,9 @@ def rule_named(name: str, /, **given: Any) -> RuleObject:
     """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices."""
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
-        row = op.rules.get(name, row)
+        other = op.rules.get(name)
+        if other is not None and (row is None or len(other.parameters) >= len(row.parameters)):
+            row = other  # "window" has parameters for sign, and none for jumprelu
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     for key, value in given.items():
@@ -416,7 +419,8 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
     hint = f"{asked!r} is {translation!r} here" if translation else None
     takers = [other for other in OPS.values() if other.rule_set == op.rule_set and asked in tuple(other.rules)]
     if takers:
-        hint = f"{asked!r} needs both bounds: use {_listed(other.name for other in takers)}"
+        why = "needs both bounds" if takers[0].rules[asked].requires else "is a rule of others"  # type: ignore[index]
+        hint = f"{asked!r} {why}: use {_listed(other.name for other in takers)}"
     return unknown_name(op.name, "rule", tuple(op.rules), asked, hint)
 
 

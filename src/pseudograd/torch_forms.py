@@ -34,6 +34,8 @@ SWITCHES = {
 }
 # hardsigmoid has two switches: with the rules of a clamp, and with its own. Where one stands in and lacks a rule, the other has it.
 OTHER_PRIMITIVE = {"torch.hardsigmoid": "hardsigmoid"}
+# Of one switch, but with fewer rules than the one that the switch is named after: what it lacks torch's own op has to do.
+WITH_FEWER_RULES = {"floor": "torch.round", "ceil": "torch.round", "trunc": "torch.round"}
 
 # What torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of torch.nn.functional do not.
 _ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
@@ -265,7 +267,7 @@ def _fmax(x: Tensor, other: Any) -> Read | None:
 
 
 def _round(x: Tensor, decimals: int) -> Read:
-    return "round", (x, decimals)
+    return "torch.round", (x, decimals)
 
 
 def _floor(x: Tensor) -> Read:

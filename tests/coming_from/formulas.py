@@ -171,6 +171,19 @@ def dorefa(x: Tensor, g: Tensor, n: int) -> tuple[Tensor, dict[str, Tensor]]:
     return _even(_between(x, 0.0, 1.0) * n) / n, {"x": _pass(g, (x >= 0) & (x <= 1))}
 
 
+def quest(x: Tensor, g: Tensor, s: float, t: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Eight levels; the gradient where the error, that of the clip too, is at most t steps."""
+    y = _even(_between(x / s, -3.0, 4.0)) * s
+    return y, {"x": _pass(g, (y - x).abs() <= t * s)}
+
+
+def stable_qat(x: Tensor, g: Tensor, s: float, a: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """By their formula: of x and of what it is rounded to."""
+    code = _even(x / s)
+    wave = 1 + a * math.sqrt(2) * math.pi * torch.cos(math.pi * (x / s + code))
+    return _even(_between(x / s, -4.0, 3.0)) * s, {"x": _pass(g * (2 / wave - 1), (x / s >= -4) & (x / s <= 3))}
+
+
 # --- steps: g times a slope -------------------------------------------------------------------------------------------
 
 
@@ -201,6 +214,35 @@ SNN = {  # spike = (x > 0)
     "escape": step(lambda x, k, b: k * torch.exp(-b * (x - 1).abs()), _spike, 0.0),
     "leaky": step(lambda x, leak: torch.where(x > 0, 1.0, leak), _spike, 0.0),
 }
+
+
+def _in_the_rectangle(x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
+    return (((x - threshold) / bandwidth).abs() < 0.5) / bandwidth
+
+
+def jump(to_x: bool) -> Truth:
+    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> tuple[Tensor, dict[str, Tensor]]:
+        part = g * threshold * _in_the_rectangle(x, threshold, bandwidth)
+        passed = _pass(g, x > threshold)
+        return torch.where(x > threshold, x, 0.0), {"x": passed + part if to_x else passed, "threshold": -part.sum()}
+
+    return truth
+
+
+def jump_without_a_window(
+    x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    y, grads = jump(False)(x, g, threshold, bandwidth)
+    return y, {"x": grads["x"], "threshold": torch.zeros_like(threshold)}
+
+
+def is_above(to_x: bool) -> Truth:
+    def truth(x: Tensor, g: Tensor, threshold: Tensor, bandwidth: float) -> tuple[Tensor, dict[str, Tensor]]:
+        part = g * _in_the_rectangle(x, threshold, bandwidth)
+        return (x > threshold).to(x.dtype), {"x": part if to_x else part * 0, "threshold": -part.sum()}
+
+    return truth
+
 
 JELLY = {  # spike = (x >= 0)
     "sigmoid": step(lambda x, a: _logistic_slope(x, a), _spike, 1.0),

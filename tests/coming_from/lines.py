@@ -48,6 +48,8 @@ LEARNED = {"lo": [-0.5], "hi": [0.75]}
 BOUND = {"b": 0.25}
 GRID = {"s": [0.25], "z": [1.0]}
 GRID_ENDS = (-1.25, 0.5, -1.375, 0.625)  # where the code meets -4 and 3, and where it leaves them
+JUMP = {"threshold": [0.5], "bandwidth": 0.5}
+RECTANGLE = "pg.rules.window(scale=bandwidth / 2, height=1 / bandwidth)"
 HARD = {"hard": lambda x: torch.sign(x.detach())}
 CODES = {"codebook": lambda x: torch.cos(torch.arange(1.0, 4.0)[:, None] * torch.arange(x.shape[-1])).to(x.dtype)}
 ONE_HOT = {"one_hot": lambda x: _one_hot(x.detach())}
@@ -57,6 +59,7 @@ EXACT = "The value: theirs is rounded by the detach trick, ours is exact."
 TO_BOUNDS = (
     "Tensor bounds that require grad get the gradient of what they replaced; detach them to keep theirs, which is none."
 )
+EDGES_OF_THE_WINDOW = "Exactly at an edge of the window ours is inside, theirs outside."
 ONCE = "Nothing. Make the rule once, not in a loop."
 
 LINES: dict[str, tuple[Line, ...]] = {
@@ -459,6 +462,64 @@ LINES: dict[str, tuple[Line, ...]] = {
             is_exact=False,
         ),
     ),
+    "SAELens, dictionary_learning, Gemma Scope": (
+        Line(
+            "JumpReLU.apply(x, threshold, bandwidth, False), SAELens",
+            "pg.jumprelu(x, threshold, bandwidth=bandwidth)",
+            f"{EDGES_OF_THE_WINDOW} The threshold has any shape that broadcasts; theirs always sums over the first dimension. A masked "
+            "infinity gives 0, theirs NaN.",
+            of.jump(to_x=False),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "JumpReLU.apply(x, threshold, bandwidth, True), SAELens",
+            "pg.jumprelu(x, threshold, bandwidth=bandwidth, window_to_x=True)",
+            "As above.",
+            of.jump(to_x=True),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "Step.apply(x, threshold, bandwidth, False), SAELens",
+            f"pg.heaviside(pg.scale_grad(x, 0) - threshold, at_zero=0, rule={RECTANGLE})",
+            f"{EDGES_OF_THE_WINDOW} The penalty on the number of features that are on; without a gradient to x, x.detach() does as well.",
+            of.is_above(to_x=False),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "Step.apply(x, threshold, bandwidth, True), SAELens",
+            f"pg.heaviside(x - threshold, at_zero=0, rule={RECTANGLE})",
+            "As above.",
+            of.is_above(to_x=True),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "JumpReLUFunction.apply(x, threshold, bandwidth), dictionary_learning",
+            "pg.jumprelu(x, threshold, bandwidth=bandwidth)",
+            f"{EDGES_OF_THE_WINDOW} Their bandwidth is rounded to float32, whatever x is.",
+            of.jump(to_x=False),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "StepFunction.apply(x, threshold, bandwidth), dictionary_learning",
+            f"pg.heaviside(pg.scale_grad(x, 0) - threshold, at_zero=0, rule={RECTANGLE})",
+            "As above.",
+            of.is_above(to_x=False),
+            JUMP,
+            is_exact=False,
+        ),
+        Line(
+            "x * (x > threshold), Gemma Scope",
+            'pg.jumprelu(x, threshold, bandwidth=bandwidth, rule="zero")',
+            "The threshold gets zeros, theirs None. With the default rule it learns.",
+            of.jump_without_a_window,
+            JUMP,
+        ),
+    ),
     "lucid, lucent, captum": (
         Line(
             "redirected_relu_grad",
@@ -570,6 +631,29 @@ LINES: dict[str, tuple[Line, ...]] = {
             channels=2,
         ),
         Line("round_ste(x), clamp_ste(x, lo, hi)", 'pg.clamp(x, lo, hi, rule="identity")', EXACT, of.whole, BOUNDS),
+    ),
+    "QuEST, StableQAT": (
+        Line(
+            "TrustQuantizer(bits=3, centered=False, trust=T)(x)",
+            'pg.clamp(pg.round(x / s, rule=pg.rules.trust(within=t)), -3, 4, rule="zero") * s',
+            "s is their step, t their T times the standard deviation, in steps: below 1/2. By their default it is 1/2: leave the rule out. "
+            "Theirs rounds the value by the detach trick, and clips too far below. For the centred grid round x / s + 1/2, and take 1/2 "
+            "off afterwards.",
+            of.quest,
+            {"s": 0.25, "t": 0.1875},
+            (1.0, -0.75, 1.046875, -0.796875, 0.046875, 0.203125),
+            is_exact=False,
+        ),
+        Line(
+            "LsqBinaryTernaryExtensionRegular.apply(x, s, 3, True, sine_soft_q)",
+            'pg.round(pg.clamp(x / s, -4, 3, rule="zero"), rule=pg.rules.fourier(amplitude=a)) * s',
+            "The first term of their series, which is what they run; a is its amplitude. A scale that learns would get another gradient: "
+            "theirs is LSQ's, whatever the slope.",
+            of.stable_qat,
+            {"s": 0.25, "a": 0.21},
+            (-1.0, 0.75, 0.125, 0.0625),
+            is_exact=False,
+        ),
     ),
     "TensorFlow Probability, pyro, flowtorch, botorch, drqv2, mvae": (
         Line(

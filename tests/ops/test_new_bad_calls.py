@@ -29,6 +29,7 @@ ONE_ARGUMENT: dict[str, Callable[..., object]] = {
     "reverse_grad": pg.reverse_grad,
     "clip_grad": lambda x: pg.clip_grad(x, 0.5),
     "fake_quantize": lambda x: pg.fake_quantize(x, 0.5),
+    "jumprelu": lambda x: pg.jumprelu(x, 0.5, bandwidth=0.5),
 }
 
 CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
@@ -41,7 +42,83 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "rule of round": (
         lambda: pg.round(X, rule="identical"),
         ValueError,
-        "round: rule must be one of identity, zero, got 'identical'. Did you mean 'identity'?",
+        "round: rule must be one of fourier, identity, trust, zero, got 'identical'. Did you mean 'identity'?",
+    ),
+    "a rule of round alone": (
+        lambda: pg.floor(X, rule="trust"),
+        ValueError,
+        "floor: rule must be one of identity, zero, got 'trust'. 'trust' is a rule of others: use round.",
+    ),
+    "within": (
+        lambda: pg.rules.trust(within=0.0),
+        ValueError,
+        "trust: within must be finite and above 0, got 0.0. The default is 0.25.",
+    ),
+    "bandwidth of 0": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=0.0),
+        ValueError,
+        "jumprelu: bandwidth must be above 0, got 0.0.",
+    ),
+    "bandwidth NaN": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=NAN),
+        ValueError,
+        "jumprelu: bandwidth must be finite, got nan.",
+    ),
+    "a tensor for a bandwidth": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=X),
+        TypeError,
+        "jumprelu: bandwidth must be a number, got a Tensor of torch.float32 and shape (2,).",
+    ),
+    "an infinite threshold": (
+        lambda: pg.jumprelu(X, INF, bandwidth=1.0),
+        ValueError,
+        "jumprelu: threshold must be finite, got inf.",
+    ),
+    "no threshold": (
+        lambda: pg.jumprelu(X, None, bandwidth=1.0),
+        TypeError,
+        "jumprelu: threshold must be a number or a tensor, got None.",
+    ),
+    "a boolean threshold": (
+        lambda: pg.jumprelu(X, True, bandwidth=1.0),
+        TypeError,
+        "jumprelu: threshold must be a number or a tensor, got True.",
+    ),
+    "integer thresholds": (
+        lambda: pg.jumprelu(X, torch.tensor([1, 2]), bandwidth=1.0),
+        TypeError,
+        "jumprelu: threshold must be floating point, got torch.int64. Call .float() first.",
+    ),
+    "thresholds of another shape": (
+        lambda: pg.jumprelu(X, torch.ones(2, 1), bandwidth=1.0),
+        ValueError,
+        "jumprelu: threshold must broadcast to x of shape (2,), got (2, 1). Reshape or expand it.",
+    ),
+    "thresholds on another device": (
+        lambda: pg.jumprelu(X, X.to("meta"), bandwidth=1.0),
+        ValueError,
+        "jumprelu: threshold must be on cpu, the device of x, got 'meta'. Call .to('cpu') first.",
+    ),
+    "integers into jumprelu": (
+        lambda: pg.jumprelu(torch.tensor([1, 2]), 0.5, bandwidth=1.0),
+        TypeError,
+        "jumprelu: x must be floating point, got torch.int64. Call .float() first.",
+    ),
+    "window_to_x no bool": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=1.0, window_to_x=1),
+        TypeError,
+        "jumprelu: window_to_x must be True or False, got 1.",
+    ),
+    "a width for a rule of jumprelu": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=1.0, rule=pg.rules.window(scale=0.5)),
+        TypeError,
+        "jumprelu: rule 'window' must take no parameter, got 'scale'.",
+    ),
+    "a rule of steps alone": (
+        lambda: pg.jumprelu(X, 0.5, bandwidth=1.0, rule="rectangle"),
+        ValueError,
+        "jumprelu: rule must be one of arctan, fast_sigmoid, gaussian, sigmoid, triangle, window, zero, got 'rectangle'. "
+        "'rectangle' is 'window' here.",
     ),
     "rule of floor": (
         lambda: pg.floor(X, rule="inward"),

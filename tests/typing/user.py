@@ -43,6 +43,7 @@ def ops(x: Tensor) -> None:
     assert_type(pg.trunc(x), Tensor)
     assert_type(pg.sign(x, rule=rules.custom(torch.cos)), Tensor)
     assert_type(pg.heaviside(x, at_zero=0.5, rule="arctan"), Tensor)
+    assert_type(pg.jumprelu(x, x.detach(), bandwidth=0.5, rule="triangle"), Tensor)
     assert_type(pg.fake_quantize(x, 0.5, 0, -4, 3), Tensor)
     assert_type(pg.scale_grad(x, 0.1), Tensor)
     assert_type(pg.reverse_grad(x), Tensor)
@@ -190,6 +191,7 @@ def modules(x: Tensor) -> torch.nn.Module:
         nn.Trunc(),
         nn.Sign(rule=rules.arctan()),
         nn.Heaviside(at_zero=0.5),
+        nn.JumpReLU(0.5, bandwidth=0.5),
         nn.ScaleGrad(0.5),
         nn.ReverseGrad(),
         nn.ClipGrad(0.5),

@@ -28,6 +28,8 @@ _COLOURS = {
     "fast_sigmoid": "#AA4499",
     "gaussian": "#6699CC",
     "custom": "#2F2F2F",
+    "trust": "#661100",
+    "fourier": "#999933",
     "slope": "#004488",
     "scale": "#997700",
     "reverse": "#994455",

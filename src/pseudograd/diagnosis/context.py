@@ -150,7 +150,7 @@ class Diagnosis:
         values = list(recorder.values.values())
         return self._once(
             "findings",
-            lambda: found(Evidence(self.sites, self.starved, values, recorder.leaves)),
+            lambda: found(Evidence(self.sites, self.starved, values, list(recorder.tallies.values()), recorder.leaves)),
         )
 
     @property

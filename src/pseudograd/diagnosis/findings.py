@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from ..torch_eras import ERAS, installed_era
 from ..torch_forms import shares_at_the_edge
 from ..trace.frames import named
 from .records import Finding, Site, Starved, Structural
+from .tally import Tally
 
 _OUTWARD = (
     "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy."
@@ -17,6 +19,7 @@ _OUTWARD = (
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 DEAD = 0.999  # of what arrives at any op
+NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward
 # They cut on purpose: a mask, a choice, a place that was not chosen.
 _ON_PURPOSE = (
     "mul",
@@ -50,6 +53,7 @@ class Evidence:
     sites: Sequence[Site]
     starved: Sequence[Starved]
     values: Sequence[Any]
+    tallies: Sequence[Tally]
     leaves: Any
 
 
@@ -59,6 +63,7 @@ def found(evidence: Evidence) -> list[Finding]:
         *_at_the_kink(evidence),
         *(finding for site in evidence.sites for finding in _of_site(site)),
         *_winding_up(evidence),
+        *_too_narrow(evidence),
         *_of_starved(evidence.starved),
     ]
     met: dict[tuple[str, str], int] = {}
@@ -219,6 +224,30 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
             "the gradient passes outside while the forward saturates, so nothing leads back",
             "pseudograd.optim.project(optimizer, {parameter: (low, high)})  # or rule='inward' instead of 'identity'",
         )
+
+
+def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
+    """A jumprelu whose window holds no x for most of its thresholds."""
+    for tally in evidence.tallies:
+        for leaves, one in tally.windows.items():
+            share = one.starving / one.thresholds if one.thresholds else 0.0
+            if share < NARROW:
+                continue
+            names = [leaf.name for leaf in evidence.leaves.named(leaves)]
+            whose = f" of {names[0]}" if len(names) == 1 else ""
+            passes = "the one backward" if one.calls == 1 else f"any of {one.calls:,} backward calls"
+            yield Finding(
+                "starved",
+                named(tally.place.call),
+                "" if tally.place.call is None else tally.place.call.expression,
+                f"{one.starving:,} of {one.thresholds:,} thresholds{whose} ({percent(share)}) got no gradient in {passes}; half of these "
+                f"never had an x nearer than {one.distance:.3g}",
+                f"the window of jumprelu is too narrow for how far x lies from the thresholds: bandwidth={one.bandwidth:g}",
+                f"bandwidth={one.wider:.2g}  # with it, nine of ten thresholds would have had an x in their window"
+                if math.isfinite(one.wider)
+                else "Compare the range of x with the thresholds: one of ten or more is infinite.",
+                share,
+            )
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

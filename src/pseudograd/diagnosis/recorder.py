@@ -16,7 +16,7 @@ from ..formula import own
 from ..torch_private import current_node, mode_stack, node_creation_hook, pop_mode, push_mode
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import tally, values
+from . import tally, values, windows
 from .aside import aside, is_aside, passes_from
 from .influence import Influence
 from .leaves import Leaves
@@ -92,6 +92,8 @@ class Recorder:
             self.errors.append(f"{to.op}: {type(error).__name__}: {error}")
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
+        if self.is_full and to.op == windows.NODE:
+            self._look_at_windows(to, leaving)
         counted = tally.of_grads(leaving, arriving, self.is_full)
         if counted is None:
             return
@@ -119,6 +121,14 @@ class Recorder:
             to.is_known = True
             to.has_tensor_bound = any(isinstance(one, torch.Tensor) for one in kept.inputs[1:])
             found.update(sides)
+
+    def _look_at_windows(self, to: Tally, leaving: Any) -> None:
+        node = current_node()
+        found = windows.of_node(node, leaving)
+        if found is not None:
+            leaves = self.leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
+            with self._lock:
+                to.windows.setdefault(leaves, windows.Windows()).add(*found)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
@@ -156,8 +166,12 @@ class Recorder:
         """A custom Function ran, on a torch that announces no nodes."""
         if not self.is_on or is_aside():
             return
+        with (
+            own
+        ):  # to read grad_fn is a call of torch, before which `called` would find the node and know no place for it
+            made = nodes.of(result)
         place = None
-        for node in nodes.of(result):
+        for node in made:
             place = place or frames.place(3, self.roots)
             self._attach(node, 0, place)
         self.ranges().forget()

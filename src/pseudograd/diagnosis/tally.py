@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import torch_forms
 from ..torch_private import physical
 from ..trace.frames import Place
+from .windows import Windows
 
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
@@ -33,6 +34,7 @@ class Tally:
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
         self.sums: Sums = {}
+        self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
     def add(self, found: Sums) -> None:
         for key, value in found.items():

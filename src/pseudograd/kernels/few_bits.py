@@ -39,7 +39,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     return codes.order_of(x) is not None
 
 
-def _bits(steps: Steps) -> int:
+def bits_of(steps: Steps) -> int:
     return (len(steps.slopes) - 1).bit_length()
 
 
@@ -60,7 +60,7 @@ def _chunks(elements: int) -> Iterator[slice]:
 def packed(x: Tensor, steps: Steps) -> Tensor:
     """The codes of x."""
     elements = x.numel()
-    planes = torch.empty((_bits(steps), _bytes_of_a_plane(elements)), dtype=torch.uint8, device=x.device)
+    planes = torch.empty((bits_of(steps), _bytes_of_a_plane(elements)), dtype=torch.uint8, device=x.device)
     for chunk in _chunks(elements):
         for plane, bits in zip(planes, steps.planes(in_memory(x)[chunk]), strict=True):
             words = functional.pad(bits, (0, -len(bits) % 64)).view(torch.int64)
@@ -111,7 +111,7 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
-    return _bits(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
+    return bits_of(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
 
 
 FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes)
@@ -137,5 +137,6 @@ KEYS: list[tuple[str, str]] = [
     ("silu", "fewbit"),
     ("leaky_relu", "exact"),
     ("hardsigmoid", "exact"),
+    ("rounding", "trust"),
 ]
 register(FEW_BITS, KEYS)

@@ -17,6 +17,7 @@ from .familiar import (
     clamp_with_grad_proposed,
 )
 from .grad_transforms import clip_grad, reverse_grad, scale_grad
+from .jump import jumprelu
 from .quantize import fake_quantize
 from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
@@ -45,6 +46,7 @@ __all__ = [
     "hardsigmoid",
     "hardtanh",
     "heaviside",
+    "jumprelu",
     "leaky_relu",
     "lower_bound",
     "register_rule",

@@ -1,4 +1,8 @@
-"""Rounding to whole numbers: round, floor, ceil, trunc. Their true gradient is 0 everywhere, so nothing that is rounded ever learns."""
+"""Rounding to whole numbers: round, floor, ceil, trunc. Their true gradient is 0 everywhere, so nothing that is rounded ever learns.
+
+`round` has two rules more, which ask how far x was from what it became, in steps of 10^-decimals. Their papers know them for rounding to
+the nearest only.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,53 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import check_tensor
+from ..arguments import check_tensor, rounded
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .formulas import adapted, blocked, passed
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from .formulas import adapted, blocked, passed, widened
 from .samples import values
 
 
-def _row(name: str, pull: Callable[..., Gradients], **rest: Any) -> Rule:
+def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = (), **rest: Any) -> Rule:
     return Rule(
         name=name,
         pull=pull,
         reference=partial(reference.rounding, name),
         is_linear=True,
-        keeps=(),
+        keeps=keeps,
         compares=False,
         **rest,
     )
+
+
+# --- how far from what it became --------------------------------------------------------------------------------------
+
+
+def _error(x: Tensor, decimals: int) -> Tensor:
+    """x minus what it is rounded to, in steps: from -1/2 to 1/2; NaN where x is infinite."""
+    x, many = widened(x), 10.0 ** min(abs(decimals), 300)  # of any dtype more is infinite anyway
+    position = x / many if decimals < 0 else x * many if decimals else x
+    return position - torch.round(position)
+
+
+def _is_near(x: Tensor, decimals: int, within: float) -> Tensor:
+    error = _error(x, decimals)
+    return error.abs() <= rounded(within, error)
+
+
+def _trust(grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], within: float) -> Gradients:
+    return torch.where(_is_near(x, decimals, within), grad, 0.0), None
+
+
+def _fourier(
+    grad: Tensor, x: Tensor, decimals: int, *, y: None, wants: tuple[bool, ...], amplitude: float
+) -> Gradients:
+    error = _error(x, decimals)
+    is_known = error == error
+    wave = torch.cos(torch.where(is_known, error, 0.0) * 3.141592653589793) * (amplitude * 4.442882938158366)
+    slope = (1 - wave) / (1 + wave)  # the second factor is pi times the square root of 2
+    return torch.where(is_known, widened(grad), 0.0) * torch.where(is_known, slope, 0.0), None
 
 
 RULES = {
@@ -43,6 +76,33 @@ RULES = {
         "zero", blocked, formula="0", source="the true gradient; torch.round", translates=("true", "native", "none")
     ),
 }
+OF_THE_NEAREST = {
+    **RULES,
+    "trust": _row(
+        "trust",
+        _trust,
+        ("x", "decimals"),
+        formula="grad where |x - y| <= within * step, else 0",
+        source="the trust estimator of QuEST (Panferov et al., 2025)",
+        also_called="trust mask",
+        translates=("trust_mask", "quest"),
+        parameters={"within": 0.25},
+        steps=lambda decimals, within: Steps((0.0, 1.0), lambda x: [_is_near(x, decimals, within)]),
+        jumps=lambda within, **_: tuple(n + side * within for n in range(-2, 3) for side in (-1, 1)),
+    ),
+    "fourier": _row(
+        "fourier",
+        _fourier,
+        ("x", "decimals"),
+        formula="grad * (1 - e) / (1 + e) with e = amplitude * sqrt(2) * pi * cos(pi * (x - y) / step)",
+        source="StableQAT (Chen et al., 2026), of the first order",
+        also_called="rotated damped Fourier surrogate, sine soft quantization",
+        translates=("rdfs", "sine_soft_q", "stableqat"),
+        parameters={"amplitude": 0.21},
+        ulps=8,
+        cancels=True,
+    ),
+}
 
 
 @engine.unscriptable
@@ -50,19 +110,22 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
     """Round `x` to the nearest whole number, halves to the even one; let the gradient pass as if nothing had been rounded.
 
     Forward:  y = torch.round(x, decimals=decimals), bit for bit.
-    Backward: grad_x = grad with "identity", a pseudo-gradient; 0 with "zero", the true one. Saves nothing. Linear in grad.
+    Backward: grad_x = grad with "identity", a pseudo-gradient; 0 with "zero", the true one. Two pseudo-gradients depend on how far x is
+        from y, in steps of 10^-decimals: "trust" passes grad where that is at most `within`, "fourier" multiplies it with a slope that
+        is small at the values of y and 1 between two of them. Both give 0 where x is NaN or infinite. "identity" and "zero" save nothing,
+        "trust" one bit an element where x is dense and has 4096 elements or more, else x, "fourier" x. Linear in grad.
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
         decimals: digits after the point that stay; negative for tens, hundreds...
-        rule: "identity" or "zero".
+        rule: "identity", "zero", "trust" or rules.trust(within=0.25), "fourier" or rules.fourier(amplitude=0.21).
     Returns: shape, dtype and device of x.
     Raises: TypeError if x is no real tensor or decimals no integer; ValueError for an unknown rule.
     Example:
         >>> x = torch.tensor([0.5, 1.5, 2.6], requires_grad=True)
         >>> y = round(x); y.sum().backward(); y.tolist(), x.grad
         ([0.0, 2.0, 3.0], tensor([1., 1., 1.]))
-    Source: straight-through estimator (Bengio, Léonard & Courville, 2013).
+    Source: straight-through estimator (Bengio, Léonard & Courville, 2013); each rule names its own.
     """
     if isinstance(decimals, bool) or not isinstance(decimals, int):
         raise TypeError(must("round", "decimals", "be an integer", decimals))
@@ -153,6 +216,7 @@ def _op(
     forward: Callable[..., Tensor],
     public: Callable[..., Tensor],
     *others: int,
+    rules: dict[str, Rule] | None = None,
     jumps: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0),
 ) -> Op:
     return register(
@@ -161,7 +225,7 @@ def _op(
             rule_set="rounding",
             forward=forward,
             inputs=("x", "decimals")[: 1 + len(others)],
-            rules=RULES,
+            rules=RULES if rules is None else rules,
             default_rule="identity",
             adapt=adapted,
             public=public,
@@ -176,6 +240,7 @@ ROUND = _op(
     lambda x, decimals: torch.round(x, decimals=decimals) if decimals else torch.round(x),
     lambda x, decimals, **how: round(x, decimals=decimals, **how),
     0,
+    rules=OF_THE_NEAREST,
     jumps=(-1.5, -0.5, 0.5, 1.5),
 )
 FLOOR = _op("floor", torch.floor, floor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,6 +67,23 @@ def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tens
     return slope
 
 
+class Slope(NamedTuple):
+    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` asks for."""
+
+    of: Callable[[Tensor, float, float], Tensor]
+    unit: Callable[[float], tuple[float, float]]
+
+
+SLOPES = {
+    "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
+    "triangle": Slope(_of_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth)),
+    "arctan": Slope(_of_width(_arctan), lambda bandwidth: (bandwidth, 1.0)),
+    "sigmoid": Slope(_of_width(_sigmoid), lambda bandwidth: (bandwidth, 1.0)),
+    "fast_sigmoid": Slope(_of_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
+    "gaussian": Slope(_of_width(_gaussian), lambda bandwidth: (bandwidth, 1.0)),
+}
+
+
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
@@ -108,8 +125,8 @@ def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x
     )
 
 
-def _surrogate(name: str, slope: Callable[[Tensor, float, float], Tensor], **rest: Any) -> Rule:
-    return _row(name, _pull_of(slope), parameters={"scale": 1.0, "height": 1.0}, **rest)
+def _surrogate(name: str, **rest: Any) -> Rule:
+    return _row(name, _pull_of(SLOPES[name].of), parameters={"scale": 1.0, "height": 1.0}, **rest)
 
 
 RULES = {
@@ -117,7 +134,6 @@ RULES = {
     for row in (
         _surrogate(
             "window",
-            _window,
             formula="height * grad where |x| <= scale, else 0",
             source="binarized neural networks (Hubara et al., 2016)",
             also_called="clipped straight-through, larq SteSign, rectangular surrogate",
@@ -126,7 +142,6 @@ RULES = {
         ),
         _surrogate(
             "triangle",
-            _of_width(_triangle),
             formula="grad * height * max(0, 1 - |u|)",
             source="Esser et al. (2016); Bellec et al. (2018), where height is the dampening factor",
             also_called="piecewise quadratic, approx-sign with height=2",
@@ -134,7 +149,6 @@ RULES = {
         ),
         _surrogate(
             "arctan",
-            _of_width(_arctan),
             formula="grad * height / scale / (1 + (pi * u)^2)",
             source="Fang et al. (2021), with scale = 2 / alpha",
             also_called="ATan",
@@ -142,7 +156,6 @@ RULES = {
         ),
         _surrogate(
             "sigmoid",
-            _of_width(_sigmoid),
             formula="grad * height / scale * e / (1 + e)^2 with e = exp(-|u|)",
             source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
             also_called="logistic, sigmoid'",
@@ -151,7 +164,6 @@ RULES = {
         ),
         _surrogate(
             "fast_sigmoid",
-            _of_width(_fast_sigmoid),
             formula="grad * height / (1 + |u|)^2",
             source="SuperSpike (Zenke & Ganguli, 2018), with scale = 1 / beta",
             also_called="SuperSpike",
@@ -159,7 +171,6 @@ RULES = {
         ),
         _surrogate(
             "gaussian",
-            _of_width(_gaussian),
             formula="grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
             source="Yin, Corradi & Bohté (2020)",
             also_called="erf",

@@ -1,4 +1,4 @@
-"""gelu, silu, leaky_relu and hardsigmoid for one number: plain `if`s, with the steps of "fewbit" written out above 0 only.
+"""gelu, silu, leaky_relu, hardsigmoid and jumprelu for one number: plain `if`s, with the steps of "fewbit" written out above 0 only.
 
 `fl` rounds to the dtype under test. torch computes half precision in float32 and rounds once at the end.
 """
@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable
 
-from .elementwise import _wide
+from .elementwise import _slope, _wide
 
 Number = float
 Round = Callable[[float], float]
@@ -44,6 +44,36 @@ def leaky_relu(rule: str, x: Number, grad: Number, negative_slope: Number, *, fl
 
 def hardsigmoid(rule: str, x: Number, grad: Number, *, fl: Round) -> tuple[Number, ...]:
     return (fl(grad * _wide(fl)(1 / 6)) if -3 < x < 3 else 0.0,)
+
+
+# By the window of jumprelu: the scale and height of a step's slope whose area is 1.
+_DENSITIES: dict[str, Callable[[float], tuple[float, float]]] = {
+    "window": lambda bandwidth: (bandwidth / 2, 1 / bandwidth),
+    "triangle": lambda bandwidth: (bandwidth, 1 / bandwidth),
+    "fast_sigmoid": lambda bandwidth: (bandwidth, 1 / (2 * bandwidth)),
+}
+
+
+def jumprelu(
+    rule: str,
+    x: Number,
+    grad: Number,
+    threshold: Number,
+    bandwidth: Number,
+    window_to_x: Number,
+    *,
+    fl: Round,
+) -> tuple[Number, ...]:
+    """(grad_x, grad_threshold, 0, 0)."""
+    passed = 0.0 if x <= threshold else grad
+    if rule == "zero":
+        return passed, 0.0, 0.0, 0.0
+    r = _wide(fl)
+    scale, height = _DENSITIES.get(rule, lambda bandwidth: (bandwidth, 1.0))(bandwidth)
+    slope = _slope(rule, r(x - threshold), scale, height, fl)
+    jump = r(threshold * slope)
+    share = 0.0 if slope == 0 or (jump == 0 and math.isinf(grad)) else r(grad * jump)
+    return fl(r(passed + share)) if window_to_x else passed, fl(-share), 0.0, 0.0
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:

@@ -30,8 +30,22 @@ def _largest(fl: Round) -> float:
     return (2 - 2.0**-23) * 2.0**127 if _wide(fl)(1 + 2.0**-40) == 1 else math.ldexp(2 - 2.0**-52, 1023)
 
 
-def rounding(rule: str, x: Number, grad: Number, *_: Number, **__: object) -> tuple[Number, ...]:
-    return (grad if rule == "identity" else 0.0,)
+def rounding(
+    rule: str, x: Number, grad: Number, *decimals: Number, fl: Round, within: float = 0.25, amplitude: float = 0.21
+) -> tuple[Number, ...]:
+    """(grad_x, 0): by how far x is from the nearest step of 10^-decimals."""
+    if rule in ("identity", "zero"):
+        return grad if rule == "identity" else 0.0, *(0.0 for _ in decimals)
+    r, steps = _wide(fl), 10.0 ** decimals[0]
+    position = r(x * steps) if steps >= 1 else r(x / (1 / steps))
+    if math.isnan(position) or math.isinf(position):
+        return 0.0, 0.0
+    error = abs(r(position - round(position)))
+    if rule == "trust":
+        return grad if error <= r(within) else 0.0, 0.0
+    assert rule == "fourier"
+    wave = r(math.cos(r(error * r(math.pi))) * r(amplitude * math.sqrt(2) * math.pi))
+    return fl(r(grad * r(r(1 - wave) / r(1 + wave)))), 0.0
 
 
 def absolute(x: Number, grad: Number, *, edge: int, fl: Round) -> tuple[Number, ...]:

@@ -10,7 +10,7 @@ import torch
 from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, RuleObject, call_for
-from ..torch_forms import OTHER_PRIMITIVE, SPELLINGS, Spelling, only_backward_tells
+from ..torch_forms import OTHER_PRIMITIVE, SPELLINGS, WITH_FEWER_RULES, Spelling, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
 from . import sites
@@ -44,11 +44,12 @@ class Replacement:
         if rule is None:
             rule = self._rule_in_a_graph() if _is_compiling() else self.rule
         stands_in = PRIMITIVES[primitive]
-        if (
-            primitive in OTHER_PRIMITIVE
-            and (rule.name if isinstance(rule, RuleObject) else rule) not in stands_in.rules
-        ):
+        name = rule.name if isinstance(rule, RuleObject) else rule
+        if primitive in OTHER_PRIMITIVE and name not in stands_in.rules:
             stands_in = PRIMITIVES[OTHER_PRIMITIVE[primitive]]
+        if primitive in WITH_FEWER_RULES and name not in stands_in.rules:
+            fuller = PRIMITIVES[WITH_FEWER_RULES[primitive]]
+            stands_in = fuller if name in fuller.rules else stands_in  # which `_rewritten` will not run
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
@@ -125,6 +126,8 @@ class Rewrite(Entered):
         call = replacement.call(name, rule)
         inputs = inputs[: len(call.primitive.inputs)]
         why = why_not(call, inputs, in_place)
+        if call.primitive.name == WITH_FEWER_RULES.get(name):
+            why = f"{name} has no rule {call.rule.name}"
         if not _is_compiling():
             if self.log is not None:
                 self.log.count(spelling, call, why)

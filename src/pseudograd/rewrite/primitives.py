@@ -145,6 +145,7 @@ _stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a cop
 _stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
 _stand_in("torch.hardtanh", torch_private.hardtanh, "hardtanh")
 _stand_in("torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), "relu6", through=_hardsigmoid_pull)
+_stand_in("torch.round", OPS["round"].forward, "round", ("x", "decimals"), saves="a copy")
 _stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), saves="a copy")
 _stand_in(
     "torch.fake_quantize_per_tensor_affine",

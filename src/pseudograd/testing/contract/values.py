@@ -172,7 +172,8 @@ def _check_saved_inputs(
     assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == given, name
     assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(kept))
     # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
-    beside = [v for v in kept if isinstance(v, float)] if any(isinstance(v, Tensor) for v in kept[1:]) else []
+    bounds = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names and n in ("min", "max")]
+    beside = [v for v in bounds if isinstance(v, float)] if any(isinstance(v, Tensor) for v in bounds) else []
     assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{name}: a copy was saved"
     if case.rule.name in SAVES_NOTHING and sum(wants) == 1:
         assert saved == [], name

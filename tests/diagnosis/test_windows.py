@@ -1,0 +1,125 @@
+"""Thresholds of jumprelu whose window holds no x: found, counted, and told what would help."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pseudograd as pg
+from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.records import Finding
+
+
+class Autoencoder(nn.Module):
+    def __init__(self, features: int = 512, start: float = 0.1) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(64, features), nn.Linear(features, 64)
+        self.threshold = nn.Parameter(torch.full((features,), start))
+
+    def forward(self, x: Tensor, bandwidth: float, rule: str = "window") -> Tensor:
+        return self.decoder(pg.jumprelu(self.encoder(x), self.threshold, bandwidth=bandwidth, rule=rule))
+
+
+def _diagnosed(bandwidth: float, rule: str = "window", steps: int = 4) -> Diagnosis:
+    torch.manual_seed(0)
+    model = Autoencoder()
+    with pg.diagnose(model) as found:
+        for _ in range(steps):
+            x = torch.randn(32, 64)
+            (model(x, bandwidth, rule) - x).square().mean().backward()
+    assert not found._recorder.errors
+    return found
+
+
+def _narrow(found: Diagnosis) -> list[Finding]:
+    return [one for one in found.findings if "window of jumprelu" in one.cause]
+
+
+def test_a_narrow_window_starves_most_thresholds() -> None:
+    """At bandwidth 1e-3, the default of the papers, with values of x near 1."""
+    found = _diagnosed(1e-3)
+    (finding,) = _narrow(found)
+    assert finding.code == "starved"
+    assert finding.expression.startswith("pg.jumprelu(self.encoder(x), self.threshold")
+    assert re.search(r"test_windows\.py:\d+$", finding.where)
+    gradients = found._recorder.tallies.values()
+    (one,) = [window for tally in gradients for window in tally.windows.values()]
+    assert finding.share == one.starving / 512 > 0.9
+    assert f"{one.starving} of 512 thresholds of threshold (" in finding.evidence
+    assert "got no gradient in any of 4 backward calls" in finding.evidence
+    assert finding.cause.endswith("bandwidth=0.001")
+    assert finding.next_step.startswith("bandwidth=")
+
+
+def test_the_count_is_that_of_the_gradients() -> None:
+    """What the sum of all gradients leaves at zero, and where no x came near."""
+    torch.manual_seed(0)
+    model, moved = Autoencoder(), torch.zeros(512, dtype=torch.bool)
+    for _ in range(4):
+        x = torch.randn(32, 64)
+        model.zero_grad()
+        (model(x, 1e-3) - x).square().mean().backward()
+        assert model.threshold.grad is not None
+        moved |= model.threshold.grad != 0
+    (finding,) = _narrow(_diagnosed(1e-3))
+    assert finding.evidence.startswith(f"{512 - int(moved.sum())} of 512")
+
+
+def test_what_it_advises_helps() -> None:
+    (finding,) = _narrow(_diagnosed(1e-3))
+    advised = float(finding.next_step.split()[0].removeprefix("bandwidth="))
+    assert not _narrow(_diagnosed(advised))
+    counts = {}
+    for bandwidth in (1e-3, advised):
+        found = _diagnosed(bandwidth)
+        (one,) = [window for tally in found._recorder.tallies.values() for window in tally.windows.values()]
+        counts[bandwidth] = one.starving
+    assert counts[advised] <= 0.11 * 512 < counts[1e-3]
+
+
+@pytest.mark.parametrize(("bandwidth", "rule"), [(0.2, "window"), (1e-3, "arctan"), (1e-3, "zero")])
+def test_no_finding_where_the_window_is_wide_or_none_was_asked_for(bandwidth: float, rule: str) -> None:
+    """ "zero" is what somebody chose: it has no window that could be too narrow."""
+    assert not _narrow(_diagnosed(bandwidth, rule))
+
+
+def test_zeros_that_come_from_behind_are_no_narrow_window() -> None:
+    torch.manual_seed(0)
+    model = Autoencoder()
+    with pg.diagnose(model) as found:
+        x = torch.randn(32, 64)
+        (model(x, 0.2) * 0.0).sum().backward()
+    assert not _narrow(found)
+
+
+def test_layers_that_share_a_line_are_told_apart() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList([Autoencoder(64, 0.1), Autoencoder(64, 50.0)])
+    with pg.diagnose(layers) as found:
+        for layer in layers:
+            layer(torch.randn(256, 64), 0.05).sum().backward()
+    (finding,) = _narrow(found)
+    assert finding.evidence.startswith("64 of 64 thresholds of 1.threshold (100 %)")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8, 1), (4, 8, 6), (6,)])
+def test_thresholds_of_every_shape(shape: tuple[int, ...]) -> None:
+    threshold = nn.Parameter(torch.full(shape, 30.0))
+    x = torch.linspace(-1, 1, 192).reshape(4, 8, 6).requires_grad_()
+    with pg.diagnose() as found:
+        pg.jumprelu(x, threshold, bandwidth=0.5).sum().backward()
+    assert not found._recorder.errors
+    (finding,) = _narrow(found)
+    assert finding.evidence.startswith(f"{threshold.numel()} of {threshold.numel()} thresholds")
+    assert finding.next_step.startswith(("bandwidth=5", "bandwidth=6"))  # from about 1 to 30, and twice that
+
+
+def test_a_module_and_infinite_thresholds() -> None:
+    layer = pg.nn.JumpReLU(nn.Parameter(torch.full((4,), torch.inf)), bandwidth=0.5)
+    with pg.diagnose(layer) as found:
+        layer(torch.randn(8, 4, requires_grad=True)).sum().backward()
+    (finding,) = _narrow(found)
+    assert finding.next_step.startswith("Compare the range of x with the thresholds")

@@ -1,0 +1,183 @@
+"""jumprelu against its formulas written apart in float64: values, both gradients, every window, and what is special."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.ops.steps import SLOPES
+from pseudograd.rule import OPS
+
+# Densities of u, for one number.
+DENSITIES: dict[str, Callable[[float], float]] = {
+    "window": lambda u: 1.0 if abs(u) <= 0.5 else 0.0,
+    "triangle": lambda u: max(0.0, 1 - abs(u)),
+    "arctan": lambda u: 1 / (1 + (math.pi * u) ** 2),
+    "sigmoid": lambda u: 1 / (2 + math.exp(u) + math.exp(-u)),
+    "fast_sigmoid": lambda u: 1 / (2 * (1 + abs(u)) ** 2),
+    "gaussian": lambda u: math.exp(-u * u / 2) / math.sqrt(2 * math.pi),
+    "zero": lambda u: 0.0,
+}
+every_rule = pytest.mark.parametrize("rule", DENSITIES)
+
+
+def _inputs() -> tuple[Tensor, Tensor, Tensor]:
+    """x on both sides of each threshold, exactly at it and at both edges of the window; thresholds of both signs; grads of both."""
+    generator = torch.Generator().manual_seed(0)
+    threshold = torch.tensor([0.5, 1.25, 0.0, -0.75], dtype=torch.float64)
+    x = torch.randn(40, 4, generator=generator, dtype=torch.float64) + threshold
+    x[0], x[1], x[2] = threshold, threshold + 0.1875, threshold - 0.1875
+    return x, threshold, torch.randn(40, 4, generator=generator, dtype=torch.float64)
+
+
+def _apart(x: Tensor, threshold: Tensor, grad: Tensor, rule: str, to_x: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, grad_x, grad_threshold), number by number."""
+    y, grad_x, to_threshold = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(threshold)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            at, high, g = x[i, j].item(), threshold[j].item(), grad[i, j].item()
+            part = g * high / 0.375 * DENSITIES[rule]((at - high) / 0.375)
+            y[i, j] = at if at > high else 0.0
+            grad_x[i, j] = (g if at > high else 0.0) + (part if to_x else 0.0)
+            to_threshold[j] -= part
+    return y, grad_x, to_threshold
+
+
+def test_the_densities_are_those_of_the_op() -> None:
+    assert set(DENSITIES) == set(OPS["jumprelu"].rules)
+
+
+@pytest.mark.parametrize("to_x", [False, True])
+@every_rule
+def test_values_and_gradients_are_the_formulas(rule: str, to_x: bool) -> None:
+    x, threshold, grad = _inputs()
+    leaves = x.clone().requires_grad_(), threshold.clone().requires_grad_()
+    y = pg.jumprelu(*leaves, bandwidth=0.375, window_to_x=to_x, rule=rule)
+    found = torch.autograd.grad(y, leaves, grad)
+    for ours, theirs in zip((y.detach(), *found), _apart(x, threshold, grad, rule, to_x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bandwidth", [0.25, 3.0])
+@pytest.mark.parametrize("rule", SLOPES)
+def test_every_window_has_the_area_one(rule: str, bandwidth: float) -> None:
+    """Over a range that leaves little of the longest tails."""
+    x = torch.linspace(-2000 * bandwidth, 2000 * bandwidth, 400_001, dtype=torch.float64)
+    slope = SLOPES[rule]
+    area = torch.trapezoid(slope.of(x, *slope.unit(bandwidth)), x).item()
+    assert area == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("rule", SLOPES)
+def test_the_step_with_the_same_window_has_the_same_slope(rule: str) -> None:
+    """What a penalty on the number of features needs: divided by the threshold, the gradients are equal."""
+    x, threshold, grad = _inputs()
+    x, threshold, grad = x[:, :2], threshold[:2].requires_grad_(), grad[:, :2]
+    scale, height = SLOPES[rule].unit(0.375)
+    of_step = pg.heaviside(x - threshold, at_zero=0, rule=getattr(pg.rules, rule)(scale=scale, height=height))
+    of_jump = pg.jumprelu(x, threshold, bandwidth=0.375, rule=rule)
+    ours, theirs = (torch.autograd.grad(y, threshold, grad)[0] for y in (of_jump, of_step))
+    torch.testing.assert_close(ours, theirs * threshold.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_number_is_torchs_own_threshold() -> None:
+    x = torch.tensor([-math.inf, -1.0, -0.0, 0.5, 0.75, math.inf, math.nan])
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        ours = pg.jumprelu(x.to(dtype), 0.5, bandwidth=1.0)
+        theirs = torch.nn.functional.threshold(x.to(dtype), 0.5, 0.0)
+        assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0))
+
+
+def test_a_number_that_the_dtype_does_not_hold_is_rounded_as_torch_rounds_it() -> None:
+    """0.3 in bfloat16 is 0.30078125: x of that value is at the threshold."""
+    x = torch.tensor([0.3], dtype=torch.bfloat16, requires_grad=True)
+    y = pg.jumprelu(x, 0.3, bandwidth=1.0)
+    y.backward()
+    assert (y.item(), x.grad) == (0.0, torch.zeros(1, dtype=torch.bfloat16))
+
+
+def test_what_is_infinite_or_nan_moves_no_threshold() -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 0.5], requires_grad=True)
+    for rule in SLOPES:
+        threshold = torch.full((4,), 0.5, requires_grad=True)
+        y = pg.jumprelu(x, threshold, bandwidth=1.0, rule=rule)
+        to_x, found = torch.autograd.grad(y, (x, threshold), torch.ones(4))
+        assert found[:3].tolist() == [0.0, 0.0, 0.0]
+        assert found[3] < 0
+        assert to_x.tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_an_infinite_threshold_switches_its_feature_off() -> None:
+    x = torch.tensor([[0.5, 2.0]], requires_grad=True)
+    threshold = torch.tensor([0.5, math.inf], requires_grad=True)
+    for rule in DENSITIES:
+        y = pg.jumprelu(x, threshold, bandwidth=1.0, window_to_x=True, rule=rule)
+        to_x, to_threshold = torch.autograd.grad(y.sum(), (x, threshold))
+        assert (y[0, 1].item(), to_x[0, 1].item(), to_threshold[1].item()) == (0.0, 0.0, 0.0)
+
+
+def test_an_infinite_gradient_meets_no_zero() -> None:
+    x = torch.tensor([0.0, 9.0], requires_grad=True)
+    threshold = torch.zeros(2, requires_grad=True)
+    y = pg.jumprelu(x, threshold, bandwidth=1.0)
+    to_x, to_threshold = torch.autograd.grad(y, (x, threshold), torch.tensor([math.inf, math.inf]))
+    assert (to_x.tolist(), to_threshold.tolist()) == ([0.0, math.inf], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_threshold_that_is_wider_than_x_keeps_its_precision(dtype: torch.dtype) -> None:
+    """Compared as it is, and its gradient is summed in float32: 300 times 1/256 would stand still in bfloat16."""
+    x = torch.full((300, 1), 1.0, dtype=dtype, requires_grad=True)
+    threshold = torch.tensor([1.0 + 2.0**-20], requires_grad=True)
+    y = pg.jumprelu(x, threshold, bandwidth=1.0)
+    assert (y.dtype, y.sum().item()) == (dtype, 0.0)
+    y.backward(torch.full_like(x, 2.0**-8))
+    assert threshold.grad is not None
+    assert threshold.grad.dtype is torch.float32
+    torch.testing.assert_close(threshold.grad, torch.tensor([-300 * 2.0**-8]), rtol=1e-5, atol=0)
+
+
+def test_thresholds_of_every_shape_that_broadcasts() -> None:
+    x = torch.linspace(-1, 2, 24, dtype=torch.float64).reshape(2, 3, 4)
+    for shape in ((), (4,), (1,), (3, 1), (2, 1, 4), (2, 3, 4)):
+        threshold = torch.full(shape, 0.5, dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(pg.jumprelu(x, threshold, bandwidth=1.0, rule="gaussian").sum(), threshold)
+        whole = threshold.detach().expand(x.shape).clone().requires_grad_()
+        (each,) = torch.autograd.grad(pg.jumprelu(x, whole, bandwidth=1.0, rule="gaussian").sum(), whole)
+        assert found.shape == shape
+        torch.testing.assert_close(found, each.sum_to_size(shape), rtol=1e-12, atol=0)
+
+
+def test_it_learns_where_the_true_gradient_does_not() -> None:
+    """Values below 1 are noise here, and those above carry all: the threshold should end between them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.rand(2000, generator=generator) * 0.9, 1 + torch.rand(500, generator=generator)])
+    target = torch.where(x > 1, x, 0.0)
+    ends = {}
+    for rule in ("window", "triangle", "gaussian", "zero"):
+        threshold = torch.tensor(0.3, requires_grad=True)
+        optimizer = torch.optim.Adam([threshold], lr=0.01)
+        for _ in range(300):
+            loss = (pg.jumprelu(x, threshold, bandwidth=0.1, rule=rule) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        ends[rule] = threshold.item()
+    assert ends.pop("zero") == pytest.approx(0.3)
+    assert all(0.85 < end < 1.1 for end in ends.values()), ends
+
+
+def test_only_who_asks_gets_a_gradient() -> None:
+    x, threshold = torch.ones(3), torch.full((3,), 0.75, requires_grad=True)
+    pg.jumprelu(x, threshold, bandwidth=1.0).sum().backward()
+    assert x.grad is None
+    assert threshold.grad is not None
+    other = torch.ones(3, requires_grad=True)
+    pg.jumprelu(other, threshold.detach(), bandwidth=1.0).sum().backward()
+    assert other.grad is not None
+    assert threshold.detach().grad is None
