@@ -17,6 +17,7 @@ from .familiar import (
     clamp_with_grad_proposed,
 )
 from .grad_transforms import clip_grad, reverse_grad, scale_grad
+from .policy import policy_loss
 from .quantize import fake_quantize
 from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
@@ -47,6 +48,7 @@ __all__ = [
     "heaviside",
     "leaky_relu",
     "lower_bound",
+    "policy_loss",
     "register_rule",
     "relu",
     "relu6",
