@@ -36,6 +36,7 @@ from .ops import (
     heaviside,
     leaky_relu,
     lower_bound,
+    policies,
     policy_loss,
     register_rule,
     relu,
@@ -96,6 +97,7 @@ __all__ = [
     "override",
     "pin_edge",
     "plot",
+    "policies",
     "policy_loss",
     "register_rule",
     "relu",
@@ -116,7 +118,7 @@ __all__ = [
 ]
 # As in `ops`, for calls that are written pseudograd.clamp.
 for _name in ops.__all__:
-    if _name.islower() and _name != "register_rule":
+    if _name.islower() and _name not in ("register_rule", "policies"):
         torch.fx.wrap(_name)
 del _name
 
