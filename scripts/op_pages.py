@@ -24,6 +24,11 @@ _EDGE_TEXT = {
     "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
     "projected": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
 }
+_DRAWN = {
+    "replace_grad": "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh.",
+    "policy_loss": "`policy_loss(x, 1, low=0.2, high=0.28)` over the log ratio x, for an advantage of 1. Over the ratio, both signs and "
+    "all objectives: [policy_clips.md](../policy_clips.md).",
+}
 
 
 def slope_of_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -112,6 +117,11 @@ def _how_to_read(op: Op) -> str:
         )
     if op.rule_set == "step":
         lines.append("u = x / scale. `scale` is a width in the unit of x, `height` a factor.")
+    if op.rule_set == "policy":
+        lines.append(
+            "A is the advantage and r = exp(log_ratio); the clip is blocked where A > 0 and r > 1 + high, and where A < 0 and r < 1 - low. "
+            'w is r; with `space="log"` it is the clipped r, and for `inward` and `leaky_inward` r where the clip is not blocked.'
+        )
     if len(op.rules) > 1:
         lines.append(f"The default is `{op.default_rule}`.")
     return " ".join(lines)
@@ -153,7 +163,7 @@ def _mathematics(op: Op) -> list[str]:
 def _drawn(op: Op) -> str:
     picture = op.picture
     if picture.of is not None:
-        return "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh."
+        return _DRAWN[op.name]
     given = [
         f"{name}={value!r}"
         for name, value in zip(op.inputs[1:], picture.others, strict=True)

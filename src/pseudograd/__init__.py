@@ -57,6 +57,7 @@ from .ops import (
 if TYPE_CHECKING:
     from . import nn
     from .analysis.auditing import audit
+    from .analysis.clipping import clip_report
     from .cases import compare, tune
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
@@ -77,6 +78,7 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "clip_report",
     "codebook_loss",
     "commitment_loss",
     "compare",
@@ -127,6 +129,7 @@ __version__: str
 
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
+    "clip_report": ".analysis.clipping",
     "compare": ".cases",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.torch_eras import SHARES, ERAS, installed_era
+from pseudograd.torch_eras import ERAS, SHARES, installed_era
 
 from .formulas import tokens
 
@@ -138,7 +138,12 @@ def of_verl(function: str) -> Callable[..., Tensor]:
     package = Path(spec.origin).parent
     helpers = SimpleNamespace(**functions_in(package / "utils" / "torch_functional.py", "masked_sum", "masked_mean"))
     space = functions_in(
-        package / "trainer" / "ppo" / "core_algos.py", function, "agg_loss", verl_F=helpers, ActorConfig=ActorConfig, AlgoConfig=()
+        package / "trainer" / "ppo" / "core_algos.py",
+        function,
+        "agg_loss",
+        verl_F=helpers,
+        ActorConfig=ActorConfig,
+        AlgoConfig=(),
     )
 
     def loss(lr: Tensor, a: Tensor, mask: Tensor, low: float, high: float, **settings: Any) -> Tensor:
@@ -235,7 +240,9 @@ def trained(algorithm: Any) -> list[Tensor]:
             self.left -= 1
             return self._next(), reward, self.left == 0, False, {}
 
-    model = algorithm("MlpPolicy", Signs(), n_steps=128, batch_size=32, n_epochs=6, learning_rate=3e-3, seed=0, device="cpu")
+    model = algorithm(
+        "MlpPolicy", Signs(), n_steps=128, batch_size=32, n_epochs=6, learning_rate=3e-3, seed=0, device="cpu"
+    )
     model.learn(256)
     return [p.detach().clone() for p in model.policy.parameters()]
 
@@ -271,5 +278,7 @@ def test_stable_baselines3_with_policy_loss_is_stable_baselines3() -> None:
     needs("stable_baselines3", "2.9.2")
     from stable_baselines3 import PPO
 
-    ours = "policy_loss = pg.policy_loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
+    ours = (
+        "policy_loss = pg.policy_loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
+    )
     assert same(trained(twin(LOSS, f"{ours}, edge={EDGE!r}).mean()")), trained(PPO))

@@ -1,6 +1,7 @@
 """policy_loss and its presets against the papers' formulas, in float64; ties in both eras; transforms; half precision; levels and masks."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,10 +34,12 @@ def test_value_and_gradient_are_those_of_the_formula_written_apart(name: str) ->
     found, (to_log_ratio, to_advantage) = gradient_of(pg.policies[name], lr, a)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
-    assert {(sign, side) for sign, side in zip(a.sign().view(-1).tolist(), (lr > 0).view(-1).tolist(), strict=True)} == {
-        (sign, side) for sign in (-1.0, 0.0, 1.0) for side in (False, True)
-    }
-    torch.testing.assert_close(to_advantage * a, value, **ROUNDING)  # every loss is linear in the advantage, sign by sign
+    assert {
+        (sign, side) for sign, side in zip(a.sign().view(-1).tolist(), (lr > 0).view(-1).tolist(), strict=True)
+    } == {(sign, side) for sign in (-1.0, 0.0, 1.0) for side in (False, True)}
+    torch.testing.assert_close(
+        to_advantage * a, value, **ROUNDING
+    )  # every loss is linear in the advantage, sign by sign
 
 
 @pytest.mark.parametrize("grad", [1.0, -1.0, 0.25])
@@ -61,9 +64,7 @@ def test_one_sided_clips(lo: float | None, hi: float | None, space: str) -> None
 def test_the_plain_clip_is_zero_in_ratio_space() -> None:
     lr, a = tokens()
     value, slope = formulas.plain_clip(lr, a)
-    found, (to_log_ratio,) = gradient_of(
-        lambda lr: pg.policy_loss(lr, a, high=0.28, rule="zero", value="clipped"), lr
-    )
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy_loss(lr, a, high=0.28, rule="zero", value="clipped"), lr)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
 
@@ -89,7 +90,10 @@ def at_ties() -> tuple[Tensor, Tensor]:
     return lr, torch.tensor([1.5, -1.5] * 2, dtype=torch.float64)
 
 
-EDGE_OF_USUAL_FORM = {"closed": "closed", "open": "half"}  # by the edge of torch.clamp: min halves a tie, and adds both halves
+EDGE_OF_USUAL_FORM = {
+    "closed": "closed",
+    "open": "half",
+}  # by the edge of torch.clamp: min halves a tie, and adds both halves
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -115,10 +119,9 @@ def test_the_usual_form_of_the_installed_torch_is_the_one_of_its_era() -> None:
 @pytest.mark.parametrize("space", ["ratio", "log"])
 def test_at_a_tie_every_rule_gives_the_share_of_its_edge(edge: str, share: float, space: str) -> None:
     lr, a = at_ties()
+    how: dict[str, Any] = {"low": 0.5, "high": 1.0, "edge": edge, "space": space}
     for rule in ("inward", "zero", "leaky"):
-        (found,) = gradient_of(
-            lambda lr: pg.policy_loss(lr, a, low=0.5, high=1.0, rule=rule, edge=edge, space=space), lr  # noqa: B023
-        )[1]
+        (found,) = gradient_of(partial(pg.policy_loss, advantage=a, rule=rule, **how), lr)[1]
         torch.testing.assert_close(found, -a * lr.exp() * share, **ROUNDING)
 
 
@@ -231,7 +234,7 @@ def test_a_sequence_of_which_no_token_counts_has_loss_0() -> None:
     lr, a = tokens()
     nothing = torch.zeros_like(lr, dtype=torch.bool)
     for name in pg.policies:
-        found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies[name](lr, a, mask=nothing), lr)  # noqa: B023
+        found, (to_log_ratio,) = gradient_of(partial(pg.policies[name], advantage=a, mask=nothing), lr)
         assert not found.any()
         assert not to_log_ratio.any()
 
@@ -291,13 +294,29 @@ def test_every_policy_says_where_it_is_from() -> None:
 
 X, A = torch.zeros(2, 3), torch.ones(2, 3)
 BAD = {
-    "low of 0": (lambda: pg.policy_loss(X, A, low=0.0), ValueError, "policy_loss: low must be between 0 and 1, got 0.0. The lower"),
+    "low of 0": (
+        lambda: pg.policy_loss(X, A, low=0.0),
+        ValueError,
+        "policy_loss: low must be between 0 and 1, got 0.0. The lower",
+    ),
     "low of 1": (lambda: pg.policy_loss(X, A, low=1), ValueError, "low must be between 0 and 1, got 1.0"),
     "low below 0": (lambda: pg.policy_loss(X, A, low=-0.2), ValueError, "got -0.2"),
-    "high of 0": (lambda: pg.policy_loss(X, A, high=0.0), ValueError, "policy_loss: high must be above 0, got 0.0. The upper bound"),
-    "infinite high": (lambda: pg.policy_loss(X, A, high=math.inf), ValueError, "high must be finite, got inf. Use None for no bound."),
+    "high of 0": (
+        lambda: pg.policy_loss(X, A, high=0.0),
+        ValueError,
+        "policy_loss: high must be above 0, got 0.0. The upper bound",
+    ),
+    "infinite high": (
+        lambda: pg.policy_loss(X, A, high=math.inf),
+        ValueError,
+        "high must be finite, got inf. Use None for no bound.",
+    ),
     "low is NaN": (lambda: pg.policy_loss(X, A, low=math.nan), ValueError, "low must be finite, got nan"),
-    "a tensor as bound": (lambda: pg.policy_loss(X, A, low=torch.tensor(0.2)), TypeError, "low must be a number or None, got a Tensor"),
+    "a tensor as bound": (
+        lambda: pg.policy_loss(X, A, low=torch.tensor(0.2)),
+        TypeError,
+        "low must be a number or None, got a Tensor",
+    ),
     "True as bound": (lambda: pg.policy_loss(X, A, high=True), TypeError, "high must be a number or None, got True"),
     "ceiling below high": (
         lambda: pg.policy_loss(X, A, ceiling=1.1),
@@ -309,20 +328,65 @@ BAD = {
         ValueError,
         "rule must be 'identity' where low and high are None, got 'inward'. Give one of low and high, or use rule='identity'.",
     ),
-    "shapes": (lambda: pg.policy_loss(X, torch.ones(4)), ValueError, "advantage must broadcast with log_ratio of shape (2, 3), got (4,)"),
-    "an integer": (lambda: pg.policy_loss(X, A.long()), TypeError, "advantage must be floating point, got torch.int64. Call advantage.float()"),
-    "an integer ratio": (lambda: pg.policy_loss(X.int(), A), TypeError, "log_ratio must be floating point, got torch.int32"),
+    "shapes": (
+        lambda: pg.policy_loss(X, torch.ones(4)),
+        ValueError,
+        "advantage must broadcast with log_ratio of shape (2, 3), got (4,)",
+    ),
+    "an integer": (
+        lambda: pg.policy_loss(X, A.long()),
+        TypeError,
+        "advantage must be floating point, got torch.int64. Call a",
+    ),
+    "an integer ratio": (
+        lambda: pg.policy_loss(X.int(), A),
+        TypeError,
+        "log_ratio must be floating point, got torch.int32",
+    ),
     "no tensor": (lambda: pg.policy_loss([0.0], A), TypeError, "log_ratio must be a tensor, got [0.0]"),  # type: ignore[arg-type]
-    "a mask of numbers": (lambda: pg.policy_loss(X, A, mask=A), TypeError, "mask must be a bool tensor, got torch.float32. Call mask.bool() first."),
-    "a mask that is larger": (lambda: pg.policy_loss(X, A, mask=torch.ones(4, 2, 3) > 0), ValueError, "mask must broadcast to log_ratio"),
-    "space": (lambda: pg.policy_loss(X, A, space="logs"), ValueError, "space must be one of log, ratio, got 'logs'. Did you mean 'log'?"),
-    "value": (lambda: pg.policy_loss(X, A, value="min"), ValueError, "value must be one of clipped, objective, got 'min'"),
-    "level": (lambda: pg.policy_loss(X, A, level="seq"), ValueError, "level must be one of geometric, sequence, token, got 'seq'"),
-    "edge": (lambda: pg.policy_loss(X, A, edge="projected"), ValueError, "edge must be one of closed, half, open, got 'projected'"),
-    "rule": (lambda: pg.policy_loss(X, A, rule="elastic"), ValueError, "rule must be one of identity, inward, leaky, leaky_inward, zero, got 'elastic'"),
+    "a mask of numbers": (
+        lambda: pg.policy_loss(X, A, mask=A),
+        TypeError,
+        "mask must be a bool tensor, got torch.float32. Call mask.bool() first.",
+    ),
+    "a mask that is larger": (
+        lambda: pg.policy_loss(X, A, mask=torch.ones(4, 2, 3) > 0),
+        ValueError,
+        "mask must broadcast to log_ratio",
+    ),
+    "space": (
+        lambda: pg.policy_loss(X, A, space="logs"),
+        ValueError,
+        "space must be one of log, ratio, got 'logs'. Did you mean 'log'?",
+    ),
+    "value": (
+        lambda: pg.policy_loss(X, A, value="min"),
+        ValueError,
+        "value must be one of clipped, objective, got 'min'",
+    ),
+    "level": (
+        lambda: pg.policy_loss(X, A, level="seq"),
+        ValueError,
+        "level must be one of geometric, sequence, token, got 'seq'",
+    ),
+    "edge": (
+        lambda: pg.policy_loss(X, A, edge="projected"),
+        ValueError,
+        "edge must be one of closed, half, open, got 'projected'",
+    ),
+    "rule": (
+        lambda: pg.policy_loss(X, A, rule="elastic"),
+        ValueError,
+        "rule must be one of identity, inward, leaky, leaky_inward, zero, got 'elastic'",
+    ),
     "a field's name": (lambda: pg.policy_loss(X, A, rule="ste"), ValueError, "'ste' is 'identity' here"),
-    "a preset": (lambda: pg.policies["dappo"], KeyError, "policies: name must be one of ce_gppo, cispo, dapo, dual_clip, gmpo, gppo, grpo, gspo, ppo, truncated_is, got 'dappo'. Did you mean 'dapo'?"),
-}  # fmt: skip
+    "a preset": (
+        lambda: pg.policies["dappo"],
+        KeyError,
+        "policies: name must be one of ce_gppo, cispo, dapo, dual_clip, gmpo, gppo, grpo, gspo, ppo, truncated_is, got 'dappo'. "
+        "Did you mean 'dapo'?",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)

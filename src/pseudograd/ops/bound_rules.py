@@ -249,7 +249,7 @@ RULES: dict[str, Rule] = {
         _rule(
             "leaky_inward",
             _leaky_inward,
-            formula="grad, or low * grad below and high * grad above where grad points strictly outward",
+            formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
             is_linear=False,
             parameters={"low": 0.1, "high": 0.1},

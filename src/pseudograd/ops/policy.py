@@ -26,6 +26,7 @@ from .replace import replace_grad
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = ("closed", "open", "half")
+DEFAULT = 0.2  # of low and high, in every project
 _OP = "policy_loss"
 
 
@@ -34,8 +35,8 @@ def policy_loss(
     log_ratio: Tensor,
     advantage: Tensor,
     *,
-    low: float | None = 0.2,
-    high: float | None = 0.2,
+    low: float | None = DEFAULT,
+    high: float | None = DEFAULT,
     rule: RuleLike = "inward",
     space: str = "ratio",
     ceiling: float | None = None,
@@ -88,10 +89,10 @@ def policy_loss(
         log_ratio = torch.where(mask, log_ratio, 0.0)
     bounds = low, high, ceiling, SPACES.index(space), VALUES.index(value)
     if level == "sequence":
-        log_ratio = replace_grad(_mean(log_ratio.detach(), mask).expand_as(log_ratio), log_ratio)
+        log_ratio = replace_grad(mean_over_tokens(log_ratio.detach(), mask).expand_as(log_ratio), log_ratio)
     y = engine.run(call, log_ratio, advantage, *bounds)
     if level == "geometric":
-        y = y * _to_geometric_mean(log_ratio.detach(), advantage.detach(), mask, *bounds)
+        y = y * _to_geometricmean_over_tokens(log_ratio.detach(), advantage.detach(), mask, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
 
 
@@ -154,7 +155,9 @@ Bound = float | None
 class _Clip:
     """Where a ratio stands between its bounds, in the space of the clip. Comparisons only."""
 
-    def __init__(self, log_ratio: Tensor, advantage: Tensor, low: Bound, high: Bound, ceiling: Bound, in_log: int) -> None:
+    def __init__(
+        self, log_ratio: Tensor, advantage: Tensor, low: Bound, high: Bound, ceiling: Bound, in_log: int
+    ) -> None:
         in_space: Callable[[float], float] = math.log if in_log else float
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
@@ -194,16 +197,18 @@ def _exp(log_ratio: Tensor, unused: Tensor) -> Tensor:
     return torch.exp(torch.where(unused, 0.0, log_ratio))
 
 
-def _of_one_dtype(log_ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+def _together(log_ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+    """In one dtype, no half precision, and of one shape."""
     log_ratio, advantage = widened(log_ratio), widened(advantage)
     dtype = torch.promote_types(log_ratio.dtype, advantage.dtype)
-    return log_ratio.to(dtype), advantage.to(dtype)
+    log_ratio, advantage = torch.broadcast_tensors(log_ratio.to(dtype), advantage.to(dtype))  # type: ignore[no-untyped-call]
+    return log_ratio, advantage
 
 
 def _forward(
     log_ratio: Tensor, advantage: Tensor, low: Bound, high: Bound, ceiling: Bound, in_log: int, without_min: int
 ) -> Tensor:
-    log_ratio, advantage = torch.broadcast_tensors(*_of_one_dtype(log_ratio, advantage))
+    log_ratio, advantage = _together(log_ratio, advantage)
     clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
     return -(clip.ratio_of_value(log_ratio, advantage, without_min) * advantage)
 
@@ -227,8 +232,7 @@ def _lifted(row: Rule) -> Pull:
         edge: str,
         **parameters: float,
     ) -> Gradients:
-        log_ratio, advantage = _of_one_dtype(log_ratio, advantage)
-        log_ratio, advantage = torch.broadcast_tensors(log_ratio, advantage)
+        log_ratio, advantage = _together(log_ratio, advantage)
         grad = grad.to(log_ratio.dtype)
         clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
         to_log_ratio = to_advantage = None
@@ -242,10 +246,10 @@ def _lifted(row: Rule) -> Pull:
                 at_ceiling = torch.where(clip.at_ceiling, SHARES[edge] * found, found)
                 found = torch.where(clip.over, 0.0, at_ceiling)
             stops = (found == 0) & ((advantage != 0) | (log_ratio == torch.inf))  # at A = 0 A has a derivative yet
-            if in_log:
-                weight = clip.ratio_of_value(torch.where(stops, 0.0, log_ratio), advantage, row.is_linear)
-            else:
-                weight = _exp(log_ratio, stops)
+            heard = torch.where(
+                stops, 0.0, log_ratio
+            )  # an infinity that nobody hears would meet a zero in a second derivative
+            weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * torch.where(stops, 0.0, found) * weight
         if wants[1]:
             to_advantage = -(grad * clip.ratio_of_value(log_ratio, advantage, without_min))
@@ -276,7 +280,7 @@ def _rule(name: str, formula: str, **row: Any) -> Rule:
 # --- one loss for a sequence ------------------------------------------------------------------------------------------
 
 
-def _mean(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
+def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     """Over the tokens of each sequence that count; 0 where none does."""
     wide = widened(log_ratio)
     if mask is None:
@@ -285,7 +289,7 @@ def _mean(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
 
 
-def _to_geometric_mean(
+def _to_geometricmean_over_tokens(
     log_ratio: Tensor,
     advantage: Tensor,
     mask: Tensor | None,
@@ -296,10 +300,10 @@ def _to_geometric_mean(
     without_min: int,
 ) -> Tensor:
     """What turns each token's own ratio into the geometric mean of those of its sequence."""
-    log_ratio, advantage = torch.broadcast_tensors(*_of_one_dtype(log_ratio, advantage))
+    log_ratio, advantage = _together(log_ratio, advantage)
     clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
     own = torch.log(clip.ratio_of_value(log_ratio, advantage, without_min))
-    return torch.exp(_mean(own, mask) - own)
+    return torch.exp(mean_over_tokens(own, mask) - own)
 
 
 # --- the row ----------------------------------------------------------------------------------------------------------
@@ -331,13 +335,20 @@ POLICY_LOSS = register(
         rules={
             row.name: row
             for row in (
-                _rule("inward", "grad * -A * w, or 0 where the clip is blocked", also_called="PPO, GRPO, DAPO, GSPO, GMPO"),
-                _rule("zero", "grad * -A * w between the bounds, else 0", also_called="the clip without PPO's min"),
-                _rule("identity", "grad * -A * w", also_called="CISPO, truncated importance sampling"),
-                _rule("leaky", "grad * -A * w between the bounds, else slope times that"),
+                _rule(
+                    "inward", "-grad * A * w, or 0 where the clip is blocked", also_called="PPO, GRPO, DAPO, GSPO, GMPO"
+                ),
+                _rule(
+                    "zero",
+                    "0 where r is outside the bounds, else -grad * A * w",
+                    also_called="the clip without PPO's min",
+                ),
+                _rule("identity", "-grad * A * w", also_called="CISPO, truncated importance sampling"),
+                _rule("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w"),
                 _rule(
                     "leaky_inward",
-                    "grad * -A * w, times low or high where the clip is blocked below or above",
+                    "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, "
+                    "else -grad * A * w",
                     also_called="GPPO, CE-GPPO",
                 ),
             )
@@ -358,7 +369,10 @@ POLICY_LOSS = register(
         samples=_samples,
         gradient_to="log_ratio",
         picture=Picture(
-            of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0), edges=(math.log(0.8), math.log(1.28)), low=-1.0, high=1.0
+            of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
+            edges=(math.log(0.8), math.log(1.28)),
+            low=-1.0,
+            high=1.0,
         ),
     )
 )

@@ -38,7 +38,9 @@ def gradient(
     above, at_high = _side(x, highest, in_log, r, 1)
     over, at_ceiling = _side(x, ceiling, in_log, r, 1)
     over, at_ceiling = over and advantage < 0, at_ceiling and advantage < 0
-    pessimistic = _picked(ratio, below and not advantage > 0, lowest, above and not advantage < 0, highest, over, ceiling)
+    pessimistic = _picked(
+        ratio, below and not advantage > 0, lowest, above and not advantage < 0, highest, over, ceiling
+    )
     clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
     of_value = clipped if without_min else pessimistic
     to_advantage = fl(-r(grad * of_value))
