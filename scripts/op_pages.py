@@ -187,6 +187,13 @@ def _edges(op: Op) -> list[str]:
             "## Edges",
             "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
         ]
+    if op.name == "policy_loss":
+        return [
+            "## Edges",
+            "What of -grad * A * w passes where the ratio is exactly on a bound: with `closed` (the default) all, with `half` half of it, with",
+            "`open` nothing. min(r A, clamp(r) A) does what `closed` does on torch ≤ 2.13, and what `half` does on torch ≥ 2.14. `identity`",
+            "ignores the edge.",
+        ]
     where = "where the code is `quant_min` or `quant_max`" if op.name == "fake_quantize" else "exactly at a bound"
     ignoring = _listed([rule.name for rule in op.rules.values() if rule.ignores_edge])
     rows = ["| edge | grad_x | as in |", "|---|---|---|"]

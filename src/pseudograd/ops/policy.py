@@ -336,14 +336,23 @@ POLICY_LOSS = register(
             row.name: row
             for row in (
                 _rule(
-                    "inward", "-grad * A * w, or 0 where the clip is blocked", also_called="PPO, GRPO, DAPO, GSPO, GMPO"
+                    "inward",
+                    "-grad * A * w, or 0 where the clip is blocked",
+                    source="PPO (Schulman et al., 2017)",
+                    also_called="PPO, GRPO, DAPO, GSPO, GMPO",
                 ),
                 _rule(
                     "zero",
                     "0 where r is outside the bounds, else -grad * A * w",
+                    source="the derivative of -A c(r)",
                     also_called="the clip without PPO's min",
                 ),
-                _rule("identity", "-grad * A * w", also_called="CISPO, truncated importance sampling"),
+                _rule(
+                    "identity",
+                    "-grad * A * w",
+                    source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
+                    also_called="CISPO, truncated importance sampling",
+                ),
                 _rule("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w"),
                 _rule(
                     "leaky_inward",
