@@ -179,6 +179,22 @@ def _listed(names: list[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
+def _edges_of_policy_loss() -> list[str]:
+    return [
+        "## Edges",
+        "What passes where the ratio is exactly on a bound. `identity` ignores the edge.",
+        "\n".join(
+            [
+                "| edge | grad_x | as in |",
+                "|---|---|---|",
+                "| `closed` (default) | -grad * A * w | min(r A, clamp(r) A) on torch ≤ 2.13 |",
+                "| `open` | 0 | – |",
+                "| `half` | -0.5 * grad * A * w | min(r A, clamp(r) A) on torch ≥ 2.14 |",
+            ]
+        ),
+    ]
+
+
 def _edges(op: Op) -> list[str]:
     if not op.edges:
         return []
@@ -188,12 +204,7 @@ def _edges(op: Op) -> list[str]:
             "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
         ]
     if op.name == "policy_loss":
-        return [
-            "## Edges",
-            "What of -grad * A * w passes where the ratio is exactly on a bound: with `closed` (the default) all, with `half` half of it, with",
-            "`open` nothing. min(r A, clamp(r) A) does what `closed` does on torch ≤ 2.13, and what `half` does on torch ≥ 2.14. `identity`",
-            "ignores the edge.",
-        ]
+        return _edges_of_policy_loss()
     where = "where the code is `quant_min` or `quant_max`" if op.name == "fake_quantize" else "exactly at a bound"
     ignoring = _listed([rule.name for rule in op.rules.values() if rule.ignores_edge])
     rows = ["| edge | grad_x | as in |", "|---|---|---|"]
