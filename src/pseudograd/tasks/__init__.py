@@ -22,7 +22,18 @@ from .splats import SPLATS
 from .text_to_digit import TEXT_TO_DIGIT
 
 _QUICK = (RETARGET, CANVAS, LEAST_SQUARES, BASIN, CURVE)
-_LONGER = (RETARGET_SRGB, ATTACK, TERNARY, FOUR_BITS, BOUNDED_HEAD, KINEMATICS, MOVING_TARGET, SPLATS, TEXT_TO_DIGIT, POLICY)
+_LONGER = (
+    RETARGET_SRGB,
+    ATTACK,
+    TERNARY,
+    FOUR_BITS,
+    BOUNDED_HEAD,
+    KINEMATICS,
+    MOVING_TARGET,
+    SPLATS,
+    TEXT_TO_DIGIT,
+    POLICY,
+)
 TASKS: dict[str, Task] = {task.name: task for task in (*_QUICK, *_LONGER)}
 DEFAULT_TASKS = tuple(task.name for task in _QUICK)  # what a first run takes, in half a minute
 

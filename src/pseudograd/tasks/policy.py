@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..ops.policy_rows import policies
+from ..paired import difference, holm
 from . import words
 from .base import Measured, Settings, Task, Variant, Worlds
 
@@ -106,13 +108,15 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
 
     logits = trained(WORLDS[world], loss)
     reward = expected(logits)
-    return Measured(numbers={"reward": float(reward.mean()), "worst": float(reward.min())}, seeds=tuple(reward.tolist()))
+    return Measured(
+        numbers={"reward": float(reward.mean()), "worst": float(reward.min())}, seeds=tuple(reward.tolist())
+    )
 
 
 @cache
-def with_policy(world: str, name: str) -> float:
-    """The same with a loss of `pseudograd.policies`."""
-    return float(expected(trained(WORLDS[world], policies[name])).mean())
+def with_policy(world: str, name: str) -> tuple[float, ...]:
+    """The reward of each seed with a loss of `pseudograd.policies`."""
+    return tuple(expected(trained(WORLDS[world], policies[name])).tolist())
 
 
 def _context(settings: Settings) -> dict[str, Any]:
@@ -136,8 +140,12 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += words.of_scores(world, rows, SCORE)
-        named = [f"{name} {with_policy(world, name):.3f}" for name in NAMED]
-        out.append(f"{world}: the losses of pseudograd.policies, mean reward: {words.listed(named)}.")
+        ppo = with_policy(world, NAMED[0])
+        found = holm({n: difference(with_policy(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]})
+        others = [f"{name} {fmean(with_policy(world, name)):.3f} ({one.verdict})" for name, one in found.items()]
+        out.append(
+            f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {words.listed(others)}."
+        )
     return out
 
 
