@@ -56,9 +56,9 @@ The losses of sequences are drawn for a sequence of one token.
   what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
 - **CISPO and truncated importance sampling silence nobody**: they bound the weight. A token that is far too likely already, and has a
   positive advantage, is still pushed up.
-- **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the two sides apart.
-- **The value is not the gradient's.** `value="objective"` shows the -min(r A, c(r) A) of papers and logs, `"clipped"` the -A c(r). For A < 0
-  and a large ratio the first grows without bound and the second does not. Neither changes the gradient to log_ratio.
+- **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the sides apart.
+- **The value is not the gradient's.** `value="objective"` shows the -min(r A, c(r) A) of papers and logs, `"clipped"` the -A c(r). For
+  A < 0 and a large ratio the first grows without bound and the second does not. Neither changes the gradient to log_ratio.
 - **What is blocked depends on A alone.** A loss that is maximised, or weighted by a negative number, has the same tokens silenced, as in
   PPO's own form. `clamp(ratio, rule="inward")` in its place looks at the sign of the gradient that arrives.
 - **The advantage** gets the derivative of the value, if it requires grad. In the training loops of these projects it does not.
@@ -81,8 +81,8 @@ mean, sequence mean, a constant) is yours: the result is not reduced.
 
 """
 _END = """
-Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`, `energy_share`,
-`ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the clip and says what is cut; its sign of the advantage only
+Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`,
+`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the clip and says what is cut; its sign of the advantage only
 `clip_report` knows.
 """
 

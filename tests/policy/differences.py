@@ -28,7 +28,7 @@ DIFFERENCES = (
     ),
     Difference(
         "TRL 1.16.0",
-        "`cispo` returns -sg(c) A log_prob, which moves with log_prob itself; `epsilon_high` is the bound of the ratio, not 1 + epsilon_high",
+        "`cispo` returns -sg(c) A log_prob, which moves with log_prob; `epsilon_high` is the bound of the ratio, not 1 + epsilon_high",
         "-A c(r), with the same gradient; `high=4.0` is a bound of 5",
         "test_trl_cispo_has_our_gradient_and_another_value",
     ),
