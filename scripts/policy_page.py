@@ -82,7 +82,8 @@ mean, sequence mean, a constant) is yours: the result is not reduced.
 """
 _END = """
 Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`,
-`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the clip and says what is cut; its sign of the advantage only
+`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the
+clip and says what is cut; its sign of the advantage only
 `clip_report` knows.
 """
 

@@ -33,11 +33,11 @@ SCORE = words.Score("reward", "reward {}", ".3f", better="higher", tie=0.005)
 NAMED = ("dapo", "dual_clip", "cispo", "gppo", "ce_gppo")
 _SETTING = (
     "Strings of {length} of {letters} letters; the reward is the share of letters that follow a hidden order, seen with noise of "
-    "standard deviation {noise:g} and compared with the mean of {strings} strings. A table of probabilities learns it with the loss -A * clamp(r, "
-    "{low:g}, {high:g}); two schedules of Adam: {few.passes} passes over each of {few.batches} batches at rate {few.rate:g}, and "
-    "{many.passes} over each of {many.batches} at {many.rate:g}. The reward that is reported is the expectation, computed exactly; guessing has {chance:.3f}. This "
-    "tells what a clip is worth when a batch is used again, on a problem of {table} numbers; nothing about language models, whose "
-    "ratios come from a network that all tokens share. {test}"
+    "standard deviation {noise:g} and compared with the mean of {strings} strings. A table of probabilities learns it with the "
+    "loss -A * clamp(r, {low:g}, {high:g}); two schedules of Adam: {few.passes} passes over each of {few.batches} batches at rate "
+    "{few.rate:g}, and {many.passes} over each of {many.batches} at {many.rate:g}. The reward that is reported is the expectation, "
+    "computed exactly; guessing has {chance:.3f}. This tells what a clip is worth when a batch is used again, on a problem of "
+    "{table} numbers; nothing about language models, whose ratios come from a network that all tokens share. {test}"
 )
 
 
