@@ -132,6 +132,18 @@ def test_at_the_ceiling_too(edge: str, share: float) -> None:
     assert gradient_of(lambda lr: pg.policy_loss(lr, a, ceiling=4.0, edge=edge), lr)[1][0] == 4.0 * share
 
 
+def test_a_ceiling_is_for_negative_advantages_and_gives_way_to_a_bound_below_it() -> None:
+    lr, a = (
+        torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64).log(),
+        torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64),
+    )
+    value, (slope,) = gradient_of(lambda lr: pg.policy_loss(lr, a, high=None, ceiling=3.0), lr)
+    torch.testing.assert_close(value, torch.tensor([2.0, -4.0, 3.0], dtype=torch.float64), **ROUNDING)
+    torch.testing.assert_close(slope, torch.tensor([2.0, -4.0, 0.0], dtype=torch.float64), **ROUNDING)
+    clipped = pg.policy_loss(lr, a, high=1.0, ceiling=3.0, value="clipped")
+    torch.testing.assert_close(clipped, torch.tensor([2.0, -2.0, 2.0], dtype=torch.float64), **ROUNDING)
+
+
 # --- derivatives and transforms ---------------------------------------------------------------------------------------
 
 
