@@ -12,11 +12,12 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import op_pages
+import policy_page
 import torch
 import which_rule
 from torch import Tensor
@@ -59,9 +60,11 @@ def main() -> int:
         _draw_three_gradients()
         pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
+        policy_page.draw()
         speed_report.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
+    generated[policy_page.PAGE] = policy_page.text()
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
@@ -73,7 +76,11 @@ def main() -> int:
 def _check(texts: dict[Path, str]) -> int:
     """1 if a file differs from its text, shows a picture that is not there, or belongs to no op."""
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    wrong += [path for path in (*op_pages.pictures(), *speed_report.pictures(), AUDIT_FIGURE) if not path.is_file()]
+    wrong += [
+        path
+        for path in (*op_pages.pictures(), *speed_report.pictures(), AUDIT_FIGURE, policy_page.PICTURE)
+        if not path.is_file()
+    ]
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]
     for path in wrong:
         print(f"{path.relative_to(ROOT)}: differs from the code. Run scripts/generate_docs.py.", file=sys.stderr)
@@ -109,7 +116,7 @@ def _linked(ops: list[Op]) -> str:
     return ", ".join(f"[`{op.name}`](docs/ops/{op.name}.md)" for op in ops)
 
 
-def _quoted(names: list[str]) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

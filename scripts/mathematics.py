@@ -51,8 +51,10 @@ def _cases(cases: list[tuple[str, ...]]) -> str:
 def _condition(text: str) -> str:
     if text == "else":
         return r"\text{else}"
-    if text == "grad points strictly outward":
-        return r"g \text{ points strictly outward}"
+    if text.startswith("grad points "):
+        return rf"g \text{{ {text.removeprefix('grad ')}}}"
+    if text.startswith("the clip is blocked") or text == "r is outside the bounds":
+        return rf"\text{{{text}}}"
     return _expression(text.replace(" is ", " == "))
 
 

@@ -343,6 +343,26 @@ True
 (32, True)
 """,
     ),
+    "policy_loss": (
+        "Four steps on one batch, as PPO takes them: the ratios leave 1, and the clip falls silent where they have gone far enough.",
+        """
+>>> policy = torch.nn.Linear(4, 3)
+>>> optimizer = torch.optim.SGD(policy.parameters(), lr=2.0)
+>>> states = torch.randn(64, 4)
+>>> def log_prob(): return policy(states).log_softmax(-1).gather(-1, actions)[:, 0]
+>>> actions = policy(states).softmax(-1).multinomial(1)
+>>> old, advantage = log_prob().detach(), torch.randn(64)
+>>> silenced = []
+>>> for step in range(4):
+...     log_ratio = log_prob() - old
+...     silenced.append(pg.clip_report(log_ratio, advantage).silenced_share)
+...     optimizer.zero_grad()
+...     pg.policy_loss(log_ratio, advantage).mean().backward()
+...     optimizer.step()
+>>> silenced[0], silenced[-1] > 0.05
+(0.0, True)
+""",
+    ),
     "vector_quantize": (
         "Between the encoder and the decoder of a VQ-VAE. The encoder learns through the codes, the codebook by its own loss.",
         """

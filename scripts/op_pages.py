@@ -24,6 +24,11 @@ _EDGE_TEXT = {
     "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
     "projected": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
 }
+_DRAWN = {
+    "replace_grad": "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh.",
+    "policy_loss": "`policy_loss(x, 1, low=0.2, high=0.28)` over the log ratio x, for an advantage of 1. Over the ratio, both signs and "
+    "all objectives: [policy_clips.md](../policy_clips.md).",
+}
 
 
 def slope_of_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -120,6 +125,11 @@ def _how_to_read(op: Op) -> str:
             "threshold; what stands behind threshold is a density of u. x gets grad where x > threshold, else 0, and with window_to_x "
             "minus the formula besides."
         )
+    if op.rule_set == "policy":
+        lines.append(
+            "A is the advantage and r = exp(log_ratio); the clip is blocked where A > 0 and r > 1 + high, and where A < 0 and r < 1 - low. "
+            'w is r; with `space="log"` it is the clipped r, and for `inward` and `leaky_inward` r where the clip is not blocked.'
+        )
     if len(op.rules) > 1:
         lines.append(f"The default is `{op.default_rule}`.")
     return " ".join(lines)
@@ -161,7 +171,7 @@ def _mathematics(op: Op) -> list[str]:
 def _drawn(op: Op) -> str:
     picture = op.picture
     if picture.of is not None:
-        return "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh."
+        return _DRAWN[op.name]
     given = [
         f"{name}={value!r}"
         for name, value in zip(op.inputs[1:], picture.others, strict=True)
@@ -177,6 +187,22 @@ def _listed(names: list[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
+def _edges_of_policy_loss() -> list[str]:
+    return [
+        "## Edges",
+        "What passes where the ratio is exactly on a bound. `identity` ignores the edge.",
+        "\n".join(
+            [
+                "| edge | grad_x | as in |",
+                "|---|---|---|",
+                "| `closed` (default) | -grad * A * w | min(r A, clamp(r) A) on torch ≤ 2.13 |",
+                "| `open` | 0 | – |",
+                "| `half` | -0.5 * grad * A * w | min(r A, clamp(r) A) on torch ≥ 2.14 |",
+            ]
+        ),
+    ]
+
+
 def _edges(op: Op) -> list[str]:
     if not op.edges:
         return []
@@ -185,6 +211,8 @@ def _edges(op: Op) -> list[str]:
             "## Edges",
             "`edge` is the slope at 0 itself: 0 (the default), 1 or -1; 1 and -1 are subgradients, too.",
         ]
+    if op.name == "policy_loss":
+        return _edges_of_policy_loss()
     where = "where the code is `quant_min` or `quant_max`" if op.name == "fake_quantize" else "exactly at a bound"
     ignoring = _listed([rule.name for rule in op.rules.values() if rule.ignores_edge])
     rows = ["| edge | grad_x | as in |", "|---|---|---|"]

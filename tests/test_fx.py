@@ -44,6 +44,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "leaky_relu": lambda x: pg.leaky_relu(x, 0.25),
     "leaky": lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.5), edge="open"),
     "lower_bound": lambda x: pg.lower_bound(x, 0),
+    "policy_loss": lambda x: pg.policy_loss(x, GRAD, high=0.5, rule=pg.rules.leaky(low=0.5, high=1.0), space="log"),
     "relu": lambda x: pg.relu(x, rule="inward", edge="closed"),
     "relu6": lambda x: pg.relu6(x, edge="half"),
     "replace_grad": lambda x: pg.replace_grad(x.sign(), x * 2),
@@ -113,7 +114,7 @@ def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 def test_every_public_function_is_here() -> None:
     names = {name for name in pg.ops.__all__ if name.islower()}
-    assert names - set(FUNCTIONS) == {"register_rule"}
+    assert names - set(FUNCTIONS) == {"register_rule", "policies"}
     classes = {f"{name}.apply" for name in pg.ops.__all__ if not name.islower()}
     # The one is another name, the other is replace_grad itself, called through a class.
     assert classes - set(FUNCTIONS) == {"ClampWithGrad2.apply", "ReplaceGrad.apply"}
@@ -175,7 +176,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "clamp": (-1, 1), "clamp_": (-1, 1), "lower_bound": (0,), "upper_bound": (0,), "clamp_with_grad": (-1, 1),
     "clamp_with_grad2": (-1, 1), "clamp_with_grad_proposed": (-1, 1), "clip_grad": (1.0,), "scale_grad": (1.0,),
     "fake_quantize": (0.5,), "replace_grad": (X,), "vector_quantize": (CODES,), "commitment_loss": (CODES,),
-    "codebook_loss": (CODES, torch.tensor([0])), "jumprelu": (0.5,),
+    "codebook_loss": (CODES, torch.tensor([0])), "jumprelu": (0.5,), "policy_loss": (X,),
 }  # fmt: skip
 NAMED: dict[str, dict[str, Any]] = {"jumprelu": {"bandwidth": 0.5}}
 
@@ -186,7 +187,7 @@ DIRECT = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in DIRECT if name != "register_rule"])
+@pytest.mark.parametrize("name", [name for name in DIRECT if name not in ("register_rule", "policies")])
 def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> None:
     """`from pseudograd import clamp` makes one; torch.fx exchanges only what it was told of."""
     function = _direct(name)

@@ -219,7 +219,7 @@ def test_to_another_dtype_takes_the_bounds_along() -> None:
         (
             lambda: nn.ReLU(rule="inverting"),
             ValueError,
-            "relu: rule must be one of identity, inward, leaky, sign, zero, got 'inverting'",
+            "relu: rule must be one of identity, inward, leaky, leaky_inward, sign, zero, got 'inverting'",
         ),
         (lambda: nn.Hardtanh(BOUND), TypeError, "hardtanh: min_val must be a number"),
         (lambda: nn.Round(decimals=0.5), TypeError, "round: decimals must be an integer, got 0.5."),

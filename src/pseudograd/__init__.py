@@ -36,6 +36,8 @@ from .ops import (
     jumprelu,
     leaky_relu,
     lower_bound,
+    policies,
+    policy_loss,
     register_rule,
     relu,
     relu6,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from . import nn
     from .analysis import get_gradient, gradient, plot
     from .analysis.auditing import audit
+    from .analysis.clipping import clip_report
     from .cases import compare, tune
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
@@ -76,6 +79,7 @@ __all__ = [
     "clamp_with_grad2",
     "clamp_with_grad_proposed",
     "clip_grad",
+    "clip_report",
     "codebook_loss",
     "commitment_loss",
     "compare",
@@ -97,6 +101,8 @@ __all__ = [
     "override",
     "pin_edge",
     "plot",
+    "policies",
+    "policy_loss",
     "register_rule",
     "relu",
     "relu6",
@@ -116,7 +122,7 @@ __all__ = [
 ]
 # As in `ops`, for calls that are written pseudograd.clamp.
 for _name in ops.__all__:
-    if _name.islower() and _name != "register_rule":
+    if _name.islower() and _name not in ("register_rule", "policies"):
         torch.fx.wrap(_name)
 del _name
 
@@ -125,6 +131,7 @@ __version__: str
 
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
+    "clip_report": ".analysis.clipping",
     "compare": ".cases",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from .kernels import codes, few_bits
 from .rule import Call, Op, Rule
 
@@ -42,7 +45,11 @@ def _rule_lines(op: Op, rule: Rule) -> str:
 
 def what_is_saved(op: Op, rule: Rule) -> str:
     """For a backward that x alone asks for, between the bounds that the op is drawn with."""
-    if "x" not in rule.kept((True,) + (False,) * (len(op.inputs) - 1)):
+    kept = rule.kept((True,) + (False,) * (len(op.inputs) - 1))
+    if op.picture.of is not None:
+        drawn = zip(op.inputs, op.picture.of(torch.zeros(1)), strict=True)
+        return ", ".join(name for name, value in drawn if name in kept and isinstance(value, Tensor)) or "nothing"
+    if "x" not in kept:
         return "nothing"
     if rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS:
         return _bits(few_bits.bits_of(rule.steps(*op.picture.others, **rule.parameters)))

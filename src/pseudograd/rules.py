@@ -16,9 +16,16 @@ from .rule import OPS, RuleObject, rule_named
 from .user_function import UserFunction, function_of
 
 
-def leaky(slope: float = 0.1) -> RuleObject:
-    """Outside: slope * grad. `slope` has no unit; finite and above 0."""
-    return rule_named("leaky", slope=slope)
+def leaky(slope: float = 0.1, *, low: float | None = None, high: float | None = None) -> RuleObject:
+    """Outside: slope * grad. `slope` has no unit; finite and above 0. With `low` or `high`: `leaky_inward`, a leak of each side's own."""
+    if low is None and high is None:
+        return rule_named("leaky", slope=slope)
+    return leaky_inward(slope if low is None else low, slope if high is None else high)
+
+
+def leaky_inward(low: float = 0.1, high: float = 0.1) -> RuleObject:
+    """Outside: grad where it leads back, else low * grad below and high * grad above. Both without a unit, finite and above 0."""
+    return rule_named("leaky_inward", low=low, high=high)
 
 
 def elastic(width: float = 1.0) -> RuleObject:

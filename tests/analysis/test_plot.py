@@ -278,11 +278,11 @@ def test_a_column_for_each_rule(ax: Any) -> None:
 def test_many_columns_wrap_below_one_forward(ax: Any) -> None:
     names = list(OPS["clamp"].rules)
     drawn = pg.plot(names, panels="rules", ax=ax)
-    assert (len(drawn.forward), len(drawn.backward)) == (4, 7)
+    assert (len(drawn.forward), len(drawn.backward)) == (4, 8)
     titles = [panel.get_title() for panel in (*drawn.forward, *drawn.backward[4:])]
     assert titles == names
     assert [panel.get_title() for panel in drawn.backward[:4]] == [""] * 4
-    assert [panel.get_xlabel() for panel in drawn.backward] == ["", "", "", "x", "x", "x", "x"]
+    assert [panel.get_xlabel() for panel in drawn.backward] == [""] * 4 + ["x"] * 4
     x, y = _points(_lines(drawn.backward[names.index("elastic")])[DOWN])
     expected = torch.where(x > 1, (x - 1) / 2, -1.0)  # from above, -1 points outward: pulled back with the distance
     assert torch.allclose(y, expected)

@@ -76,6 +76,18 @@ def inverting(x: Tensor, g: Tensor, lo: float, hi: float) -> tuple[Tensor, dict[
     return x, {"x": g * torch.where(g > 0, hi - x, x - lo) / (hi - lo)}
 
 
+def ppo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    r = torch.exp(x)
+    silent = ((a > 0) & (r > 1 + hi)) | ((a < 0) & (r < 1 - lo))
+    value = torch.where(silent, torch.where(a > 0, 1 + hi, 1 - lo), r)
+    return -a * value, {"x": torch.where(silent, 0.0, g * -a * r)}
+
+
+def cispo(x: Tensor, g: Tensor, lo: float, hi: float, a: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    weight = torch.where(torch.exp(x) > 1 + hi, 1 + hi, torch.exp(x))
+    return -a * weight, {"x": g * -a * weight}
+
+
 def value_of_another(x: Tensor, g: Tensor, lo: float, hi: float, **_: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Value of something else (here x / 2), gradient of the closed clamp."""
     return x / 2, closed(x, g, lo, hi)[1]

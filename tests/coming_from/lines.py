@@ -54,6 +54,8 @@ HARD = {"hard": lambda x: torch.sign(x.detach())}
 CODES = {"codebook": lambda x: torch.cos(torch.arange(1.0, 4.0)[:, None] * torch.arange(x.shape[-1])).to(x.dtype)}
 ONE_HOT = {"one_hot": lambda x: _one_hot(x.detach())}
 
+ADVANTAGE = {"lo": 0.25, "hi": 0.5, "a": lambda x: torch.where(torch.arange(x.numel()) % 2 > 0, -1.5, 0.5).to(x.dtype)}
+
 SAME = "Nothing."
 EXACT = "The value: theirs is rounded by the detach trick, ours is exact."
 TO_BOUNDS = (
@@ -719,6 +721,25 @@ LINES: dict[str, tuple[Line, ...]] = {
             "Without `replace_grad` the value is clamped too.",
             of.inverting,
             BOUNDS,
+            is_exact=False,
+        ),
+    ),
+    "TRL, verl, stable-baselines3: policy losses": (
+        Line(
+            "-torch.min(x.exp() * a, torch.clamp(x.exp(), 1 - lo, 1 + hi) * a)",
+            "pg.policy_loss(x, a, low=lo, high=hi)",
+            'x is the log ratio, a the advantage. On a bound ours passes all, as theirs on torch ≤ 2.13; `edge="half"` is torch ≥ 2.14. '
+            "All that differs: [policy_clips.md](policy_clips.md).",
+            of.ppo,
+            ADVANTAGE,
+            is_exact=False,
+        ),
+        Line(
+            "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob",
+            'pg.policy_loss(x, a, low=None, high=hi, rule="identity", space="log", value="clipped")',
+            'The same gradient; the value is -a times the clipped ratio. `pg.policies["cispo"]` has the bound that TRL recommends.',
+            of.cispo,
+            ADVANTAGE,
             is_exact=False,
         ),
     ),

@@ -72,6 +72,10 @@ TESTS: dict[str, list[list[str]]] = {
     ],
     "ops/nearest_code.py": [["tests/ops/test_vector_quantize.py"]],
     "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
+    "ops/policy": [
+        ["tests/policy/test_policy_loss.py", "tests/policy/test_clip_report.py"],
+        ["tests/contract/test_values.py", "-k", "policy_loss- and float32"],
+    ],
     "optim.py": [["tests/test_optim.py"]],
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
     "torch_": [

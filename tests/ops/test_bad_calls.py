@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] 
             lambda call=call, rule=rule: call(rule),
             ValueError,
             (
-                f"{op}: rule must be one of identity, inward, leaky, sign, zero, got '{rule}'.",
+                f"{op}: rule must be one of identity, inward, leaky, leaky_inward, sign, zero, got '{rule}'.",
                 f"'{rule}' needs both bounds: use clamp, relu6, hardtanh.",
             ),
         )

@@ -252,7 +252,7 @@ WRONG = {
         "pseudograd: run: --override must be FAMILY=RULE, such as clamp=inward, got 'clamp'.\n"
     ),
     ("--override", "clamp=ste", "train.py"): (
-        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, sign, zero, got 'ste'. "
+        "pseudograd: clamp: rule must be one of elastic, identity, inverting, inward, leaky, leaky_inward, sign, zero, got 'ste'. "
         "'ste' is 'identity' here.\n"
     ),
     ("--pin", "closed", "."): "pseudograd: run: the script must be a file, got '.'.\n",

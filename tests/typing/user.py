@@ -48,6 +48,9 @@ def ops(x: Tensor) -> None:
     assert_type(pg.scale_grad(x, 0.1), Tensor)
     assert_type(pg.reverse_grad(x), Tensor)
     assert_type(pg.clip_grad(x, 0.5), Tensor)
+    assert_type(pg.policy_loss(x, x, high=None, rule=rules.leaky(low=0.75, high=1.0), space="log", ceiling=3), Tensor)
+    assert_type(pg.policies["dapo"](x, x, mask=x > 0, high=0.3), Tensor)
+    assert_type(pg.clip_report(x, x, **pg.policies["dapo"].settings).silenced_share, float)
     assert_type(pg.replace_grad(x.round(), x), Tensor)
     codebook = torch.eye(3)
     codes, indices = pg.vector_quantize(x, codebook, rule="rotation")
@@ -68,6 +71,7 @@ def names_of_others(x: Tensor) -> None:
 def rule_objects() -> None:
     objects = [
         rules.leaky(slope=0.1),
+        rules.leaky_inward(0.5, high=1),
         rules.elastic(width=2),
         rules.inward(),
         rules.zero(),

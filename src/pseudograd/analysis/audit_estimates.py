@@ -36,6 +36,13 @@ def _of_leaky(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
     return (abs(m.positive[end].item()),)
 
 
+def _of_leaky_inward(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+    """At each flat end one sign of grad passes as it is, and the other one leaks."""
+    ends = [end for end in (0, -1) if is_flat_at(m, end)]
+    leaks = [max(m.positive[end].item(), m.negative[end].item(), key=lambda slope: abs(slope - 1)) for end in ends]
+    return (leaks[0], leaks[-1]) if leaks else None  # a side without a bound has no leak to be seen
+
+
 def _of_elastic(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
     """Where a blocked gradient comes back turned and weakened: -share * grad, share = distance / (width * span)."""
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
@@ -87,6 +94,7 @@ def _u_of_sigmoid(share: float) -> float:
 
 _ESTIMATES: dict[str, Estimate] = {
     "leaky": _of_leaky,
+    "leaky_inward": _of_leaky_inward,
     "elastic": _of_elastic,
     "window": _of_window,
     "triangle": _of_slope(lambda share: 1 - share, lambda scale: 1.0),

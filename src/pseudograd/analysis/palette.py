@@ -19,6 +19,7 @@ _COLOURS = {
     "identity": "#E69F00",
     "sign": "#CC79A7",
     "leaky": "#56B4E9",
+    "leaky_inward": "#4B6A9B",
     "elastic": "#009E73",
     "inverting": "#7F6A00",
     "window": "#332288",

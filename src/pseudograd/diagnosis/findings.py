@@ -14,7 +14,8 @@ from .records import Finding, Site, Starved, Structural
 from .tally import Tally
 
 _OUTWARD = (
-    "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy."
+    "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
+    "pseudograd.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
 )
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound

@@ -18,6 +18,8 @@ from .familiar import (
 )
 from .grad_transforms import clip_grad, reverse_grad, scale_grad
 from .jump import jumprelu
+from .policy import policy_loss
+from .policy_rows import policies
 from .quantize import fake_quantize
 from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
@@ -49,6 +51,8 @@ __all__ = [
     "jumprelu",
     "leaky_relu",
     "lower_bound",
+    "policies",
+    "policy_loss",
     "register_rule",
     "relu",
     "relu6",
@@ -68,6 +72,6 @@ __all__ = [
 # torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
 # torch's own functions in them, whose gradient is another.
 for _name in __all__:
-    if _name.islower() and _name != "register_rule":
+    if _name.islower() and _name not in ("register_rule", "policies"):
         torch.fx.wrap(_name)
 del _name

@@ -1,4 +1,4 @@
-"""The seven rules of the clamp family: what x gets outside, what it gets at the edge, and what tensor bounds get."""
+"""The rules of the clamp family: what x gets outside, what it gets at the edge, and what tensor bounds get."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def _leaky(
     grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float
 ) -> Tensor:
     return torch.where(below | above, rounded(slope, grad) * grad, grad)
+
+
+def _leaky_inward(
+    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, low: float, high: float
+) -> Tensor:
+    leaking = torch.where(above & (grad < 0), rounded(high, grad) * grad, grad)
+    return torch.where(below & (grad > 0), rounded(low, grad) * grad, leaking)
 
 
 def _elastic(
@@ -238,6 +245,16 @@ RULES: dict[str, Rule] = {
             parameters={"slope": 0.1},
             also_called="leaky clamp",
             translates=("leaky_clamp",),
+        ),
+        _rule(
+            "leaky_inward",
+            _leaky_inward,
+            formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
+            source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
+            is_linear=False,
+            parameters={"low": 0.1, "high": 0.1},
+            also_called="gradient-preserving clip",
+            translates=("gradient_preserving", "gppo", "ce_gppo"),
         ),
         _rule(
             "elastic",

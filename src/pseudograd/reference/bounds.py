@@ -41,7 +41,7 @@ def _usable_range(low: Number, high: Number, fl: Round) -> Number | None:
 
 
 def _outside(
-    rule: Rule, x: Number, grad: Number, low: Number | None, high: Number | None, y: Number, fl: Round, **p: float
+    rule: Rule, x: Number, grad: Number, low: Number | None, high: Number | None, y: Number, fl: Round, /, **p: float
 ) -> Number:
     above, below = x > y, x < y
     if not isinstance(rule, str):
@@ -56,6 +56,10 @@ def _outside(
         return fl(fl(p["slope"]) * grad)
     if rule == "inward":
         return 0.0 if _blocks(grad, below, above) else grad
+    if rule == "leaky_inward":
+        if not _blocks(grad, below, above):
+            return grad
+        return fl(fl(p["low"] if below else p["high"]) * grad)
     assert rule == "elastic"
     if not _blocks(grad, below, above):
         return grad
@@ -104,6 +108,7 @@ def gradient(
     grad: Number,
     low: Number | None,
     high: Number | None,
+    /,
     *,
     edge: str = "closed",
     maximize: bool = False,

@@ -15,13 +15,25 @@ from .curve import CURVE
 from .kinematics import KINEMATICS
 from .least_squares import LEAST_SQUARES
 from .moving_target import MOVING_TARGET
+from .policy import POLICY
 from .quantized import FOUR_BITS, TERNARY
 from .retarget import RETARGET, RETARGET_SRGB
 from .splats import SPLATS
 from .text_to_digit import TEXT_TO_DIGIT
 
 _QUICK = (RETARGET, CANVAS, LEAST_SQUARES, BASIN, CURVE)
-_LONGER = (RETARGET_SRGB, ATTACK, TERNARY, FOUR_BITS, BOUNDED_HEAD, KINEMATICS, MOVING_TARGET, SPLATS, TEXT_TO_DIGIT)
+_LONGER = (
+    RETARGET_SRGB,
+    ATTACK,
+    TERNARY,
+    FOUR_BITS,
+    BOUNDED_HEAD,
+    KINEMATICS,
+    MOVING_TARGET,
+    SPLATS,
+    TEXT_TO_DIGIT,
+    POLICY,
+)
 TASKS: dict[str, Task] = {task.name: task for task in (*_QUICK, *_LONGER)}
 DEFAULT_TASKS = tuple(task.name for task in _QUICK)  # what a first run takes, in half a minute
 

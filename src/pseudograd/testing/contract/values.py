@@ -175,7 +175,7 @@ def _check_saved_inputs(
     bounds = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names and n in ("min", "max")]
     beside = [v for v in bounds if isinstance(v, float)] if any(isinstance(v, Tensor) for v in bounds) else []
     assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{name}: a copy was saved"
-    if case.rule.name in SAVES_NOTHING and sum(wants) == 1:
+    if case.rule.name in SAVES_NOTHING and sum(wants) == 1 and case.op.rule_set != "policy":  # its slope is exp's
         assert saved == [], name
 
 

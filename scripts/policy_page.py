@@ -1,0 +1,201 @@
+"""docs/policy_clips.md and its picture: the policy losses of the table `pseudograd.policies`, side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pseudograd as pg
+from pseudograd.ops.policy_rows import Policy
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.policy.differences import DIFFERENCES  # noqa: E402  the page and its tests share one table
+
+PAGE = ROOT / "docs" / "policy_clips.md"
+PICTURE = ROOT / "docs" / "policy_clips.png"
+_UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
+
+
+def text() -> str:
+    return _START + _zoo() + _MIDDLE + _differences() + _NOT_THERE + _report() + _END
+
+
+_START = """\
+# Policy clips
+
+The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. All of them are a rule of
+[`clamp`](ops/clamp.md) for the probability ratio, so one function has them: [`policy_loss`](ops/policy_loss.md). Written by
+`scripts/generate_docs.py` from the table `pseudograd.policies`; every gradient below is tested against the formula of its paper written
+apart, in float64 to 1e-12.
+
+```python
+import pseudograd as pg
+
+loss = pg.policy_loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
+loss = pg.policies["dapo"](
+    log_prob - old_log_prob, advantage, mask=mask
+)  # the same by its name; a mask of the tokens that count
+print(pg.clip_report(log_prob - old_log_prob, advantage, **pg.policies["dapo"].settings))  # which tokens it silences
+```
+
+r = exp(log_ratio), A is the advantage, c(r) is r clipped to [1 - low, 1 + high]. The clip is *blocked* where a descent step would move the
+ratio further out: A > 0 and r > 1 + high, or A < 0 and r < 1 - low. The gradient is with respect to log_ratio, of a loss that is minimised.
+
+## The losses
+
+"""
+_MIDDLE = """
+![The gradient of each loss over the ratio, for an advantage of 1 and of -1](policy_clips.png)
+
+Drawn: the gradient for A = 1 and A = -1, over the ratio; grey without a clip, dotted the bounds. The ranges differ from panel to panel.
+The losses of sequences are drawn for a sequence of one token.
+
+- **PPO, GRPO, DAPO and GSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the bounds and in
+  what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
+- **CISPO and truncated importance sampling silence nobody**: they bound the weight. A token that is far too likely already, and has a
+  positive advantage, is still pushed up.
+- **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the sides apart.
+- **The value is not the gradient's.** `value="objective"` shows the -min(r A, c(r) A) of papers and logs, `"clipped"` the -A c(r). For
+  A < 0 and a large ratio the first grows without bound and the second does not. Neither changes the gradient to log_ratio.
+- **What is blocked depends on A alone.** A loss that is maximised, or weighted by a negative number, has the same tokens silenced, as in
+  PPO's own form. `clamp(ratio, rule="inward")` in its place looks at the sign of the gradient that arrives.
+- **The advantage** gets the derivative of the value, if it requires grad. In the training loops of these projects it does not.
+- **Half precision** is computed in float32. The gradient goes back in the dtype of log_ratio: in float16 -A r itself overflows where it
+  exceeds 65504, and is infinite, as GradScaler expects of an overflow. A ceiling, or rules in log space, bound it.
+
+## What differs from other code
+
+Each line is a test in `tests/policy`, against the published package where it can be called, else against its formula written apart.
+
+"""
+_NOT_THERE = """
+## What is no rule
+
+Masks by another quantity (DPPO, IcePop, off-policy masks): multiply the result, or give `mask`. SAPO has a smooth forward, and Clip-Cov
+and KL-Cov choose tokens by a covariance: their values differ, so no backward rule of this value is theirs. How tokens are averaged (token
+mean, sequence mean, a constant) is yours: the result is not reduced.
+
+## What a clip does to a batch
+
+"""
+_END = """
+Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`,
+`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the
+clip and says what is cut; its sign of the advantage only
+`clip_report` knows.
+"""
+
+
+def _zoo() -> str:
+    rows = [
+        "| name | gradient | clip of | low, high | rule | value | from | in |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policies.values()]
+    notes = [f"- `{policy.name}`: {policy.note}." for policy in pg.policies.values() if policy.note]
+    return "\n".join([*rows, "", *notes, ""])
+
+
+def _cells(policy: Policy) -> list[str]:
+    low, high = (("none" if bound is None else f"{bound:.4g}") for bound in (policy.low, policy.high))
+    bounds = f"{low}, {high}" + (f"; ceiling {policy.ceiling:g}" if policy.ceiling else "")
+    of = {"token": "", "sequence": " of the sequence", "geometric": ", then their mean"}[policy.level]
+    return [
+        f"`{policy.name}`",
+        policy.gradient,
+        {"ratio": "r", "log": "log r"}[policy.space] + of,
+        bounds,
+        f"`{policy.rule}`",
+        policy.value,
+        policy.paper,
+        policy.projects,
+    ]
+
+
+def _differences() -> str:
+    rows = ["| project | what it does | here | test |", "|---|---|---|---|"]
+    rows += [f"| {one.project} | {one.theirs} | {one.ours} | `{one.test}` |" for one in DIFFERENCES]
+    return "\n".join([*rows, ""])
+
+
+def _report() -> str:
+    """Of ratios that are eighths in bfloat16, so that no exp of a machine decides a count."""
+    ratios = torch.tensor([0.25, 0.5, 0.75, 0.875, 1.0, 1.125, 1.5, 2.0, 2.5, 3.0])
+    log_ratio = ratios.log().repeat(12)
+    advantage = torch.tensor([1.0, -1.0, 2.0, -0.5, 0.0]).repeat_interleave(24)
+    shown = str(pg.clip_report(log_ratio, advantage, **pg.policies["dapo"].settings))
+    return f"```text\n{shown}\n```\n"
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+
+def curve(policy: Policy, ratio: torch.Tensor, advantage: float) -> torch.Tensor:
+    """dL/dlog_ratio over the ratio: sequences of one token."""
+    log_ratio = ratio.log().unsqueeze(-1).requires_grad_()
+    loss = policy(log_ratio, torch.full_like(ratio, advantage).unsqueeze(-1))
+    return torch.autograd.grad(loss.sum(), log_ratio)[0].squeeze(-1)
+
+
+def range_of(policy: Policy) -> tuple[float, float]:
+    """Of the ratios that its panel shows: around its bounds, closer where these are close to 1."""
+    lowest = 0.0 if policy.low is None else 1 - policy.low
+    highest = policy.ceiling or 1 + (policy.high or 0.0)
+    width = highest - lowest
+    return (0.0, 1.3 * highest) if width > 0.1 and highest > 1.6 else (max(0.0, 1 - 1.4 * width), 1 + 1.6 * width)
+
+
+def draw() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 6.6), layout="constrained", dpi=110)
+    panels: Any = figure.subplots(2, 5)
+    for policy, panel in zip(pg.policies.values(), panels.flat, strict=True):
+        _draw_panel(policy, panel)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("dL/dlog_ratio")
+    for panel in panels[1]:
+        panel.set_xlabel("ratio r")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(PICTURE, metadata={"Software": None})
+
+
+def _draw_panel(policy: Policy, panel: Any) -> None:
+    least, most = range_of(policy)
+    ratio = torch.linspace(max(least, 1e-6 * most), most, 2001, dtype=torch.float64)
+    for sign in (1, -1):
+        panel.plot(ratio, -sign * ratio, color=_FREE, linewidth=1, label="without a clip" if sign == 1 else None)
+    for advantage, name, look in (
+        (1.0, "advantage up, A = 1", {"color": _UP, "linewidth": 3}),
+        (
+            -1.0,
+            "advantage down, A = -1",
+            {"color": _DOWN, "linewidth": 2, "linestyle": (0, (4, 1.2))},
+        ),  # over the first, both seen
+    ):
+        slopes = curve(policy, ratio, advantage)
+        jumps = slopes.diff().abs() > 0.05 * most
+        slopes = slopes.clone()
+        slopes[1:][jumps] = torch.nan  # a jump is a gap, not a steep line
+        panel.plot(ratio, slopes, label=name, **look)
+    bounds = (
+        None if policy.low is None else 1 - policy.low,
+        None if policy.high is None else 1 + policy.high,
+        policy.ceiling,
+    )
+    for bound in bounds:
+        if bound is not None:
+            panel.axvline(bound, color="#bbbbbb", linestyle=":", linewidth=1)
+    panel.axhline(0, color="#dddddd", linewidth=0.8, zorder=0)
+    panel.set_title(policy.name, fontsize=11)
+    panel.set_xlim(least, most)
+    panel.set_ylim(-1.15 * most, 1.15 * most)
+    if most - least < 0.1:
+        panel.set_xticks([1 - policy.low, 1 + policy.high], [f"{1 - policy.low:g}", f"{1 + policy.high:g}"])
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)

@@ -1,0 +1,177 @@
+"""The policy losses that papers name, as rows: which rule, space and bounds of `policy_loss` each of them is.
+
+The rows are the one table: `pseudograd.policies`, the tests and docs/policy_clips.md with its figure all read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import unknown_name
+from ..rule import RuleLike, RuleObject
+from .policy import policy_loss
+
+_BOTH_LEAK = RuleObject("leaky_inward", (("low", 1.0), ("high", 1.0)))
+_LOW_LEAKS_LESS = RuleObject("leaky_inward", (("low", 0.75), ("high", 1.0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """One named policy loss. Call it as `policy_loss`; keyword arguments replace its own.
+
+    paper: where it is from. projects: whose code has it, and under which name. gradient: to log_ratio, as the paper has it. note: what
+    one should know before comparing it with that code.
+    """
+
+    name: str
+    paper: str
+    projects: str
+    gradient: str
+    low: float | None = 0.2
+    high: float | None = 0.2
+    rule: RuleLike = "inward"
+    space: str = "ratio"
+    ceiling: float | None = None
+    value: str = "objective"
+    level: str = "token"
+    note: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of `policy_loss` that it stands for."""
+        return {
+            "low": self.low,
+            "high": self.high,
+            "rule": self.rule,
+            "space": self.space,
+            "ceiling": self.ceiling,
+            "value": self.value,
+            "level": self.level,
+        }
+
+    def __call__(self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **changes: Any) -> Tensor:
+        """policy_loss(log_ratio, advantage, mask=mask) with these settings, and with `changes` to them."""
+        return policy_loss(log_ratio, advantage, mask=mask, **{**self.settings, **changes})
+
+
+class Policies(Mapping[str, Policy]):
+    """The policy losses by name: `policies["dapo"](log_ratio, advantage)`; `list(policies)` is all of their names."""
+
+    def __init__(self, *rows: Policy) -> None:
+        self._rows = {row.name: row for row in rows}
+
+    def __getitem__(self, name: str) -> Policy:
+        if name not in self._rows:
+            raise unknown_name("policies", "name", self._rows, name)
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"policies: {', '.join(self._rows)}"
+
+
+_PPO = "-A r, or 0 where the clip is blocked"
+policies = Policies(
+    Policy(
+        name="ppo",
+        paper="Schulman et al., 2017, arXiv:1707.06347",
+        projects="stable-baselines3 PPO, torchrl ClipPPOLoss, CleanRL, TRL, verl",
+        gradient=_PPO,
+    ),
+    Policy(
+        name="grpo",
+        paper="Shao et al., 2024, arXiv:2402.03300",
+        projects="TRL loss_type grpo, bnpo, dr_grpo; verl",
+        gradient=_PPO,
+        note="PPO's loss of a token; what differs is the advantage and how tokens are averaged",
+    ),
+    Policy(
+        name="dapo",
+        paper="Yu et al., 2025, arXiv:2503.14476",
+        projects="TRL loss_type dapo with epsilon_high=0.28, verl recipe dapo",
+        gradient=_PPO,
+        high=0.28,
+        note="TRL's and verl's own defaults are 0.2 for both",
+    ),
+    Policy(
+        name="dual_clip",
+        paper="Ye et al., 2020, arXiv:1912.09729",
+        projects="verl vanilla (clip_ratio_c), TRL delta (INTELLECT-2)",
+        gradient="-A r, or 0 where the clip is blocked, or where A < 0 and r > ceiling",
+        ceiling=3.0,
+        note="verl's default loss is this one; in TRL delta is None",
+    ),
+    Policy(
+        name="cispo",
+        paper="MiniMax-M1, 2025, arXiv:2506.13585",
+        projects="TRL loss_type cispo, verl cispo",
+        gradient="-A c(r)",
+        low=None,
+        high=4.0,
+        rule="identity",
+        space="log",
+        value="clipped",
+        note="TRL's epsilon_high is the bound itself, 5 recommended; verl bounds both sides, by default at 0.8 and 1.2",
+    ),
+    Policy(
+        name="truncated_is",
+        paper="Ionides, 2008; IMPALA, Espeholt et al., 2018, arXiv:1802.01561",
+        projects="verl rollout_is_threshold=2, TRL vllm_importance_sampling_clip_max=3",
+        gradient="-A c(r)",
+        low=None,
+        high=1.0,
+        rule="identity",
+        space="log",
+        value="clipped",
+        note="there log_ratio is of the trained to the sampling policy, and multiplies another loss as a constant",
+    ),
+    Policy(
+        name="gmpo",
+        paper="Zhao et al., 2025, arXiv:2507.20673",
+        projects="verl geo_mean",
+        gradient="-A R, or 0 where the clip is blocked; R the geometric mean of the clipped ratios",
+        low=-math.expm1(-0.4),
+        high=math.expm1(0.4),
+        space="log",
+        level="geometric",
+        note="bounds exp(-0.4) and exp(0.4) as in the paper; verl's defaults are 0.2 for both, of log_ratio",
+    ),
+    Policy(
+        name="gppo",
+        paper="Klear-Reasoner, Su et al., 2025, arXiv:2508.07629",
+        projects="KlearReasoner",
+        gradient="-A r, or -A c(r) where the clip is blocked",
+        rule=_BOTH_LEAK,
+        space="log",
+        note="their code has a dual clip at 3 too: ceiling=3.0",
+    ),
+    Policy(
+        name="ce_gppo",
+        paper="CE-GPPO, Su et al., 2025, arXiv:2509.20712",
+        projects="CE-GPPO",
+        gradient="-A r, or where the clip is blocked -0.75 A c(r) below and -A c(r) above",
+        rule=_LOW_LEAKS_LESS,
+        space="log",
+        note="their code has a dual clip at 3 too: ceiling=3.0",
+    ),
+    Policy(
+        name="gspo",
+        paper="Zheng et al., 2025, arXiv:2507.18071",
+        projects="TRL importance_sampling_level sequence, verl gspo",
+        gradient="-A s, or 0 where the clip is blocked; s the exp of the mean log_ratio of the sequence",
+        low=3e-4,
+        high=4e-4,
+        level="sequence",
+        note="TRL's and verl's own defaults are 0.2 for both",
+    ),
+)

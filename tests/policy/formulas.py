@@ -1,0 +1,110 @@
+"""The policy losses as their papers have them, written apart: the value of each token and its gradient, without autograd and pseudograd.
+
+Each takes the log ratio and the advantage, both of shape (sequences, tokens), and the bounds of the ratio as the papers' numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Formula = Callable[..., tuple[Tensor, Tensor]]
+
+
+def ppo(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.2) -> tuple[Tensor, Tensor]:
+    r = lr.exp()
+    value, slope = torch.empty_like(r), torch.empty_like(r)
+    for i in range(r.numel()):
+        one, adv = r.view(-1)[i].item(), a.reshape(-1)[i].item()
+        clipped = min(max(one, lo), hi)
+        value.view(-1)[i] = -min(one * adv, clipped * adv)
+        is_silent = (adv > 0 and one > hi) or (adv < 0 and one < lo)
+        slope.view(-1)[i] = 0.0 if is_silent else -adv * one
+    return value, slope
+
+
+def dapo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return ppo(lr, a, 0.8, 1.28)
+
+
+def dual_clip(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.2, most: float = 3.0) -> tuple[Tensor, Tensor]:
+    value, slope = ppo(lr, a, lo, hi)
+    dead = (a < 0) & (lr.exp() > most)
+    return torch.where(dead, -a * most, value), torch.where(dead, torch.zeros_like(slope), slope)
+
+
+def cispo(lr: Tensor, a: Tensor, hi: float = 5.0) -> tuple[Tensor, Tensor]:
+    """-sg(clip(r)) A log_prob has this gradient; the value that is tested is -A clip(r)."""
+    weight = lr.exp().minimum(torch.tensor(hi, dtype=lr.dtype))
+    return -a * weight, -a * weight
+
+
+def truncated_is(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return cispo(lr, a, 2.0)
+
+
+def gmpo(lr: Tensor, a: Tensor, width: float = 0.4) -> tuple[Tensor, Tensor]:
+    """Of the sequence -A exp(mean of the clipped lr), each clipped on the side that the sign of A says; times the tokens, per token."""
+    z, passes = lr.clone(), torch.ones_like(lr)
+    up, down = (a > 0) & (lr > width), (a < 0) & (lr < -width)
+    z[up], z[down] = width, -width
+    passes[up | down] = 0
+    loss = -a * z.mean(-1, keepdim=True).exp()
+    return loss, loss * passes
+
+
+def gppo(lr: Tensor, a: Tensor, beta_low: float = 1.0, beta_high: float = 1.0) -> tuple[Tensor, Tensor]:
+    value, slope = ppo(lr, a)
+    r = lr.exp()
+    slope = torch.where((a < 0) & (r < 0.8), -beta_low * 0.8 * a, slope)
+    return value, torch.where((a > 0) & (r > 1.2), -beta_high * 1.2 * a, slope)
+
+
+def ce_gppo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return gppo(lr, a, 0.75, 1.0)
+
+
+def gspo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - 3e-4, 1 + 4e-4)
+
+
+def plain_clip(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.28) -> tuple[Tensor, Tensor]:
+    r = lr.exp()
+    is_inside = (r >= lo) & (r <= hi)
+    return -a * torch.where(r < lo, lo, torch.where(r > hi, hi, r)), torch.where(is_inside, -a * r, 0.0)
+
+
+FORMULAS: dict[str, Formula] = {
+    "ppo": ppo,
+    "grpo": ppo,
+    "dapo": dapo,
+    "dual_clip": dual_clip,
+    "cispo": cispo,
+    "truncated_is": truncated_is,
+    "gmpo": gmpo,
+    "gppo": gppo,
+    "ce_gppo": ce_gppo,
+    "gspo": gspo,
+}
+
+
+def usual_form(lr: Tensor, a: Tensor, lo: float | None = 0.8, hi: float | None = 1.2) -> Tensor:
+    """What all the projects write; its gradient at a tie is the era's."""
+    r = torch.exp(lr)
+    return -torch.min(r * a, torch.clamp(r, lo, hi) * a)
+
+
+def tokens(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """(60, 24) log ratios, from far below to far above every bound, and an advantage for each sequence: both signs and 0."""
+    generator = torch.Generator().manual_seed(7)
+    lr = torch.randn(60, 24, generator=generator, dtype=torch.float64)
+    lr *= torch.tensor([1e-3, 0.05, 0.3, 1.0, 3.0], dtype=torch.float64).repeat(12).unsqueeze(1)
+    a = torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    a[::15] = 0.0
+    return lr.to(dtype), a.expand(60, 24).clone().to(dtype)
+
+
+HALF_LOW, TWICE = math.log(0.5), math.log(2.0)  # exp of them is exact, so bounds 0.5 and 2 are met exactly

@@ -1,0 +1,121 @@
+"""clip_report counts what the loss does: against a loop over the tokens, written apart."""
+
+import math
+
+import pytest
+import torch
+
+import pseudograd as pg
+
+from . import formulas
+from .formulas import FORMULAS, HALF_LOW, TWICE, tokens
+
+BOUNDS = {
+    "ppo": (0.8, 1.2),
+    "dapo": (0.8, 1.28),
+    "cispo": (0.0, 5.0),
+    "gspo": (1 - 3e-4, 1 + 4e-4),
+    "ce_gppo": (0.8, 1.2),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_counts_and_energy_are_those_of_a_loop_over_the_tokens(name: str) -> None:
+    lr, a = tokens()
+    lo, hi = BOUNDS[name]
+    slope = FORMULAS[name](lr, a)[1]
+    ratio = (lr.mean(-1, keepdim=True).expand_as(lr) if name == "gspo" else lr).exp()
+    counted: dict[tuple[str, str], list[float]] = {}
+    for r, adv, s in zip(ratio.reshape(-1).tolist(), a.reshape(-1).tolist(), slope.reshape(-1).tolist(), strict=True):
+        sign = "A > 0" if adv > 0 else "A < 0" if adv < 0 else "A = 0"
+        side = "below" if r < lo else "above" if r > hi else "between"
+        cell = counted.setdefault((sign, side), [0, 0, 0.0, 0.0])
+        cell[0] += 1
+        cell[1] += adv != 0 and s == 0
+        cell[2] += (adv * r) ** 2
+        cell[3] += s**2
+    report = pg.clip_report(lr, a, **pg.policies[name].settings)
+    assert len(report.cells) == 9
+    for one in report.cells:
+        tokens_there, silenced, energy, passed = counted.get((one.sign, one.side), [0, 0, 0.0, 0.0])
+        assert (one.tokens, one.silenced) == (tokens_there, silenced)
+        assert one.energy == pytest.approx(energy)
+        assert one.passed == pytest.approx(passed)
+    assert report.tokens == lr.numel()
+    assert report.silenced_share == (slope[a != 0] == 0).sum().item() / lr.numel()
+    whole, left = (sum(cell[k] for cell in counted.values()) for k in (2, 3))
+    assert report.energy_share == pytest.approx(1 - left / whole)
+
+
+def test_which_side_is_silenced_depends_on_the_sign_of_the_advantage() -> None:
+    lr, a = tokens()
+    report = pg.clip_report(lr, a)
+    assert report.share("A > 0", "above") > 0.1
+    assert report.share("A < 0", "below") > 0.1
+    assert report.share("A > 0", "below") == report.share("A < 0", "above") == report.share("A = 0", "above") == 0
+
+
+def test_the_mask_is_left_out_and_nothing_is_left_behind() -> None:
+    lr, a = tokens()
+    mask = torch.zeros_like(lr, dtype=torch.bool)
+    mask[:, :5] = True
+    leaf = lr.clone().requires_grad_()
+    with torch.no_grad():
+        report = pg.clip_report(leaf, a, mask=mask)
+    assert report == pg.clip_report(lr[:, :5], a[:, :5])
+    assert leaf.grad is None
+
+
+def test_ties_are_counted_in_the_dtype_of_the_log_ratio() -> None:
+    lr = torch.tensor([HALF_LOW, TWICE, TWICE, 0.1], dtype=torch.float64)
+    report = pg.clip_report(lr, torch.ones(4), low=0.5, high=1.0)
+    assert (report.at_low, report.at_high, report.ties) == (1, 2, 3)
+    generator = torch.Generator().manual_seed(0)
+    drawn = 0.3 * torch.randn(4000, generator=generator)
+    a = torch.randn(4000, generator=generator)
+    assert pg.clip_report(drawn, a).ties == 0
+    assert pg.clip_report(drawn.bfloat16(), a.bfloat16()).ties > 20
+
+
+def test_what_it_says_of_the_eras_is_what_they_do() -> None:
+    lr, a = torch.tensor([TWICE], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    report = pg.clip_report(lr, a, low=0.5, high=1.0)
+    for era, share in report.eras.items():
+        leaf = lr.clone().requires_grad_()
+        with pg.pin_edge(era):
+            (found,) = torch.autograd.grad(formulas.usual_form(leaf, a, 0.5, 2.0), leaf)
+        assert found == -2 * share
+
+
+def test_prints() -> None:
+    lr = torch.tensor([0.5, 0.5, 0.0, -0.5, -0.5, math.log(2.0)], dtype=torch.float64)
+    a = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 0.0], dtype=torch.float64)
+    assert str(pg.clip_report(lr, a, low=None, high=1.0)) == "\n".join(
+        [
+            "clip_report: 6 tokens, ratio clipped to [0, 2], rule inward",
+            "                          below  between    above",
+            "  A > 0                       0        3        0",
+            "    silenced                  0        0        0",
+            "  A < 0                       0        2        0",
+            "    silenced                  0        0        0",
+            "  A = 0                       0        1        0",
+            "    silenced                  0        0        0",
+            "silenced: 0.0% of the tokens; the clip takes 0.0% of the gradient's energy",
+            "exactly at a bound in float64: 1; min(r * A, clamp(r) * A) passes their gradient: 1 of it with torch<=2.13, "
+            "0.5 of it with torch>=2.14",
+        ]
+    )
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_of_nothing(shape: tuple[int, ...]) -> None:
+    report = pg.clip_report(torch.zeros(shape), torch.zeros(shape))
+    assert (report.tokens, report.silenced_share, report.energy_share) == (0, 0.0, 0.0)
+    assert "0 tokens" in str(report)
+
+
+def test_raises_as_policy_loss_does() -> None:
+    with pytest.raises(ValueError, match="policy_loss: low must be between 0 and 1"):
+        pg.clip_report(torch.zeros(2), torch.zeros(2), low=2.0)
+    with pytest.raises(TypeError, match="policy_loss: log_ratio must be floating point"):
+        pg.clip_report(torch.zeros(2).long(), torch.zeros(2))

@@ -1,0 +1,114 @@
+"""The lines of docs/policy_clips.md that need no other test: each difference against a formula written apart, or what the package says."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+
+from . import test_clip_report, test_other_projects, test_policy_loss
+from .differences import DIFFERENCES
+from .formulas import HALF_LOW, TWICE, tokens, usual_form
+from .test_other_projects import needs, of_verl, slope_of
+
+
+@pytest.mark.parametrize("test", sorted({one.test for one in DIFFERENCES}))
+def test_every_line_of_the_page_has_its_test(test: str) -> None:
+    modules: list[dict[str, Any]] = [vars(m) for m in (test_clip_report, test_other_projects, test_policy_loss)]
+    assert any(callable(names.get(test)) for names in (*modules, globals()))
+
+
+def test_the_usual_form_overflows_in_half_precision() -> None:
+    lr, a = torch.tensor([12.0], dtype=torch.float16), torch.tensor([1e-3], dtype=torch.float16)
+    assert usual_form(lr, -a, 0.8, 1.2).isinf().all()
+    assert usual_form(lr, a, 0.8, 1.2).isfinite().all()
+    leaf = lr.clone().requires_grad_()
+    (theirs,) = torch.autograd.grad(usual_form(leaf, a, 0.8, 1.2).sum(), leaf)
+    assert theirs.isnan().all()  # 0 * inf, of a token that should be silent
+    leaf = lr.clone().requires_grad_()
+    y = pg.policy_loss(leaf, -a)
+    assert y == a.float() * math.exp(12.0)
+    assert torch.autograd.grad(y, leaf)[0].isfinite().all()
+    leaf = lr.clone().requires_grad_()
+    assert torch.autograd.grad(pg.policy_loss(leaf, a), leaf)[0] == 0
+
+
+def test_the_clip_fraction_of_stable_baselines3_is_twice_the_silenced_share() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lr, a = 0.4 * torch.randn(20000, generator=generator), torch.randn(20000, generator=generator)
+    fraction = ((lr.exp() - 1).abs() > 0.2).float().mean().item()
+    assert fraction == pytest.approx(2 * pg.clip_report(lr, a).silenced_share, rel=0.02)
+
+
+def of_torchrl(lr: Tensor, a: Tensor, low: float, high: float) -> Tensor:
+    gains = lr.exp() * a, lr.clamp(math.log1p(-low), math.log1p(high)).exp() * a
+    return -torch.stack(gains, -1).min(dim=-1).values
+
+
+def test_torchrl_clips_the_log_ratio_and_passes_all_at_a_tie() -> None:
+    lr, a = tokens()
+    lr = torch.cat([lr.reshape(-1), torch.tensor([HALF_LOW, TWICE] * 2, dtype=torch.float64)])
+    a = torch.cat([a.reshape(-1), torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)])
+    for era in ("torch<=2.13", "torch>=2.14"):
+        with pg.pin_edge(era):
+            theirs = slope_of(lambda lr: of_torchrl(lr, a, 0.5, 1.0).sum(), lr)
+        ours = slope_of(lambda lr: pg.policy_loss(lr, a, low=0.5, high=1.0, space="log").sum(), lr)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_verl_passes_half_at_the_ceiling() -> None:
+    theirs = of_verl("compute_policy_loss_vanilla")
+    lr, a = torch.tensor([[math.log(4.0)]], dtype=torch.float64), -torch.ones(1, 1, dtype=torch.float64)
+    for era in ("torch<=2.13", "torch>=2.14"):
+        with pg.pin_edge(era):
+            found = slope_of(lambda lr: theirs(lr, a, torch.ones(1, 1), 0.2, 0.2, clip_ratio_c=4.0), lr)[1]
+        assert found.item() == pytest.approx(2.0)
+    assert slope_of(lambda lr: pg.policy_loss(lr, a, ceiling=4.0, edge="half").sum(), lr)[1] == 2.0
+
+
+def fields_of(package: str, *path: str) -> dict[str, Any]:
+    """The numbers and None that the classes of a source file give to their fields and arguments by default; the first of each name."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(Path(spec.origin).parent.joinpath(*path).read_text(encoding="utf-8"))):
+        pairs: list[tuple[str, Any]] = []
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            value: Any = node.value
+            if isinstance(value, ast.Call):  # dataclasses.field(default=...)
+                value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
+            pairs = [(node.target.id, value)]
+        elif isinstance(node, ast.FunctionDef):
+            pairs = [(one.arg, value) for one, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+        for name, value in pairs:
+            if isinstance(value, ast.Constant) and name not in found:
+                found[name] = value.value
+    return found
+
+
+def test_defaults_of_the_projects() -> None:
+    needs("trl", "1.16.0")
+    trl = fields_of("trl", "trainer", "grpo_config.py")
+    assert (trl["epsilon"], trl["epsilon_high"], trl["delta"]) == (0.2, None, None)
+    needs("verl", "0.9.1")
+    verl = fields_of("verl", "workers", "config", "actor.py")
+    assert (verl["clip_ratio_low"], verl["clip_ratio_high"], verl["clip_ratio_c"]) == (0.2, 0.2, 3.0)
+
+
+def test_defaults_of_stable_baselines3_and_torchrl() -> None:
+    needs("stable_baselines3", "2.9.2")
+    from stable_baselines3 import PPO
+
+    assert inspect.signature(PPO.__init__).parameters["clip_range"].default == 0.2
+    needs("torchrl", "0.14.1")
+    assert fields_of("torchrl", "objectives", "ppo.py")["clip_epsilon"] == 0.2

@@ -1,0 +1,286 @@
+"""Their functions, from their published packages, beside ours: TRL 1.16.0, verl 0.9.1, stable-baselines3 2.9.2.
+
+verl is read out of its file, because importing it starts ray. Each package that is not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.torch_eras import ERAS, SHARES, installed_era
+
+from .formulas import tokens
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
+EDGE = {1.0: "closed", 0.0: "half"}[SHARES[ERAS[installed_era()].edge]]  # of PPO's usual form on this torch
+
+
+def needs(package: str, version: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} {version} is not installed: pip install --no-deps {package}=={version}")
+
+
+def slope_of(loss: Callable[[Tensor], Tensor], lr: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = lr.clone().requires_grad_()
+    y = loss(leaf)
+    return y.detach(), torch.autograd.grad(y, leaf)[0]
+
+
+# --- TRL --------------------------------------------------------------------------------------------------------------
+
+
+def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
+    """GRPOTrainer._compute_loss where the old log-probabilities are 0; a is of shape (sequences,)."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    known = {"loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2}
+    trainer = MagicMock(
+        _get_per_token_logps_and_entropies=lambda *args, **kwargs: (lr, torch.ones_like(lr), None),
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        beta=0.0,
+        use_vllm=False,
+        aux_loss_enabled=False,
+        _entropy_bonus_enabled=False,
+        current_gradient_accumulation_steps=1,
+        **{**known, **{key: value for key, value in settings.items() if key != "delta"}},
+    )
+    trainer.args.delta, trainer.args.steps_per_generation = settings.get("delta"), 1
+    trainer.accelerator.gather, trainer.accelerator.num_processes = lambda found: found, 1
+    ids, ones = torch.zeros(lr.shape, dtype=torch.long), torch.ones(lr.shape)
+    batch = {"prompt_ids": ids, "prompt_mask": ones, "completion_ids": ids, "completion_mask": mask.to(lr.dtype)}
+    more = {"advantages": a, "old_per_token_logps": torch.zeros_like(lr), "num_items_in_batch": mask.sum()}
+    loss: Tensor = GRPOTrainer._compute_loss(trainer, None, {**batch, **more})
+    return loss
+
+
+OF_TRL: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dapo": {"epsilon_high": 0.28},
+    "dual_clip": {"delta": 3.0},
+    "gspo": {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4},
+}
+
+
+def ragged(lr: Tensor) -> Tensor:
+    """A mask: sequences of different lengths, at least one token each."""
+    return torch.arange(lr.shape[1]) < (1 + torch.arange(lr.shape[0]) % lr.shape[1]).unsqueeze(1)
+
+
+def mean_of_means(loss: Tensor, mask: Tensor) -> Tensor:
+    return (loss.sum(-1) / mask.sum(-1)).mean()
+
+
+@pytest.mark.parametrize("name", OF_TRL)
+def test_trl(name: str) -> None:
+    needs("trl", "1.16.0")
+    lr, a = tokens()
+    mask = ragged(lr)
+    theirs = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, **OF_TRL[name]), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policies[name](lr, a, mask=mask), mask), lr)
+    torch.testing.assert_close(ours, theirs, **ROUNDING)
+
+
+def test_trl_cispo_has_our_gradient_and_another_value() -> None:
+    """-sg(clip(r)) A log_prob, which depends on log_prob itself: here the old ones are 0."""
+    needs("trl", "1.16.0")
+    lr, a = tokens()
+    mask = ragged(lr)
+    value, slope = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, loss_type="cispo", epsilon_high=5.0), lr)
+    ours = slope_of(lambda lr: pg.policies["cispo"](lr, a, mask=mask).sum() / mask.sum(), lr)
+    torch.testing.assert_close(ours[1], slope, **ROUNDING)
+    assert (ours[0] - value).abs() > 0.01
+
+
+# --- verl -------------------------------------------------------------------------------------------------------------
+
+
+class ActorConfig(SimpleNamespace):
+    """What the functions ask of theirs; with its defaults."""
+
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self, name, default)
+
+
+def functions_in(path: Path, *names: str, **given: Any) -> dict[str, Any]:
+    """Functions out of a source file, without what else it runs or imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
+    assert {node.name for node in wanted} == set(names)
+    for node in wanted:
+        node.decorator_list, node.returns = [], None
+        for argument in (*node.args.args, *node.args.kwonlyargs):
+            argument.annotation = None
+    space = {"torch": torch, "Any": Any, **given}
+    exec(compile(ast.Module(wanted, []), str(path), "exec"), space)
+    return space
+
+
+def of_verl(function: str) -> Callable[..., Tensor]:
+    needs("verl", "0.9.1")
+    spec = importlib.util.find_spec("verl")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    helpers = SimpleNamespace(**functions_in(package / "utils" / "torch_functional.py", "masked_sum", "masked_mean"))
+    space = functions_in(
+        package / "trainer" / "ppo" / "core_algos.py",
+        function,
+        "agg_loss",
+        verl_F=helpers,
+        ActorConfig=ActorConfig,
+        AlgoConfig=(),
+    )
+
+    def loss(lr: Tensor, a: Tensor, mask: Tensor, low: float, high: float, **settings: Any) -> Tensor:
+        config = ActorConfig(
+            clip_ratio=low, clip_ratio_low=low, clip_ratio_high=high, global_batch_info={}, policy_loss=None, **settings
+        )
+        found: Tensor = space[function](
+            old_log_prob=torch.zeros_like(lr),
+            log_prob=lr,
+            advantages=a,
+            response_mask=mask.to(lr.dtype),
+            loss_agg_mode="seq-mean-token-mean",
+            config=config,
+        )[0]
+        return found
+
+    return loss
+
+
+@pytest.mark.parametrize("ceiling", [3.0, 20.0])
+def test_verl_vanilla_is_the_dual_clip(ceiling: float) -> None:
+    theirs = of_verl("compute_policy_loss_vanilla")
+    lr, a = tokens()
+    mask = ragged(lr)
+    found = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.28, clip_ratio_c=ceiling), lr)
+    policy = pg.policies["dual_clip"]
+    ours = slope_of(lambda lr: mean_of_means(policy(lr, a, mask=mask, high=0.28, ceiling=ceiling), mask), lr)
+    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)  # they add 1e-8 to the number of tokens
+
+
+def test_verl_gspo() -> None:
+    theirs = of_verl("compute_policy_loss_gspo")
+    lr, a = tokens()
+    mask = ragged(lr)
+    found = slope_of(lambda lr: theirs(lr, a, mask, 3e-4, 4e-4), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policies["gspo"](lr, a, mask=mask), mask), lr)
+    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
+
+
+def test_verl_geo_mean_is_gmpo_with_bounds_of_the_log_ratio() -> None:
+    theirs = of_verl("compute_policy_loss_geo_mean")
+    lr, a = tokens()
+    mask = ragged(lr)
+    found = slope_of(lambda lr: theirs(lr, a, mask, 0.4, 0.4), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policies["gmpo"](lr, a, mask=mask), mask), lr)
+    torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
+
+
+def test_verl_cispo_bounds_both_sides_and_has_our_gradient() -> None:
+    theirs = of_verl("compute_policy_loss_cispo")
+    lr, a = tokens()
+    mask = ragged(lr)
+    value, slope = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policies["cispo"](lr, a, mask=mask, low=0.2, high=0.2), mask), lr)
+    torch.testing.assert_close(ours[1], slope, rtol=1e-7, atol=1e-7)
+    assert (ours[0] - value).abs() > 0.01
+
+
+def test_verl_silences_beyond_a_log_ratio_of_20_and_we_do_not() -> None:
+    theirs = of_verl("compute_policy_loss_vanilla")
+    lr, a, mask = torch.tensor([[-21.0]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64), torch.ones(1, 1)
+    assert slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)[1] == 0
+    (ours,) = slope_of(lambda lr: pg.policy_loss(lr, a).sum(), lr)[1]
+    assert ours == -torch.exp(lr)
+
+
+# --- stable-baselines3 ------------------------------------------------------------------------------------------------
+
+
+CLIP = "th.clamp(ratio, 1 - clip_range, 1 + clip_range)"
+LOSS = "policy_loss = -th.min(policy_loss_1, policy_loss_2).mean()"
+
+
+def trained(algorithm: Any) -> list[Tensor]:
+    """The parameters after two rounds on a game of ours: guess the sign of what you see."""
+    import gymnasium
+    import numpy
+
+    class Signs(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **how: Any) -> Any:
+            super().reset(**how)
+            self.left = 8
+            return self._next(), {}
+
+        def _next(self) -> Any:
+            self.seen = self.np_random.uniform(-1, 1, 2).astype(numpy.float32)
+            return self.seen
+
+        def step(self, action: Any) -> Any:
+            reward = 1.0 if (self.seen.sum() > 0) == bool(action) else -1.0
+            self.left -= 1
+            return self._next(), reward, self.left == 0, False, {}
+
+    model = algorithm(
+        "MlpPolicy", Signs(), n_steps=128, batch_size=32, n_epochs=6, learning_rate=3e-3, seed=0, device="cpu"
+    )
+    model.learn(256)
+    return [p.detach().clone() for p in model.policy.parameters()]
+
+
+def twin(old: str, new: str) -> Any:
+    """Their class with one line of `train` edited."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.ppo import ppo
+
+    source = textwrap.dedent(inspect.getsource(PPO.train))
+    assert source.count(old) == 1
+    space = {**vars(ppo), "pg": pg}
+    exec(source.replace(old, new), space)
+    return type("Twin", (PPO,), {"train": space["train"]})
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("rule", ["inward", "identity"])
+def test_stable_baselines3_unedited_under_override_is_its_edited_twin(rule: str) -> None:
+    needs("stable_baselines3", "2.9.2")
+    from stable_baselines3 import PPO
+
+    edited = trained(twin(CLIP, f"pg.{CLIP[3:-1]}, rule={rule!r})"))
+    with pg.override(clamp=rule):
+        assert same(trained(PPO), edited)
+    assert same(trained(PPO), edited) == (
+        rule == "inward"
+    )  # which is what their min makes of a clamp already, off the ties
+
+
+def test_stable_baselines3_with_policy_loss_is_stable_baselines3() -> None:
+    needs("stable_baselines3", "2.9.2")
+    from stable_baselines3 import PPO
+
+    ours = (
+        "policy_loss = pg.policy_loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
+    )
+    assert same(trained(twin(LOSS, f"{ours}, edge={EDGE!r}).mean()")), trained(PPO))
