@@ -339,8 +339,8 @@ True
 ...     active = pg.heaviside(hidden - threshold, at_zero=0, rule=window).sum(-1).mean()
 ...     loss = (decoder(features) - x).square().mean() + 0.01 * active
 ...     return torch.autograd.grad(loss, threshold)[0].count_nonzero().item()
->>> learning(0.1), learning(0.001) < 8
-(32, True)
+>>> learning(0.1) > 24, learning(0.001) < 8
+(True, True)
 """,
     ),
     "policy_loss": (

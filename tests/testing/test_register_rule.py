@@ -181,7 +181,8 @@ def test_it_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) ->
     assert main(["rules", "round"]) == 0
     assert "toggled(width=0.1)\n    grad_x           a formula" in capsys.readouterr().out
     with pytest.raises(
-        ValueError, match=r"round: rule must be one of identity, toggled, zero, got 'toggle'\. Did you mean 'toggled'\?"
+        ValueError,
+        match=r"round: rule must be one of fourier, identity, toggled, trust, zero, got 'toggle'\. Did you mean 'toggled'\?",
     ):
         pg.round(torch.ones(1), rule="toggle")
     with pytest.raises(NotImplementedError, match="round/toggled: forward mode must not be used"):
@@ -271,7 +272,9 @@ def test_a_function_with_the_wrong_arguments() -> None:
 def test_check_rule_of_what_is_not_there() -> None:
     with pytest.raises(ValueError, match=r"check_rule: op must be one of .*, got 'rond'\. Did you mean 'round'\?"):
         check_rule("identity", op="rond")
-    with pytest.raises(ValueError, match="check_rule: rule of round must be one of identity, zero, got 'ident'"):
+    with pytest.raises(
+        ValueError, match="check_rule: rule of round must be one of fourier, identity, trust, zero, got 'ident'"
+    ):
         check_rule("ident", op="round")
 
 
