@@ -93,7 +93,7 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
     try:
         if x.numel() < codes.least:
             return _apply_prepared(ready, x)
-        return _apply_coded(ready, x) if ready.encode and codes.pays_for(x) else None
+        return _apply_coded(ready, x) if ready.keeps_code and codes.pays_for(x) else None
     except (
         NotImplementedError
     ):  # torch says so of a sparse tensor, or one of another kind that the operators do not take

@@ -25,14 +25,13 @@ class Prepared(NamedTuple):
     """A call between two numbers, with everything decided that does not depend on x.
 
     For few elements, which keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
-    For many, which keep a code: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x; encode is None
-    where such a call keeps something else.
+    For many, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
     forward: Callable[[Tensor, Tensor], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
-    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]] | None
+    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]]
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
@@ -40,6 +39,7 @@ class Prepared(NamedTuple):
     low: float | None
     high: float | None
     has_zero: bool
+    keeps_code: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -177,7 +177,7 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
     for kernel in served.kernels.get(INPUTS.name, ()):
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
-            return ready if served.residuals[:1] == (codes.CODE,) else ready._replace(encode=None)
+            return ready._replace(keeps_code=served.residuals[:1] == (codes.CODE,))
     return None
 
 

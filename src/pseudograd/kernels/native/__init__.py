@@ -184,6 +184,7 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
         low,
         high,
         has_zero=low == 0 or high == 0,
+        keeps_code=False,  # the table knows
     )
 
 
