@@ -70,7 +70,7 @@ def test_every_window_has_the_area_one(rule: str, bandwidth: float) -> None:
     x = torch.linspace(-2000 * bandwidth, 2000 * bandwidth, 400_001, dtype=torch.float64)
     slope = SLOPES[rule]
     area = torch.trapezoid(slope.of(x, *slope.unit(bandwidth)), x).item()
-    assert area == pytest.approx(1, abs=2e-3)
+    assert area == pytest.approx(1, abs=2e-2)  # a rectangle that begins between two points is off by one of a hundred
 
 
 @pytest.mark.parametrize("rule", SLOPES)
