@@ -439,7 +439,14 @@ def test_replace_takes_several_families_and_their_usual_rules() -> None:
     both = pg.compare(run, rules=["identity"], replace=("round", "relu"), seeds=2)
     assert both.values["the number"]["identity"] == (2, 3)
     assert both.values["the number"]["torch.clamp"] == (0, 1)
-    assert pg.compare(run, replace="round", seeds=1).variants == (*ERAS, "identity", "zero", "torch.clamp")
+    assert pg.compare(run, replace="round", seeds=1).variants == (
+        *ERAS,
+        "identity",
+        "zero",
+        "trust",
+        "fourier",
+        "torch.clamp",
+    )
 
 
 def round_straight_through(x: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def test_a_compiled_graph_keeps_the_function_that_it_names(backend: str) -> None
 
 def test_the_memories_are_what_this_file_thinks_they_are() -> None:
     """One entry for each op, rule, edge and direction: more would be a memory that nobody bounds."""
-    rule._by_request.clear()
+    rule.forget_calls()
     x = torch.ones(2, requires_grad=True)
     for _ in range(3):
         pg.clamp(x, -1, 1)

@@ -139,15 +139,21 @@ def clamp(
         tensor([0., 1., 1.])
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
-    y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
-    return _unprepared(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize) if y is None else y
+    if not is_compiling():
+        y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
+        if y is not None:
+            return y
+    return _unprepared(CLAMP, x, (min, max), ("min", "max"), rule, edge, maximize)
 
 
 def _bounded(
     op: Op, x: Tensor, bounds: tuple[Bound, Bound], names: tuple[str, str], rule: RuleLike, edge: str, maximize: bool
 ) -> Tensor:
-    y = engine.run_prepared(op.name, x, rule, edge, maximize, *bounds)
-    return _unprepared(op, x, bounds, names, rule, edge, maximize) if y is None else y
+    if not is_compiling():
+        y = engine.run_prepared(op.name, x, rule, edge, maximize, *bounds)
+        if y is not None:
+            return y
+    return _unprepared(op, x, bounds, names, rule, edge, maximize)
 
 
 def _unprepared(
