@@ -64,8 +64,9 @@ The losses of sequences are drawn for a sequence of one token.
 - **What is blocked depends on A alone.** A loss that is maximised, or weighted by a negative number, has the same tokens silenced, as in
   PPO's own form. `clamp(ratio, rule="inward")` in its place looks at the sign of the gradient that arrives.
 - **The advantage** gets the derivative of the value, if it requires grad. In the training loops of these projects it does not.
-- **Half precision** is computed in float32. The gradient goes back in the dtype of log_ratio: in float16 -A r itself overflows where it
-  exceeds 65504, and is infinite, as GradScaler expects of an overflow. A ceiling, or rules in log space, bound it.
+- **Half precision** is computed in float32. The gradient goes back in the dtype of log_ratio: where it exceeds
+  65504 in float16 it is 65504, finite, unless the gradient that arrives is infinite, as GradScaler looks for; with
+  `level="sequence"` it is infinite there.
 
 ## What differs from other code
 

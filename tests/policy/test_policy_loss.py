@@ -211,7 +211,18 @@ def test_half_precision_is_finite_wherever_the_formula_is(name: str, dtype: torc
     assert found.dtype is torch.float32
     assert to_log_ratio.dtype is to_advantage.dtype is dtype
     torch.testing.assert_close(found, value.float(), rtol=1e-5, atol=1e-8)
+    assert to_advantage.isfinite().all()
     assert not to_log_ratio.isnan().any()
+    exceeds = slope.abs() > torch.finfo(dtype).max
+    is_of_tokens = (
+        pg.policies[name].level != "sequence"
+    )  # there the mean of a sequence, in float32, gets the gradient first
+    assert not is_of_tokens or torch.equal(
+        to_log_ratio[exceeds], torch.finfo(dtype).max * slope.sign().to(dtype)[exceeds]
+    )
+    leaf = lr.clone().requires_grad_()
+    (scaled,) = torch.autograd.grad(pg.policies[name](leaf, a).sum() * torch.inf, leaf)  # as GradScaler looks for
+    assert not scaled[slope != 0].isfinite().any()
     fits = slope.abs() < torch.finfo(dtype).max
     torch.testing.assert_close(to_log_ratio[fits], slope.to(dtype)[fits], rtol=torch.finfo(dtype).eps, atol=1e-7)
     assert fits.all() or (name in ("ppo", "grpo", "dapo", "gppo", "ce_gppo", "gspo", "gmpo") and dtype is torch.float16)

@@ -52,7 +52,8 @@ def policy_loss(
         the clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other
         rules a pseudo-gradient. w is r with space="ratio". With space="log" the clip acts on log_ratio, and w is c(r); with "inward"
         and "leaky_inward", which see the sign of A, only where the clip is blocked, else r. To advantage the derivative of y; a
-        training loop whose advantages do not require grad pays nothing for it. Saves log_ratio and advantage. Linear in grad.
+        training loop whose advantages do not require grad pays nothing for it. What exceeds half precision becomes its largest
+        number, unless grad is infinite or level="sequence". Saves log_ratio and advantage. Linear in grad.
 
     Args:
         log_ratio: log_prob - old_log_prob, floating point, any shape; with a level other than "token" the last dimension is the sequence.
@@ -232,6 +233,7 @@ def _lifted(row: Rule) -> Pull:
         edge: str,
         **parameters: float,
     ) -> Gradients:
+        dtypes = log_ratio.dtype, advantage.dtype
         log_ratio, advantage = _together(log_ratio, advantage)
         grad = grad.to(log_ratio.dtype)
         clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
@@ -251,11 +253,20 @@ def _lifted(row: Rule) -> Pull:
             )  # an infinity that nobody hears would meet a zero in a second derivative
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * torch.where(stops, 0.0, found) * weight
+            to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
         if wants[1]:
-            to_advantage = -(grad * clip.ratio_of_value(log_ratio, advantage, without_min))
+            to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
         return to_log_ratio, to_advantage, None, None, None, None, None
 
     return pull
+
+
+def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
+    """At most the largest number of a half precision, which r exceeds soon; what an infinite grad made infinite stays so."""
+    if dtype.itemsize > 2:
+        return found
+    most = torch.finfo(dtype).max
+    return torch.where(grad.abs() < torch.inf, found.clamp(-most, most), found)
 
 
 def _rule(name: str, formula: str, **row: Any) -> Rule:
