@@ -145,11 +145,9 @@ def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, y: None
     return torch.where(x > 0, grad, grad * negative_slope), None
 
 
-_SIXTH = 1 / 6
-
-
 def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, ...]) -> Gradients:
-    return (torch.where((x > -3) & (x < 3), grad * _SIXTH, nothing_of(grad)),)
+    # Not by a name: of that Dynamo would make a symbol, as of `_fitted`.
+    return (torch.where((x > -3) & (x < 3), grad * (1 / 6), nothing_of(grad)),)
 
 
 def _steps_of_leaky_relu(negative_slope: float) -> Steps:
@@ -157,7 +155,7 @@ def _steps_of_leaky_relu(negative_slope: float) -> Steps:
 
 
 def _steps_of_hardsigmoid() -> Steps:
-    return Steps((0.0, _SIXTH), lambda x: [(x > -3) & (x < 3)])
+    return Steps((0.0, 1 / 6), lambda x: [(x > -3) & (x < 3)])
 
 
 def _exact(
