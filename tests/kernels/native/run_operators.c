@@ -197,7 +197,7 @@ int main(int arguments, char **given) {
     for (unsigned d = 0; d < 4; d++)
         for (int64_t size = 0; size < 400; size = size < 70 ? size + 1 : size + 101)
             for (int bits = 1; bits <= 3; bits++) {
-                uint64_t first[1];
+                uint64_t first[1] = {0};
                 for (int level = 0; level <= most; level++) {
                     Value stack[4] = {(Value)(int64_t)level};
                     run("choose", stack);
