@@ -36,9 +36,8 @@ apart, in float64 to 1e-12.
 import pseudograd as pg
 
 loss = pg.policy_loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
-loss = pg.policies["dapo"](
-    log_prob - old_log_prob, advantage, mask=mask
-)  # the same by its name; a mask of the tokens that count
+# The same by its name, with a mask of the tokens that count.
+loss = pg.policies["dapo"](log_prob - old_log_prob, advantage, mask=mask)
 print(pg.clip_report(log_prob - old_log_prob, advantage, **pg.policies["dapo"].settings))  # which tokens it silences
 ```
 

@@ -95,9 +95,7 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
         if x.numel() < codes.least:
             return _apply_prepared(ready, x)
         return _apply_coded(ready, x) if ready.keeps_code and codes.pays_for(x) else None
-    except (
-        NotImplementedError
-    ):  # torch says so of a sparse tensor, or one of another kind that the operators do not take
+    except NotImplementedError:  # the operators take no sparse tensor, nor one of another kind
         return None
 
 
@@ -206,7 +204,7 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
-def kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
     where a checkpoint, which unpacks once, will not hand it out.
     """
@@ -298,14 +296,11 @@ class _Prepared:
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
             (x,), ready = ctx.saved_tensors, ctx.ready
-            if (
-                _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype
-            ):  # a hook of saved tensors may change x
+            # A hook of saved tensors may have changed x.
+            if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
                 try:
                     return None, ready.backward(grad, x, ready.settings)
-                except (
-                    NotImplementedError
-                ):  # torch says so of a sparse grad, or one of another kind that the operators do not take
+                except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
             return None, _pull(grad, [x, ready.low, ready.high], _X_ALONE, ready.call, INPUTS)[0]
 

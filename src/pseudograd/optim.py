@@ -68,9 +68,8 @@ def _clamp(kept: Kept) -> None:
 
 def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
     numbers = [(p, pair[side]) for p, pair in kept if is_number(pair[side])]
-    together = (
-        [] if clamp_all is None else [one for one in numbers if not hasattr(one[0], "device_mesh")]
-    )  # torch 2.10 takes no list of sharded ones
+    # torch 2.10 takes no list of sharded ones.
+    together = [] if clamp_all is None else [one for one in numbers if not hasattr(one[0], "device_mesh")]
     if together:
         clamp_all([p for p, _ in together], [number for _, number in together])  # type: ignore[misc]
     for p, pair in kept:

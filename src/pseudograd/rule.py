@@ -262,9 +262,8 @@ _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
 # By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can.
 prepared: dict[tuple[Any, ...], Any] = {}
-_REMEMBERED = (
-    1000  # calls in each of the three; then they are forgotten all at once, and made again as they are asked for
-)
+# Calls in each of the three; then they are forgotten all at once, and made again as they are asked for.
+_REMEMBERED = 1000
 
 
 Registered = TypeVar("Registered", bound=Primitive)

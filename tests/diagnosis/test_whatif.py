@@ -47,9 +47,8 @@ def _program(f: Callable[[Tensor, Tensor], Tensor]) -> tuple[nn.Module, nn.Param
 
     def loss() -> Tensor:
         h = net(x)
-        h = torch.where(
-            torch.arange(200).reshape(50, 4) % 5 == 0, h - h.detach() + BOUNDS, h
-        )  # some exactly at the bound
+        # Some exactly at the bound.
+        h = torch.where(torch.arange(200).reshape(50, 4) % 5 == 0, h - h.detach() + BOUNDS, h)
         return (f(h, bound) * torch.linspace(-1, 1, 200).reshape(50, 4)).sum()
 
     return net, bound, loss

@@ -41,9 +41,8 @@ def sharded_bounds(rank: int) -> None:
     columns = torch.full((6,), 1.0)
     for placement in PLACEMENTS:
         high = distribute_tensor(columns, mesh, [Shard(0) if placement == Shard(1) else Replicate()])
-        torch.clamp(
-            distribute_tensor(_problem()[0], mesh, [placement]), -high, high
-        )  # where torch cannot, it says so here
+        # Where torch cannot, it says so here.
+        torch.clamp(distribute_tensor(_problem()[0], mesh, [placement]), -high, high)
         single = torch.tensor(-1.0), torch.tensor(1.0)
         _compare_sharded(mesh, placement, "0-d", single, single)
         _compare_sharded(mesh, placement, "per column", (-columns, columns), (-high, high))

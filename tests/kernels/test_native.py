@@ -201,9 +201,8 @@ def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None)
     flat_x, flat_grad = numbers(dtype, 120)
     x, grad = LAYOUTS[layout](flat_x.reshape(2, 3, 4, 5)), flat_grad.reshape(2, 3, 4, 5)
     count = torch.Size(SHAPES[shape]).numel()
-    some = torch.tensor(
-        [-1.0, 0.5, torch.nan, -torch.inf, 0.0, 1.0, 3.0], dtype=dtype
-    )  # crossed with the others here and there
+    # Crossed with the others here and there.
+    some = torch.tensor([-1.0, 0.5, torch.nan, -torch.inf, 0.0, 1.0, 3.0], dtype=dtype)
     low, high = (some.repeat(count)[shift : shift + count].reshape(SHAPES[shape]) for shift in (0, 3))
     for (rule, edge), bounds in itertools.product(HOW, [(low, high), (low, None), (None, high)]):
         with way("formula"):

@@ -35,6 +35,8 @@ sys.path.insert(0, str(HERE))
 from explained import EXPLAINED  # noqa: E402
 from mutants import Mutant, mutants_of  # noqa: E402
 
+# No mutant is made of the C code, nor of a kernel's loops.
+NOT_OF_THE_C_CODE = "not every_processor and not every_product"
 # The fast tests first: most mutants die in the first second. These are for what decides the gradient of a clamp.
 GRADIENTS = [
     [*(f"tests/engine/test_{part}.py" for part in ("lowering", "rounding", "kinds_of_tensors")), "tests/export"],
@@ -49,7 +51,8 @@ GRADIENTS = [
     ],
     ["tests/contract/test_derivatives.py", "-k", "clamp- and not ascent"],
     ["tests/contract/test_compile.py", "tests/analysis", "tests/test_api.py"],
-    [f"tests/engine/test_{part}.py" for part in ("import", "threads", "fork")] + ["tests/ops/test_flush_denormal.py"],
+    [f"tests/engine/test_{part}.py" for part in ("import", "threads", "fork", "memories", "residuals")],
+    ["tests/ops/test_flush_denormal.py", "tests/kernels/test_native.py", "-k", NOT_OF_THE_C_CODE],
     ["tests/rewrite/test_context.py", "tests/rewrite/test_other_families.py"],
     ["tests/contract/test_transforms.py", "-k", "(clamp- or replace_grad-) and not ascent"],
     ["tests/contract/test_values.py", "-k", "clamp- and not ascent and not float32"],
@@ -60,7 +63,14 @@ GRADIENTS = [
     ],
 ]
 # GRADIENTS takes the clamps and replace_grad.
-OTHER_OPS = ("sign", "heaviside", "round", "trunc", "abs", "scale_grad", "reverse_grad", "clip_grad")
+OTHER_OPS = (
+    *("sign", "heaviside", "round", "trunc", "abs", "scale_grad", "reverse_grad", "clip_grad"),
+    *("jumprelu", "gelu", "silu", "leaky_relu", "hardsigmoid"),
+)
+OTHER_OPS_GRADIENTS = [
+    ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
+    ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
+]
 # What other files have of their own; GRADIENTS is for files without. Prefixes, the first that fits.
 TESTS: dict[str, list[list[str]]] = {
     "ops/quantize.py": [
@@ -70,6 +80,10 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/ops", "tests/contract/test_derivatives.py", "-k", "fake_quantize"],
         ["tests/contract/test_transforms.py", "-k", "fake_quantize- and not ascent"],
     ],
+    "ops/activations.py": [["tests/ops/test_few_bits.py"], *OTHER_OPS_GRADIENTS],
+    "ops/fitted_slopes.py": [["tests/ops/test_few_bits.py"]],
+    "ops/jump.py": [["tests/ops/test_jumprelu.py"], *OTHER_OPS_GRADIENTS],
+    "ops/rounding.py": [["tests/ops/test_round_by_error.py"], *OTHER_OPS_GRADIENTS],
     "ops/nearest_code.py": [["tests/ops/test_vector_quantize.py"]],
     "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
     "ops/policy": [
@@ -85,6 +99,7 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/rewrite/test_compile.py"],
     ],
     "trace/": [["tests/trace", "tests/rewrite/test_report.py"], ["tests/rewrite/test_context.py"]],
+    "rewrite/bisection.py": [["tests/rewrite/test_bisect.py"]],
     "rewrite/": [
         [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],
         [f"tests/rewrite/test_{part}.py" for part in ("convert", "run", "transforms")],
@@ -93,8 +108,15 @@ TESTS: dict[str, list[list[str]]] = {
     ],
     "ops/": [
         *GRADIENTS,
-        ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
-        ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
+        *OTHER_OPS_GRADIENTS,
+    ],
+    "kernels/few_bits.py": [["tests/ops/test_few_bits.py"]],
+    "kernels/": [
+        ["tests/engine/test_residuals.py", "tests/engine/test_memories.py"],
+        ["tests/kernels/test_native.py", "-k", NOT_OF_THE_C_CODE],
+        ["tests/ops/test_in_place.py", "tests/ops/test_layouts.py", "tests/ops/test_few_bits.py"],
+        ["tests/kernels/test_contract.py", "-k", "native"],
+        *GRADIENTS[:-1],
     ],
     "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
 }
@@ -123,12 +145,11 @@ class Workplace:
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
         """Of the files that decide gradients or where a parameter goes."""
-        ops = [
-            path for path in sorted((self.package / "ops").glob("*.py")) if path.name != "bound_samples.py"
-        ]  # data of tests
+        data_of_tests = "bound_samples.py"
         files = [
-            *ops,
+            *(path for path in sorted((self.package / "ops").glob("*.py")) if path.name != data_of_tests),
             *sorted((self.package / "kernels").glob("*.py")),
+            self.package / "kernels" / "native" / "__init__.py",
             *sorted((self.package / "rewrite").glob("*.py")),
             *sorted((self.package / "trace").glob("*.py")),
         ]

@@ -271,9 +271,8 @@ def test_stable_baselines3_unedited_under_override_is_its_edited_twin(rule: str)
     edited = trained(twin(CLIP, f"pg.{CLIP[3:-1]}, rule={rule!r})"))
     with pg.override(clamp=rule):
         assert same(trained(PPO), edited)
-    assert same(trained(PPO), edited) == (
-        rule == "inward"
-    )  # which is what their min makes of a clamp already, off the ties
+    # "inward" is what their min makes of a clamp already, off the ties.
+    assert same(trained(PPO), edited) == (rule == "inward")
 
 
 def test_stable_baselines3_with_policy_loss_is_stable_baselines3() -> None:

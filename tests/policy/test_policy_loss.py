@@ -37,9 +37,8 @@ def test_value_and_gradient_are_those_of_the_formula_written_apart(name: str) ->
     assert {
         (sign, side) for sign, side in zip(a.sign().view(-1).tolist(), (lr > 0).view(-1).tolist(), strict=True)
     } == {(sign, side) for sign in (-1.0, 0.0, 1.0) for side in (False, True)}
-    torch.testing.assert_close(
-        to_advantage * a, value, **ROUNDING
-    )  # every loss is linear in the advantage, sign by sign
+    # Every loss is linear in the advantage, sign by sign.
+    torch.testing.assert_close(to_advantage * a, value, **ROUNDING)
 
 
 @pytest.mark.parametrize("grad", [1.0, -1.0, 0.25])
@@ -90,10 +89,8 @@ def at_ties() -> tuple[Tensor, Tensor]:
     return lr, torch.tensor([1.5, -1.5] * 2, dtype=torch.float64)
 
 
-EDGE_OF_USUAL_FORM = {
-    "closed": "closed",
-    "open": "half",
-}  # by the edge of torch.clamp: min halves a tie, and adds both halves
+# By the edge of torch.clamp: min halves a tie, and adds both halves.
+EDGE_OF_USUAL_FORM = {"closed": "closed", "open": "half"}
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -202,7 +199,7 @@ def test_equal_under_transforms(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", pg.policies)
-def test_half_precision_is_finite_wherever_the_formula_is(name: str, dtype: torch.dtype) -> None:
+def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype) -> None:
     lr = torch.tensor([-20.0, -10.0, -0.3, 0.0, 0.3, 10.0, 20.0], dtype=dtype).repeat(3, 1)
     a = torch.tensor([[1.5], [-1.5], [0.0]], dtype=dtype).expand_as(lr).clone()
     lr, a = lr.reshape(-1, 1), a.reshape(-1, 1)  # sequences of one token: no mean levels the extremes
@@ -214,9 +211,8 @@ def test_half_precision_is_finite_wherever_the_formula_is(name: str, dtype: torc
     assert to_advantage.isfinite().all()
     assert not to_log_ratio.isnan().any()
     exceeds = slope.abs() > torch.finfo(dtype).max
-    is_of_tokens = (
-        pg.policies[name].level != "sequence"
-    )  # there the mean of a sequence, in float32, gets the gradient first
+    # With level="sequence" the mean of a sequence, in float32, gets the gradient first.
+    is_of_tokens = pg.policies[name].level != "sequence"
     assert not is_of_tokens or torch.equal(
         to_log_ratio[exceeds], torch.finfo(dtype).max * slope.sign().to(dtype)[exceeds]
     )

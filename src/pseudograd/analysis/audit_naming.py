@@ -155,9 +155,8 @@ def _candidates(op: Op, others: tuple[Any, ...], m: Measured, expected: list[Ten
     if op.name == "clip_grad":  # its limit shows in the largest gradient
         others = (tidy(max(found.abs().max().item() for found in expected)),)
     known = dict(zip(op.inputs[1:], others, strict=False))
-    for rule in sorted(
-        op.rules.values(), key=lambda rule: bool(rule.parameters)
-    ):  # the plain ones first, in the table's order
+    # The plain ones first, in the table's order.
+    for rule in sorted(op.rules.values(), key=lambda rule: bool(rule.parameters)):
         if any(known.get(name, 0.0) is None for name in rule.requires):
             continue
         for parameters in parameters_of(rule, m, known):

@@ -84,9 +84,8 @@ class Comparison:
         number = self.number(number)
         ranked = self.ranked(number)
         found = self._corrected(number, ranked[0])
-        better = (
-            ranked[0] != INSTALLED and self.verdict(ranked[0], number).verdict == "better"
-        )  # than what all of these equal
+        # Better than what all of these equal.
+        better = ranked[0] != INSTALLED and self.verdict(ranked[0], number).verdict == "better"
         equal = [name for name in ranked if repr(self.values[number][name]) == repr(self.values[number][INSTALLED])]
         tied = [name for name in ranked[1:] if self._is_level(found[name]) and not (better and name in equal)]
         return ranked[0], *tied

@@ -66,9 +66,8 @@ class Case:
 
     def _called(self, asked: Asked, inside: Inside) -> Any:
         given = {"clamp": inside.clamp, "seed": asked.seed, "steps": asked.steps, "project": inside.projects}
-        named = {
-            name: given[name] for name in self.named if given[name] is not None
-        }  # no steps: as many as run does by itself
+        # Without steps: as many as run does by itself.
+        named = {name: given[name] for name in self.named if given[name] is not None}
         return self.run(*[given[name] for name in self.takes], **named)
 
     @property

@@ -166,9 +166,8 @@ class Recorder:
         """A custom Function ran, on a torch that announces no nodes."""
         if not self.is_on or is_aside():
             return
-        with (
-            own
-        ):  # to read grad_fn is a call of torch, before which `called` would find the node and know no place for it
+        # To read grad_fn is a call of torch, before which `called` would find the node and know no place for it.
+        with own:
             made = nodes.of(result)
         place = None
         for node in made:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine import kept_by
+from ..engine import inputs_kept_by
 from ..ops.jump import JUMPRELU
 from ..ops.steps import SLOPES
 from ..torch_private import physical
@@ -66,7 +66,7 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
 
 def of_node(node: Any, leaving: tuple[Any, ...]) -> tuple[Tensor, Tensor, float, Tensor] | None:
     """What `Windows.add` takes, of a node whose threshold learns through a window; None for another."""
-    found = kept_by(node, JUMPRELU)
+    found = inputs_kept_by(node, JUMPRELU)
     if found is None or found[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
         return None
     x, threshold, bandwidth, _ = found[1]

@@ -93,7 +93,7 @@ def policy_loss(
         log_ratio = replace_grad(mean_over_tokens(log_ratio.detach(), mask).expand_as(log_ratio), log_ratio)
     y = engine.run(call, log_ratio, advantage, *bounds)
     if level == "geometric":
-        y = y * _to_geometricmean_over_tokens(log_ratio.detach(), advantage.detach(), mask, *bounds)
+        y = y * _to_geometric_mean(log_ratio.detach(), advantage.detach(), mask, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
 
 
@@ -248,9 +248,8 @@ def _lifted(row: Rule) -> Pull:
                 at_ceiling = torch.where(clip.at_ceiling, SHARES[edge] * found, found)
                 found = torch.where(clip.over, 0.0, at_ceiling)
             stops = (found == 0) & ((advantage != 0) | (log_ratio == torch.inf))  # at A = 0 A has a derivative yet
-            heard = torch.where(
-                stops, 0.0, log_ratio
-            )  # an infinity that nobody hears would meet a zero in a second derivative
+            # An infinity that nobody hears would meet a zero in a second derivative.
+            heard = torch.where(stops, 0.0, log_ratio)
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * torch.where(stops, 0.0, found) * weight
             to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
@@ -300,7 +299,7 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
 
 
-def _to_geometricmean_over_tokens(
+def _to_geometric_mean(
     log_ratio: Tensor,
     advantage: Tensor,
     mask: Tensor | None,

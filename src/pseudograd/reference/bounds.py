@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 Number = float
 Round = Callable[[float], float]
-Rule = (
-    str | Callable[..., float]
-)  # a name, or a user's reference(grad, x, y, low, high, *, fl, given) of what x gets outside
+# A name, or a user's reference(grad, x, y, low, high, *, fl, given) of what x gets outside.
+Rule = str | Callable[..., float]
 
 
 def _exact(value: Number) -> Number:

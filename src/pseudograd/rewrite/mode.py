@@ -69,9 +69,8 @@ class Rewrite(Entered):
         spelling = SPELLINGS.get(func)
         if kwargs is None:
             kwargs = {}
-        if spelling is None and (
-            _is_compiling() or type(func) is MethodWrapperType
-        ):  # attributes are most of what torch asks
+        # Attributes are most of what torch asks.
+        if spelling is None and (_is_compiling() or type(func) is MethodWrapperType):
             return func(*args, **kwargs)
         if not torch.compiler.is_dynamo_compiling() and own.depth:
             return self._left_alone(func, args, kwargs)

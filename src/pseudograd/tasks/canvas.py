@@ -30,9 +30,8 @@ def _blurring(size: int) -> Tensor:
     """(size, size): blurs along one axis, reflecting at its ends. Two products are faster than convolutions here."""
     distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1).float()
     row = torch.exp(-(distance**2) / (2 * BLUR_SIGMA**2))
-    wide = functional.pad(torch.eye(size)[None], (BLUR_RADIUS, BLUR_RADIUS), mode="reflect")[
-        0
-    ]  # column j: what lands at j
+    # Column j: what lands at j.
+    wide = functional.pad(torch.eye(size)[None], (BLUR_RADIUS, BLUR_RADIUS), mode="reflect")[0]
     return functional.conv1d(wide[:, None], (row / row.sum())[None, None])[:, 0].T.contiguous()
 
 

@@ -117,9 +117,8 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
     x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
     gap = problems().gap(descended(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
-    of_draws = converged.view(len(CONDITIONS), EACH).mean(
-        0
-    )  # the same draw at each condition number is no problem of its own
+    # The same draw at each condition number is no problem of its own.
+    of_draws = converged.view(len(CONDITIONS), EACH).mean(0)
     return Measured(
         numbers={
             "converged": float(converged.mean()),

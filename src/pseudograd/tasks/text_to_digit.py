@@ -110,9 +110,8 @@ def _generator(generator: torch.Generator) -> tuple[Tensor, nn.Module]:
         (4 * functional.mse_loss(shown, x) + near_codes).backward()
         optimizer.step()
         used = 0.95 * used + 0.05 * torch.bincount(index.flatten(), minlength=CODES)
-        if (
-            step % 50 == 20 and step < GENERATOR_STEPS - 200
-        ):  # codes that nothing is near to start again where something is
+        # Codes that nothing is near to start again where something is.
+        if step % 50 == 20 and step < GENERATOR_STEPS - 200:
             idle = (used < 0.05).nonzero()[:, 0]
             vectors = z.detach().flatten(0, 1)
             codes.data[idle] = vectors[torch.randint(len(vectors), (len(idle),), generator=generator)]

@@ -57,9 +57,8 @@ def check_random(case: Case, dtype: torch.dtype) -> None:
 
 
 def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, functorch: bool = True) -> None:
-    if (
-        case.ulps >= OF_A_USER
-    ):  # such a reference rounds once, at the end: what over- or underflows between the steps may differ
+    # A user's reference rounds once, at the end: what over- or underflows between the steps may differ.
+    if case.ulps >= OF_A_USER:
         keep = _is_moderate(inputs[0]) & _is_moderate(grad)
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(case, inputs, grad)
@@ -92,9 +91,8 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
         grad = torch.linspace(-2, 2, y.numel(), dtype=torch.float64).reshape(y.shape).to(dtype)
         unreduced = by_reference(case, inputs, grad)
         expected = [u.sum_to_size(t.shape) for u, t in zip(unreduced, tensors_of(inputs), strict=True)]
-        if (
-            not case.rule.compares and dtype.itemsize == 2
-        ):  # summed in float32 and rounded once: nearer than the sum of what was rounded
+        # Summed in float32 and rounded once: nearer than the sum of what was rounded.
+        if not case.rule.compares and dtype.itemsize == 2:
             assert_near(by_backward(case.function(), inputs, grad), unreduced, tensors_of(inputs), sample.name)
             continue
         units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
