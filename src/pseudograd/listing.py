@@ -52,7 +52,8 @@ def what_is_saved(op: Op, rule: Rule) -> str:
     if "x" not in kept:
         return "nothing"
     if rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS:
-        return _bits(few_bits.bits_of(rule.steps(*op.picture.others, **rule.parameters)))
+        steps = rule.steps(*op.picture.others, **rule.parameters)
+        return "x" if steps is None else _bits(few_bits.bits_of(steps))
     if (op.rule_set, rule.name) not in codes.RULES:
         return "x"
     has_min, has_max = (bound is not None for bound in op.picture.others)

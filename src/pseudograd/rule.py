@@ -6,6 +6,7 @@ number. Everything that can be derived (jvp, vjp, tables, error texts, plots, te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -35,17 +36,34 @@ class RuleObject(NamedTuple):
 RuleLike = str | RuleObject
 
 
+class Interval(NamedTuple):
+    """Between two numbers, one of which may be infinite, each of them in it or not. NaN is in none."""
+
+    low: float
+    high: float
+    has_low: bool
+    has_high: bool
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Where x is in it, as bools."""
+        above = x >= self.low if self.has_low else x > self.low
+        if self.has_high and self.high == math.inf:
+            return above
+        return above & (x <= self.high if self.has_high else x < self.high)
+
+
 class Steps(NamedTuple):
     """A gradient that is grad times one of a few slopes: so a call need only keep which.
 
     slopes[code] is the slope of an element, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the code of
-    x as bool tensors, the lowest bit first. thresholds: where the code counts those that x is above (x that is NaN is above all); a
-    kernel may read them.
+    x as bool tensors, the lowest bit first. For kernels, one of: thresholds, where the code counts those that x is above (x that is NaN
+    is above all); interval, where the code says whether x is in it, half precision compared as float32.
     """
 
     slopes: tuple[float, ...]
     planes: Callable[[Tensor], list[Tensor]]
     thresholds: tuple[float, ...] = ()
+    interval: Interval | None = None
 
 
 Edge = str | int  # a name; for abs the slope itself
@@ -63,7 +81,7 @@ class Rule:
     is_linear: in grad; with edge="projected" only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
     choices: of a parameter that is one of a few integers, which.
-    steps: of a rule with a few slopes, which: a function of the inputs behind x and of the parameters.
+    steps: of a rule with a few slopes, which: a function of the inputs behind x and of the parameters; None for some of these.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
         exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
@@ -87,7 +105,7 @@ class Rule:
     ignores_edge: bool = False
     ulps: int = 0
     cancels: bool = False
-    steps: Callable[..., Steps] | None = None
+    steps: Callable[..., Steps | None] | None = None
     is_users: bool = False
     author: str = ""
     texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written

@@ -1,11 +1,14 @@
-"""The contract of the clamp family, whoever computes it and whatever it keeps."""
+"""The contract of the clamp family and of steps, whoever computes it and whatever it keeps."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
 
-from pseudograd.kernels.native import FROM_X
+from pseudograd import formula, kernels
+from pseudograd.kernels import codes, in_parts, native
 from pseudograd.rule import OPS
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -13,12 +16,12 @@ from pseudograd.testing.contract.cases import Case, cases_of
 from ..choices import one_in
 from .ways import WAYS, way
 
-SERVED = {name for _, name in FROM_X}
+SERVED = {*native.FROM_X, *native.SLOPES_FROM_X, ("step", "window")}
 CASES = [
     case
-    for op in ("clamp", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh")
+    for op in ("clamp", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh", "sign", "heaviside")
     for case in cases_of(OPS[op])
-    if case.rule.name in SERVED
+    if (OPS[op].rule_set, case.rule.name) in SERVED
 ]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -33,8 +36,51 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
         values.check_reduced(case, dtype)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("of_grad", ["of x", "transposed", "expanded"])
+@pytest.mark.parametrize("key", in_parts.KEYS, ids="/".join)
+def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula on a part of x at a time; the last is shorter."""
+    monkeypatch.setattr(in_parts, "LEAST", 100)
+    monkeypatch.setattr(in_parts, "PART", 64)
+    asked: list[int] = []
+    monkeypatch.setattr(
+        formula, "pull", lambda grad, *rest, own=formula.pull: (asked.append(grad.numel()), own(grad, *rest))[1]
+    )
+    op = next(op for op in OPS.values() if (op.rule_set, key[1]) == key and key[1] in op.rules)
+    x = torch.linspace(-3, 3, 600).reshape(20, 30).t()
+    grad = {
+        "of x": torch.randn(20, 30).t(),
+        "transposed": torch.randn(30, 20),
+        "expanded": torch.ones(1, 20).expand(30, 20),
+    }[of_grad]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for dtype in DTYPES:
+            leaf = x.to(dtype).requires_grad_()
+            y = op.public(leaf, *op.picture.others, rule=key[1])
+            with kernels.off("portable", "native"):
+                (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
+            asked.clear()
+            with kernels.off("native"):
+                (found,) = torch.autograd.grad(y, leaf, grad.to(dtype))
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride() or of_grad != "of x"
+            if key not in codes.RULES:  # of which x is not kept
+                assert asked == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("how", WAYS[:3])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_is_saved(case: Case, how: str) -> None:
     with way(how):
         values.check_saved(case)
+
+
+def test_a_library_for_this_torch_is_used() -> None:
+    """Else every test of it would be left out, and nobody would know."""
+    if native.LIBRARY.exists() and os.environ.get("PSEUDOGRAD_NATIVE", "") != "0" and torch.__version__ >= (2, 10):
+        assert native.status()["state"] == "active", native.status()["why"]

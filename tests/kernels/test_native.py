@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import engine, kernels
 from pseudograd.kernels import codes, native
-from pseudograd.rule import OPS, call_for, prepared
+from pseudograd.rule import OPS, Interval, call_for, prepared
 
 from .ways import FOR_EVERYTHING, codes_from, needs_native, way
 
@@ -207,10 +208,46 @@ def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None)
     for (rule, edge), bounds in itertools.product(HOW, [(low, high), (low, None), (None, high)]):
         with way("formula"):
             y, expected = gradient(lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge), x, grad)  # noqa: B023
-        with way("native"):
-            found_y, found = gradient(lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge), x, grad)  # noqa: B023
-        assert same(found, expected), (rule, edge)
-        assert same_bits(found_y, y)
+        for how in ("native", "native code"):  # the second has kernels for few elements too
+            with way(how):
+                found_y, found = gradient(lambda x: pg.clamp(x, *bounds, rule=rule, edge=edge), x, grad)  # noqa: B023
+            assert same(found, expected), (rule, edge)
+            assert same_bits(found_y, y)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_between_tensors(dtype: torch.dtype, level: None) -> None:
+    """Every triple of special values: x along a row, its bounds one number for the row. Zeros keep torch's sign."""
+    special = numbers(dtype, 10_000)[0][:256].unique(sorted=False)
+    special = torch.cat([special, torch.tensor([-0.0, torch.nan], dtype=dtype)])
+    x, low, high = torch.meshgrid(special, special, special, indexing="ij")
+    x, low, high = (t.permute(1, 2, 0) for t in (x, low, high))
+    found = native.operators.clamp_between(x.contiguous(), low[..., :1], high[..., :1])
+    assert same_bits(found, torch.clamp(x.contiguous(), low.contiguous(), high.contiguous()))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_one_bound_for_many_neighbours_has_values_of_its_own(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.Size] = []
+    own = native.operators.clamp_between
+
+    def counted(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        y = own(x, low, high)
+        asked.append(y.shape)
+        return y
+
+    monkeypatch.setattr(native.operators, "clamp_between", counted)
+    x = LAYOUTS[layout](torch.linspace(-3, 3, 2 * 4 * 32 * 32).reshape(2, 4, 32, 32)).requires_grad_()
+    low, high = torch.linspace(-2, -1, 4).reshape(4, 1, 1), torch.linspace(0, 1, 4).reshape(4, 1, 1)
+    y = pg.clamp(x, low, high)
+    assert torch.equal(y, torch.clamp(x, low, high))
+    assert y.stride() == x.stride()
+    assert asked == [x.shape if layout == "contiguous" else torch.Size([0])]
+    pg.clamp(x, -1, 1), pg.clamp(x, low, None), pg.clamp(x[:, :1, :2], low, high)
+    assert len(asked) == 1  # of numbers, of one bound and of few elements it is not asked
+    with torch.no_grad():
+        pg.clamp(x, low, high)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -234,7 +271,7 @@ def test_threads_share_the_work(threads: int) -> None:
 FLUSHED = """
 import sys, torch, pseudograd as pg
 sys.path.insert(0, sys.argv[1])
-from tests.kernels.test_native import BOUNDS, DTYPES, HOW, gradient, numbers, same, way
+from tests.kernels.test_native import BOUNDS, DTYPES, FEW, HOW, SLOPES, gradient, numbers, same, way
 from pseudograd.kernels import native
 torch.set_num_threads(1)
 assert torch.set_flush_denormal(True)
@@ -255,6 +292,14 @@ for level in range(3):
                         found_y, found = gradient(f, x, grad)
                     assert same(found_y, y), (how, level, dtype, rule, edge, bounds)
                     assert same(found, expected), (how, level, dtype, rule, edge, bounds, x[found != expected], grad[found != expected])
+        for f in (*FEW, *(lambda x, f=f, row=getattr(pg.rules, rule)(**given): f(x, rule=row) for f, rule, given in SLOPES)):
+            with way("formula"):
+                y, expected = gradient(f, x, grad)
+            for how in ("native", "native code"):
+                with way(how):
+                    found_y, found = gradient(f, x, grad)
+                assert same(found_y, y), (how, level, dtype)
+                assert same(found, expected), (how, level, dtype, x[found != expected], grad[found != expected])
 print("right")
 """
 
@@ -583,6 +628,12 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
         run.pull_x(x, x[:50], settings),
         run.pull_bounds(x, x, x[:3], x, settings),
         run.pull_bounds(x, x, x, x.double(), settings),
+        run.clamp_between(x, x[0], x[1].double()),
+        run.clamp_between(x, x[0], x[:3]),
+        run.clamp_between(x[::2], x[0], x[1]),
+        run.clamp_between(x[0], x[:1], x[:1].reshape(1, 1)),
+        run.clamp_between(x.long(), x[0].long(), x[1].long()),
+        run.clamp_between(torch.zeros([1] * 16), x[0], x[1]),
     ):
         assert found.numel() == 0
     x = torch.arange(10.0).expand(3, 10)
@@ -676,7 +727,13 @@ def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
 
 FEW = [
     (lambda x, bits=bits, f=f: f(x, rule=pg.rules.fewbit(bits=bits))) for f in (pg.gelu, pg.silu) for bits in (2, 3)
-] + [lambda x: pg.leaky_relu(x, 0.25), lambda x: pg.leaky_relu(x, 0.0), pg.hardsigmoid]
+] + [
+    lambda x: pg.leaky_relu(x, 0.25),
+    lambda x: pg.leaky_relu(x, -0.5),
+    pg.hardsigmoid,
+    pg.sign,
+    lambda x: pg.heaviside(x, rule=pg.rules.window(scale=0.1, height=3.0)),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -728,5 +785,67 @@ def test_steps_that_do_not_fit_give_nothing() -> None:
         run.slopes(x, planes[:1], four),
         run.slopes(x, planes, three),
         run.slopes(x[::2], planes, four),
+        run.inside(x, three),
+        run.inside(x.long(), four),
+        run.inside(x[::2], four),
+        run.inside(x, four.float()),
     ):
         assert found.numel() == 0
+
+
+@pytest.mark.parametrize("has_high", [False, True])
+@pytest.mark.parametrize("has_low", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_bit_for_what_is_in_an_interval(dtype: torch.dtype, has_low: bool, has_high: bool, level: None) -> None:
+    x, _ = numbers(dtype, 320)
+    for low, high in ((-1.0, 1.0), (0.0, torch.inf), (-torch.inf, 0.5), (-0.0, 0.0), (3.0, -3.0)):
+        interval = Interval(low, high, has_low, has_high)
+        bits = native.operators.inside(x, torch.tensor([float(part) for part in interval], dtype=torch.float64))
+        found = [byte >> place & 1 for byte in bits[0].tolist() for place in range(8)]
+        expected = [
+            (low < v < high) or (has_low and v == low and v <= high) or (has_high and v == high and low <= v)
+            for v in x.tolist()
+        ]
+        if low <= high and not (low == high and has_low != has_high):
+            assert found[: len(x)] == expected
+        assert found[: len(x)] == interval.holds(x).tolist()
+
+
+# --- the slopes of steps ----------------------------------------------------------------------------------------------
+
+SLOPES = [
+    (f, rule, given)
+    for f in (pg.sign, pg.heaviside)
+    for rule in ("triangle", "arctan", "fast_sigmoid")
+    for given in ({}, {"scale": 0.3, "height": 1.7}, {"scale": 1e-30}, {"scale": 1e30, "height": 2e-30})
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("which", range(len(SLOPES)))
+def test_slopes_are_those_of_the_formula(which: int, dtype: torch.dtype, level: None) -> None:
+    f, rule, given = SLOPES[which]
+    row = getattr(pg.rules, rule)(**given)
+    farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
+    far = torch.tensor([1e18, 2e18, 3e18, 1e19, 1e150, 2e153, farthest, -farthest], dtype=torch.float64).to(dtype)
+    for size in (1, 63, 320):
+        x, grad = numbers(dtype, size)
+        x, grad = torch.cat([x, far]), torch.cat([grad, torch.ones_like(far)])
+        with way("formula"):
+            y, expected = gradient(lambda x: f(x, rule=row), x, grad)
+        with way("native"):
+            found_y, found = gradient(lambda x: f(x, rule=row), x, grad)
+        assert same_bits(found_y, y)
+        assert same(found, expected)
+
+
+@pytest.mark.parametrize("of_grad", ["contiguous", "channels_last", "transposed", "expanded"])
+@pytest.mark.parametrize("of_x", LAYOUTS)
+def test_layouts_of_slopes(of_x: str, of_grad: str, level: None) -> None:
+    flat_x, flat_grad = numbers(torch.float32, 840)
+    x = LAYOUTS[of_x](flat_x.reshape(2, 3, 4, -1))
+    grad = torch.tensor(0.5).expand(x.shape) if of_grad == "expanded" else LAYOUTS[of_grad](flat_grad.reshape(x.shape))
+    with way("formula"):
+        _, expected = gradient(lambda x: pg.sign(x, rule="arctan"), x, grad)
+    with way("native"):
+        assert same(gradient(lambda x: pg.sign(x, rule="arctan"), x, grad)[1], expected)

@@ -27,6 +27,7 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 WHERE = {"where"}
 NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that change no value
+DATA_OF_TESTS = {"samples", "picture"}  # arguments that say where a row is tested and how it is drawn
 
 
 class Mutant(NamedTuple):
@@ -52,7 +53,9 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a file, in the order of its lines."""
     tree = ast.parse(source)
     functions = dict(_functions(tree))
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in NO_VALUE}
+    keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
+    silent = {id(node.value) for node in keywords if node.arg in NO_VALUE}
+    silent |= {id(part) for node in keywords if node.arg in DATA_OF_TESTS for part in ast.walk(node.value)}
     for position, node in enumerate(ast.walk(tree)):
         if id(node) in silent:
             continue

@@ -98,7 +98,10 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/rewrite/test_transforms.py", "tests/rewrite/test_report.py", "tests/rewrite/test_context.py"],
         ["tests/rewrite/test_compile.py"],
     ],
-    "trace/": [["tests/trace", "tests/rewrite/test_report.py"], ["tests/rewrite/test_context.py"]],
+    "trace/": [
+        ["tests/trace", "tests/rewrite/test_report.py", "tests/diagnosis/test_sites.py"],
+        ["tests/rewrite/test_context.py", "tests/diagnosis/test_contexts.py"],
+    ],
     "rewrite/bisection.py": [["tests/rewrite/test_bisect.py"]],
     "rewrite/": [
         [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],
@@ -145,9 +148,9 @@ class Workplace:
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
         """Of the files that decide gradients or where a parameter goes."""
-        data_of_tests = "bound_samples.py"
+        data_of_tests = ("bound_samples.py", "samples.py")
         files = [
-            *(path for path in sorted((self.package / "ops").glob("*.py")) if path.name != data_of_tests),
+            *(path for path in sorted((self.package / "ops").glob("*.py")) if path.name not in data_of_tests),
             *sorted((self.package / "kernels").glob("*.py")),
             self.package / "kernels" / "native" / "__init__.py",
             *sorted((self.package / "rewrite").glob("*.py")),

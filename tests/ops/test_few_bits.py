@@ -1,4 +1,4 @@
-"""gelu, silu, leaky_relu and hardsigmoid that keep few bits: what is kept, its gradients in every layout, the numbers, the switches."""
+"""Activations and steps that keep few bits: what is kept, its gradients in every layout, the numbers, the switches."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ WAYS: dict[str, tuple[Function, int]] = {  # and how many bits it keeps
     "silu, 3 bits": (lambda x: pg.silu(x, rule=THREE), 3),
     "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), 1),
     "hardsigmoid": (pg.hardsigmoid, 1),
+    "sign": (pg.sign, 1),
+    "heaviside": (lambda x: pg.heaviside(x, at_zero=0.5, rule=pg.rules.window(scale=0.3, height=2.5)), 1),
 }
 every_way = pytest.mark.parametrize("way", WAYS)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -120,8 +122,26 @@ def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monk
     x, grad = inputs(dtype=dtype)
     expected = by_formula(f, x, grad)
     assert_same(plainly(f, x, grad), expected)
-    with kernels.off("portable"):
-        assert_same(plainly(f, x, grad), expected)
+    for off in (("native",), ("portable",), ("native", "portable")):
+        with kernels.off(*off):
+            assert_same(plainly(f, x, grad), expected)
+
+
+@every_way
+def test_the_portable_kernel_declines_no_dtype(way: str) -> None:
+    """It is not slower by mistake: what it declines is computed with temporaries of the size of x."""
+    f, _ = WAYS[way]
+    for dtype in DTYPES:
+        x, grad = inputs(dtype=dtype)
+        node: Any = f(x.requires_grad_()).grad_fn
+        call, residual, others = node.state
+        kept = [
+            other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)
+        ]
+        assert residual is few_bits.FEW_BITS
+        made = few_bits.backward(grad, kept, (True,), call)
+        assert made is not None
+        assert_same(made[0], plainly(f, x, grad))
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -185,6 +205,14 @@ def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-7, atol=0, equal_nan=True)
         else:
             assert_same(found, expected)
+
+
+def test_a_slope_of_zero_multiplies_as_torch_does() -> None:
+    """0 * inf is NaN there; bits would make 0 of it, so x is kept."""
+    x, grad = inputs()
+    f, theirs = lambda x: pg.leaky_relu(x, 0.0), lambda x: functional.leaky_relu(x, 0.0)
+    assert_same(plainly(f, x, grad), plainly(theirs, x, grad))
+    assert [tensor.dtype for tensor in values.saved_by(f, (x.requires_grad_(),))] == [torch.float32]
 
 
 def by_double_backward(f: Function, x: Tensor, grad: Tensor) -> Tensor:

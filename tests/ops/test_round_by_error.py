@@ -60,6 +60,12 @@ def test_decimals_are_other_steps(rule: str, decimals: int) -> None:
     torch.testing.assert_close(found[[0, 1, 3, 4, 5, 6]], plain[[0, 1, 3, 4, 5, 6]], rtol=1e-9, atol=1e-9)
 
 
+def test_the_smallest_steps_of_float64() -> None:
+    x = torch.tensor([1.25e-307, 1.5e-307, 4.5e-308], dtype=torch.float64)
+    assert _grad_x(lambda x: pg.round(x, decimals=307, rule="trust"), x, torch.ones(3)).tolist() == [1.0, 0.0, 0.0]
+    assert _grad_x(lambda x: pg.round(x, decimals=308, rule="trust"), x, torch.ones(3)).tolist() == [0.0, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("rule", ["trust", "fourier"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_what_has_no_error_to_speak_of(rule: str, dtype: torch.dtype) -> None:

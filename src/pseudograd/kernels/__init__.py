@@ -53,6 +53,7 @@ class Kernel:
     forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
     prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline.
+    value(call, inputs) -> y, or None to decline; where the inputs are kept.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Kernel:
     forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
     device: str = ""
     prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
+    value: Callable[[Call, Inputs], Tensor | None] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,6 +74,7 @@ class _Served:
     state: int
     residuals: tuple[Residual, ...]
     kernels: dict[str, tuple[Kernel, ...]]  # by the name of their residual
+    has_values: bool  # of calls that keep their inputs
 
 
 _residuals: dict[Key, list[Residual]] = {}
@@ -128,7 +131,8 @@ def _served(call: Call) -> _Served:
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
         for name in {kernel.residual.name for kernel in serving}
     }
-    call.served = found = _Served(_state, residuals, by_residual)
+    has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
+    call.served = found = _Served(_state, residuals, by_residual, has_values)
     return found
 
 
@@ -146,6 +150,16 @@ _NONE, _SEVERAL = "none", "several"
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     """By the first kernel that can; None where none can."""
     return _first("forward", residual, call, inputs, call, inputs, wants)
+
+
+def may_have_value(call: Call, inputs: Inputs) -> bool:
+    """May `value` find one? Asked first, because it takes no time; of few elements torch's own takes less."""
+    return _served(call).has_values and type(inputs[0]) is Tensor and inputs[0].numel() >= codes.least
+
+
+def value(call: Call, inputs: Inputs) -> Tensor | None:
+    """Of a call that keeps its inputs, by the first kernel that can; None where none can."""
+    return _first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
@@ -230,4 +244,4 @@ def status() -> list[dict[str, str]]:
 
 
 # They register themselves, last because they need the table; the fastest first.
-from . import codes, native, triton, few_bits, portable  # noqa: E402, F401, I001
+from . import codes, native, triton, few_bits, portable, in_parts  # noqa: E402, F401, I001

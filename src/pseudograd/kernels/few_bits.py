@@ -25,18 +25,24 @@ CHUNK = 2**20  # elements, a multiple of 64
 _GATHER = 0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201 - 2**64
 
 
+def _steps_of(call: Call, inputs: Inputs) -> Steps | None:
+    return None if call.rule.steps is None else call.rule.steps(*inputs[1:], **call.parameters)
+
+
 def steps_of(call: Call, inputs: Inputs) -> Steps:
-    assert call.rule.steps is not None
-    return call.rule.steps(*inputs[1:], **call.parameters)
+    """Of a call that `FEW_BITS` serves."""
+    steps = _steps_of(call, inputs)
+    assert steps is not None
+    return steps
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x = inputs[0]
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
         return False
-    if call.rule.steps is None or x.numel() < codes.least or x.dtype not in codes.DTYPES or not are_plain((x,)):
+    if x.numel() < codes.least or x.dtype not in codes.DTYPES or not are_plain((x,)):
         return False
-    return codes.order_of(x) is not None
+    return codes.order_of(x) is not None and _steps_of(call, inputs) is not None
 
 
 def bits_of(steps: Steps) -> int:
@@ -138,5 +144,6 @@ KEYS: list[tuple[str, str]] = [
     ("leaky_relu", "exact"),
     ("hardsigmoid", "exact"),
     ("rounding", "trust"),
+    ("step", "window"),
 ]
 register(FEW_BITS, KEYS)

@@ -6,6 +6,7 @@ torch keeps x for each of them. leaky_relu and hardsigmoid need one bit of it. g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,10 +19,10 @@ from .. import engine
 from ..arguments import APPROXIMATE, check_finite_number, check_tensor
 from ..errors import must, unknown_name
 from ..reference import activations as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
 from ..torch_private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
-from .formulas import nothing_of, widened
+from .formulas import nothing_of, steps_at, widened
 from .samples import values
 
 _aten = torch.ops.aten
@@ -81,7 +82,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
     Forward:  y = torch.nn.functional.leaky_relu(x, negative_slope), bit for bit.
     Backward: grad_x = grad where x > 0, else grad * negative_slope: torch's own gradient, also at 0 and where x is NaN. Saves 0.125 bytes
-        an element where x is dense and has 4096 elements or more, else x; compiled code saves x. Linear in grad.
+        an element where x is dense and has 4096 elements or more and the slope is not 0, else x; compiled code saves x. Linear in grad.
 
     Args:
         x: any shape, floating point.
@@ -150,12 +151,15 @@ def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, y: None, wants: tuple[bool, .
     return (torch.where((x > -3) & (x < 3), grad * (1 / 6), nothing_of(grad)),)
 
 
-def _steps_of_leaky_relu(negative_slope: float) -> Steps:
-    return Steps((negative_slope, 1.0), lambda x: [x > 0])
+def _steps_of_leaky_relu(negative_slope: float) -> Steps | None:
+    """None for a slope of 0: torch multiplies by it, which makes NaN of an infinite grad, and steps make 0 of it."""
+    if negative_slope == 0:
+        return None
+    return steps_at((negative_slope, 1.0), Interval(0.0, math.inf, has_low=False, has_high=True))
 
 
 def _steps_of_hardsigmoid() -> Steps:
-    return Steps((0.0, 1 / 6), lambda x: [(x > -3) & (x < 3)])
+    return steps_at((0.0, 1 / 6), Interval(-3.0, 3.0, has_low=False, has_high=False))
 
 
 def _exact(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..rule import Gradients, Rule
+from ..rule import Gradients, Interval, Rule, Steps
 from ..torch_private import in_forward_mode
 
 
@@ -43,6 +43,11 @@ def alias(x: Tensor) -> Tensor:
 def widened(x: Tensor) -> Tensor:
     """Half precision as float32, for formulas whose steps should not be rounded one by one; other dtypes as they are."""
     return x.float() if x.dtype is torch.float16 or x.dtype is torch.bfloat16 else x
+
+
+def steps_at(slopes: tuple[float, float], interval: Interval) -> Steps:
+    """Outside an interval the first slope, in it the second."""
+    return Steps(slopes, lambda x: [interval.holds(widened(x))], interval=interval)
 
 
 def adapted(

@@ -39,7 +39,7 @@ def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = (),
 
 def _error(x: Tensor, decimals: int) -> Tensor:
     """x minus what it is rounded to, in steps: from -1/2 to 1/2; NaN where x is infinite."""
-    x, many = widened(x), 10.0 ** min(abs(decimals), 300)  # of any dtype more is infinite anyway
+    x, many = widened(x), 10.0 ** min(abs(decimals), 308)  # more is infinite in any dtype
     position = x / many if decimals < 0 else x * many if decimals else x
     return position - torch.round(position)
 

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .formulas import adapted, blocked, passed, widened
+from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..torch_private import transforms_are_active
+from .formulas import adapted, blocked, passed, steps_at, widened
 from .samples import values
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
@@ -129,6 +131,10 @@ def _surrogate(name: str, **rest: Any) -> Rule:
     return _row(name, _pull_of(SLOPES[name].of), parameters={"scale": 1.0, "height": 1.0}, **rest)
 
 
+def _steps_of_window(at_zero: float, scale: float, height: float) -> Steps:
+    return steps_at((0.0, height), Interval(-scale, scale, has_low=True, has_high=True))
+
+
 RULES = {
     row.name: row
     for row in (
@@ -139,6 +145,7 @@ RULES = {
             also_called="clipped straight-through, larq SteSign, rectangular surrogate",
             translates=("clipped_ste", "ste_sign", "rectangular", "rect", "boxcar", "hardtanh"),
             jumps=lambda scale, **_: (-scale, scale),
+            steps=_steps_of_window,
         ),
         _surrogate(
             "triangle",
@@ -213,7 +220,8 @@ def sign(x: Tensor, *, at_zero: float = 0.0, rule: RuleLike = "window") -> Tenso
 
     Forward:  y = torch.sign(x), bit for bit; `at_zero` where x is 0, so that at_zero=1 makes it binary.
     Backward: grad_x = grad * slope(x), the slope of a smooth step: a pseudo-gradient. With the default "window" grad where |x| <= 1,
-        else 0. x that is NaN or infinite gets 0, except by "identity". Saves x; "identity" and "zero" save nothing. Linear in grad.
+        else 0. x that is NaN or infinite gets 0, except by "identity". "window" saves a bit of each element where x is dense and has
+        4096 of them or more; "identity" and "zero" save nothing; otherwise x is saved. Linear in grad.
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
@@ -236,7 +244,7 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
     """0 below 0 and 1 above; let the gradient pass near 0. A spike, where x is the membrane potential minus the threshold.
 
     Forward:  y = torch.heaviside(x, at_zero), bit for bit.
-    Backward: as `sign`, with the same slopes: a pseudo-gradient. Saves x; "identity" and "zero" save nothing. Linear in grad.
+    Backward: as `sign`, with the same slopes: a pseudo-gradient. Saves as `sign`. Linear in grad.
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
@@ -264,6 +272,9 @@ def _sign_forward(x: Tensor, at_zero: float) -> Tensor:
 
 
 def _heaviside_forward(x: Tensor, at_zero: float) -> Tensor:
+    is_plain = not is_compiling() and type(x) is Tensor and x.layout is torch.strided and x.is_floating_point()
+    if is_plain and at_zero in (0, 1) and not transforms_are_active():
+        return x.clone().gt_(0) if at_zero == 0 else x.clone().ge_(0)  # in a tenth of the time of torch.heaviside
     return torch.heaviside(x, torch.full((), at_zero, dtype=x.dtype, device=x.device))
 
 

@@ -88,6 +88,7 @@ static Fake *numbers(int32_t dtype, int layout, int64_t inner, uint64_t start) {
     if (layout == 1) strides[0] = 15 * inner, strides[1] = 1, strides[2] = 3 * inner, strides[3] = 3;      /* channels last */
     if (layout == 2) strides[0] = 30 * inner, strides[1] = 10 * inner, strides[2] = 2 * inner, strides[3] = 2; /* every second */
     if (layout == 3) strides[0] = strides[1] = strides[2] = strides[3] = 0;                                /* one number */
+    if (layout == 4) strides[0] = 15, strides[1] = 5, strides[2] = 1, strides[3] = 0;                      /* one for each row */
     Handle made;
     aoti_torch_empty_strided(4, sizes, strides, dtype, 0, 0, &made);
     Fake *t = made;
@@ -149,7 +150,7 @@ static uint64_t sum_of(Value handle) {
 /* run_operators [the best processor: 0 plain, 1 AVX2, 2 AVX-512] [one case in how many] */
 int main(int arguments, char **given) {
     const int32_t dtypes[] = {HALF, BFLOAT, SINGLE, DOUBLE};
-    const int plans[] = {0x003, 0x00F, 0x021 | 1 << 8, 0x001 | 1 << 8, 0x020 | 1 << 8, 0x0FB | 1 << 8, 0x0ED | 2 << 8, 0x0C3};
+    const int plans[] = {0x003, 0x00F, 0x021 | 1 << 8, 0x001 | 1 << 8, 0x020 | 1 << 8, 0x0FB | 1 << 8, 0x0ED | 2 << 8, 0x0C3, 4 << 8, 5 << 8, 6 << 8};
     const int64_t inners[] = {0, 1, 2, 3, 21, 64, 100, 1500};
     int most = arguments > 1 ? atoi(given[1]) : 2, step = arguments > 2 ? atoi(given[2]) : 1, at = 0, wrong = 0;
     for (unsigned d = 0; d < 4; d++)
@@ -157,10 +158,10 @@ int main(int arguments, char **given) {
             for (unsigned n = 0; n < sizeof(inners) / sizeof(*inners); n++)
                 for (int layout = 0; layout < 3; layout++)
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
-                        uint64_t first[8];
+                        uint64_t first[9];
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {
-                            uint64_t found[8] = {0};
+                            uint64_t found[9] = {0};
                             Value stack[8] = {(Value)(int64_t)level};
                             run("choose", stack);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
@@ -184,8 +185,11 @@ int main(int arguments, char **given) {
                             }
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
                             run("encode_", stack), found[7] = sum_of(stack[0]);
+                            stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1);
+                            stack[1] = (Value)numbers(dtypes[d], 4, inners[n], 3), stack[2] = (Value)numbers(dtypes[d], 3 + p % 2, inners[n], 4);
+                            run("clamp_between", stack), found[8] = sum_of(stack[0]);
                             if (!level) memcpy(first, found, sizeof(found));
-                            for (int i = 0; i < 8; i++)
+                            for (int i = 0; i < 9; i++)
                                 if (found[i] != first[i]) {
                                     wrong++;
                                     if (wrong < 10)
@@ -207,6 +211,8 @@ int main(int arguments, char **given) {
                     stack[0] = (Value)flat(dtypes[d], size, 6), stack[1] = planes, stack[2] = (Value)ascending(1 << bits);
                     run("slopes", stack);
                     uint64_t found = sum_of(stack[0]);
+                    stack[0] = (Value)flat(dtypes[d], size, 7), stack[1] = (Value)ascending(4);
+                    run("inside", stack), found ^= sum_of(stack[0]) * (uint64_t)bits;
                     if (!level) first[0] = found;
                     if (found != first[0]) wrong++, printf("slopes: dtype %u size %ld bits %d level %d differs\n", d, (long)size, bits, level);
                 }

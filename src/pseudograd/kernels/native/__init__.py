@@ -24,12 +24,16 @@ from ..codes import ABOVE, BELOW, CODE, DTYPES, RULES, Plan, plan_between, plan_
 from ..residuals import INPUTS, Inputs, Kept
 
 FROM_X = (*RULES, ("clamp", "elastic"))
+SLOPES_FROM_X = tuple(("step", name) for name in ("triangle", "arctan", "fast_sigmoid"))
 LIBRARY = Path(__file__).with_name("_native.so")
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
 
-_NAMES = ("clamp", "encode", "encode_", "pull_code", "pull_x", "pull_bounds", "steps", "slopes", "choose")
+_NAMES = (
+    *("clamp", "clamp_between", "encode", "encode_", "pull_code", "pull_x", "pull_bounds"),
+    *("steps", "inside", "slopes", "choose"),
+)
 
 
 def _load() -> tuple[str, str, Any]:
@@ -47,7 +51,11 @@ def _load() -> tuple[str, str, Any]:
         return "not active", f"the library does not load: {error}", None
     operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
     level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
-    return "active", f"{level}, for {', '.join('/'.join(key) for key in (*FROM_X, *few_bits.KEYS))} on CPU", operators
+    return (
+        "active",
+        f"{level}, for {', '.join('/'.join(key) for key in (*FROM_X, *SLOPES_FROM_X, *few_bits.KEYS))} on CPU",
+        operators,
+    )
 
 
 _state, _why, operators = _load()
@@ -57,7 +65,9 @@ def status() -> dict[str, str]:
     return {"state": _state, "why": _why}
 
 
-_ELASTIC = 3  # a plan's kind, beside those of codes.py: how far x is outside is in no code
+# Kinds of a plan, beside those of codes.py, for what is in no code: how far x is outside, and the slopes of a step.
+_ELASTIC = 3
+_KIND_OF_SLOPE = {"triangle": 4, "arctan": 5, "fast_sigmoid": 6}
 
 
 def _plan(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Plan | None:
@@ -140,6 +150,25 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
 
 
+def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
+    """torch.clamp between tensors: its loop is slow for one number per channel."""
+    x, low, high = inputs
+    if not (isinstance(low, Tensor) and isinstance(high, Tensor)):
+        return None
+    y: Tensor = operators.clamp_between(x, low, high)
+    return y if y.shape == x.shape else None
+
+
+def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, _ = kept
+    if x.dtype not in DTYPES or grad.dtype is not x.dtype:
+        return None
+    kind, scale, height = _KIND_OF_SLOPE[call.rule.name], call.parameters["scale"], call.parameters["height"]
+    farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
+    plan = Plan(kind, 0, 0, factor=scale, other=height / scale if call.rule.name == "arctan" else height)
+    return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, plan.factor, plan.other, 1.0, 1.0)), None
+
+
 @lru_cache(maxsize=256)
 def _in_a_tensor(numbers: tuple[float, ...]) -> Tensor:
     with without_torch_function():
@@ -148,9 +177,12 @@ def _in_a_tensor(numbers: tuple[float, ...]) -> Tensor:
 
 def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, steps = inputs[0], few_bits.steps_of(call, inputs)
-    if not steps.thresholds:
+    if steps.thresholds:
+        planes = operators.steps(few_bits.in_memory(x), _in_a_tensor(steps.thresholds))
+    elif steps.interval is not None:
+        planes = operators.inside(few_bits.in_memory(x), _in_a_tensor(tuple(map(float, steps.interval))))
+    else:
         return None
-    planes = operators.steps(few_bits.in_memory(x), _in_a_tensor(steps.thresholds))
     return call.primitive.forward(*inputs), [planes, tuple(x.shape), x.stride(), steps.slopes]
 
 
@@ -191,7 +223,19 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
 if operators is not None:
     serve("cpu")
     register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
-    register(Kernel("native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare), FROM_X)
+    register(
+        Kernel(
+            "native",
+            INPUTS,
+            lambda call: True,
+            _pull_inputs,
+            value=_clamp_between_tensors,
+            device="cpu",
+            prepare=_prepare,
+        ),
+        FROM_X,
+    )
+    register(Kernel("native", INPUTS, lambda call: True, _pull_slope, device="cpu"), SLOPES_FROM_X)
     register(
         Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
     )

@@ -22,6 +22,7 @@ INLINE mask_f either_f(mask_f m, mask_f n) { return m | n; }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return _mm512_mask_mov_ps(no, m, yes); }
 INLINE vec_f product_f(vec_f a, vec_f b) { return _mm512_mul_ps(a, b); }
 INLINE vec_f times_f(vec_f v, double number) { return _mm512_mul_ps(v, _mm512_set1_ps((float)number)); }
+INLINE vec_f plus_f(vec_f a, vec_f b) { return _mm512_add_ps(a, b); }
 INLINE vec_f minus_f(vec_f a, vec_f b) { return _mm512_sub_ps(a, b); }
 INLINE vec_f over_f(vec_f a, vec_f b) { return _mm512_div_ps(a, b); }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return _mm512_min_ps(high, _mm512_max_ps(low, v)); }
@@ -40,6 +41,7 @@ INLINE mask_d either_d(mask_d m, mask_d n) { return m | n; }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return _mm512_mask_mov_pd(no, m, yes); }
 INLINE vec_d product_d(vec_d a, vec_d b) { return _mm512_mul_pd(a, b); }
 INLINE vec_d times_d(vec_d v, double number) { return _mm512_mul_pd(v, _mm512_set1_pd(number)); }
+INLINE vec_d plus_d(vec_d a, vec_d b) { return _mm512_add_pd(a, b); }
 INLINE vec_d minus_d(vec_d a, vec_d b) { return _mm512_sub_pd(a, b); }
 INLINE vec_d over_d(vec_d a, vec_d b) { return _mm512_div_pd(a, b); }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return _mm512_min_pd(high, _mm512_max_pd(low, v)); }

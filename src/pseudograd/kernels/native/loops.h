@@ -5,7 +5,7 @@
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
 and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), minus(a, b), over(a, b); clamp(v, low, high) as torch does it; bits(m) and
+less, equal (a, b); above(a, b), also where one is NaN; both, either (m, n); select(m, yes, no); product(a, b), times(v, number), plus, minus, over (a, b); clamp(v, low, high) as torch does it; bits(m) and
 from_bits(word), a mask as the low bits of a word and back.
 
 A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
@@ -150,6 +150,57 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
 }
 
+/* x clamped between tensors, NaN where any of the three is; as torch does it, where x equals a bound it is x. */
+INLINE void NAME(clamp_lanes)(const T *x, const T *lows, const T *highs, T *y) {
+    V v = LOAD(x), low = LOAD(lows), high = LOAD(highs);
+    V found = LANE(select)(LANE(less)(v, low), low, v);
+    found = LANE(select)(LANE(less)(high, found), high, found);
+    found = LANE(select)(LANE(equal)(high, high), found, high);
+    STORE(y, LANE(select)(LANE(equal)(low, low), found, low));
+}
+
+static void NAME(clamp_between)(const void *xs, const void *lows, const void *highs, void *ys, int64_t n) {
+    const T *x = xs, *l = lows, *h = highs;
+    T *y = ys, rest[3][LANE(lanes)] = {{0}}, made[LANE(lanes)];
+    int64_t i = 0;
+    for (; i + LANE(lanes) <= n; i += LANE(lanes)) NAME(clamp_lanes)(x + i, l + i, h + i, y + i);
+    if (i == n) return;
+    size_t left = (size_t)(n - i) * sizeof(T);
+    memcpy(rest[0], x + i, left), memcpy(rest[1], l + i, left), memcpy(rest[2], h + i, left);
+    NAME(clamp_lanes)(rest[0], rest[1], rest[2], made);
+    memcpy(y + i, made, left);
+}
+
+/* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
+INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.other), slope;
+    V u = LANE(over)(x, LANE(all)(rule.factor));
+    u = LANE(select)(LANE(less)(u, zero), LANE(minus)(zero, u), u);
+    if (rule.kind == TRIANGLE) {
+        slope = LANE(select)(LANE(less)(u, one), LANE(product)(LANE(minus)(one, u), height), zero);
+    } else if (rule.kind == ARCTAN) {
+        V turn = LANE(times)(u, 3.141592653589793);
+        slope = LANE(product)(LANE(over)(one, LANE(plus)(LANE(product)(turn, turn), one)), height);
+    } else {
+        V root = LANE(over)(one, LANE(plus)(u, one));
+        slope = LANE(product)(LANE(product)(root, root), height);
+    }
+    slope = LANE(select)(LANE(less)(u, farthest), slope, zero);
+    return LANE(product)(LANE(select)(LANE(equal)(slope, zero), zero, grad), slope);
+}
+
+INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthest, Rule rule, int64_t n) {
+    V far = LANE(all)(farthest);
+    T rest[2][LANE(lanes)] = {{0}}, made[LANE(lanes)];
+    int64_t i = 0;
+    for (; i + LANE(lanes) <= n; i += LANE(lanes)) STORE(out + i, NAME(times_slope)(LOAD(grad + i), LOAD(x + i), far, rule));
+    if (i == n) return;
+    size_t left = (size_t)(n - i) * sizeof(T);
+    memcpy(rest[0], grad + i, left), memcpy(rest[1], x + i, left);
+    STORE(made, NAME(times_slope)(LOAD(rest[0]), LOAD(rest[1]), far, rule));
+    memcpy(out + i, made, left);
+}
+
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -177,11 +228,16 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
 
 static void NAME(pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                          Rule rule, int64_t n) {
-    if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
+    if (lows && is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ZERO_OPEN, n);
+    else if (lows && is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, INWARD_CLOSED, n);
+    else if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (is_same(rule, ZERO_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_CLOSED, n);
     else if (is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_OPEN, n);
     else if (is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, INWARD_CLOSED, n);
     else if (rule.kind == ELASTIC) rule.kind = ELASTIC, NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
+    else if (rule.kind == TRIANGLE) rule.kind = TRIANGLE, NAME(pull_slope_by)(grad, x, out, max, rule, n);
+    else if (rule.kind == ARCTAN) rule.kind = ARCTAN, NAME(pull_slope_by)(grad, x, out, max, rule, n);
+    else if (rule.kind == FAST_SIGMOID) rule.kind = FAST_SIGMOID, NAME(pull_slope_by)(grad, x, out, max, rule, n);
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
 }
 
@@ -216,6 +272,34 @@ static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thr
     if (bits == 1) NAME(steps_by)(x, planes, thresholds, 1, n);
     else if (bits == 2) NAME(steps_by)(x, planes, thresholds, 2, n);
     else NAME(steps_by)(x, planes, thresholds, 3, n);
+}
+
+/* One plane of bits: is x between two numbers? The interval: both, and for each whether it belongs to it. NaN is in none. */
+INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int has_low, int has_high) {
+    uint64_t word = 0;
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V v = LOAD(x + i);
+        M above = LANE(less)(low, v), below = LANE(less)(v, high);
+        if (has_low) above = LANE(either)(above, LANE(equal)(v, low));
+        if (has_high) below = LANE(either)(below, LANE(equal)(v, high));
+        word |= LANE(bits)(LANE(both)(above, below)) << i;
+    }
+    memcpy(plane, &word, 8);
+}
+
+INLINE void NAME(inside_by)(const T *x, uint8_t *plane, const double *interval, int has_low, int has_high, int64_t n) {
+    V low = LANE(all)(interval[0]), high = LANE(all)(interval[1]);
+    T rest[64] = {0};
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(inside_block)(x + i, plane + i / 8, low, high, has_low, has_high);
+    if (i == n) return;
+    memcpy(rest, x + i, (size_t)(n - i) * sizeof(T));
+    NAME(inside_block)(rest, plane + i / 8, low, high, has_low, has_high);
+}
+
+static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, int64_t n) {
+    if (interval[2] != 0) NAME(inside_by)(x, plane, interval, 1, interval[3] != 0, n);
+    else NAME(inside_by)(x, plane, interval, 0, interval[3] != 0, n);
 }
 
 /* grad times the slope of each element, 0 where that is 0. */
@@ -253,7 +337,7 @@ static void NAME(slopes)(const void *grad, const uint8_t *const *planes, void *o
     else NAME(slopes_by)(grad, planes, out, slopes, 3, n);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(steps), NAME(slopes)};
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(clamp_between), NAME(steps), NAME(inside), NAME(slopes)};
 
 #undef V
 #undef M

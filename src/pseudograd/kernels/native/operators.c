@@ -109,7 +109,14 @@ static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t orde
 }
 
 #define COPY_RUN(type)                                                                                                                 \
-    for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * stride];
+    if (stride == 0) {                                                                                                                 \
+        type same = *(const type *)from;                                                                                               \
+        for (int64_t i = 0; i < run; i++) ((type *)to)[i] = same;                                                                      \
+    } else if (stride == 1) {                                                                                                          \
+        memcpy(to, from, (size_t)run * sizeof(type));                                                                                  \
+    } else {                                                                                                                           \
+        for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * stride];                                          \
+    }
 
 /* Elements `start` to `start + count`: where they are, if they follow each other there; else copied to `to`. */
 static const void *elements(const Walk *w, int64_t start, int64_t count, void *buffer) {
@@ -121,9 +128,13 @@ static const void *elements(const Walk *w, int64_t start, int64_t count, void *b
         int64_t run = w->sizes[inner] - index[inner];
         if (run > count) run = count;
         const char *from = w->memory + offset * w->bytes;
-        if (w->bytes == 4) COPY_RUN(uint32_t)
-        else if (w->bytes == 2) COPY_RUN(uint16_t)
-        else COPY_RUN(uint64_t)
+        if (w->bytes == 4) {
+            COPY_RUN(uint32_t)
+        } else if (w->bytes == 2) {
+            COPY_RUN(uint16_t)
+        } else {
+            COPY_RUN(uint64_t)
+        }
         to += run * w->bytes, count -= run, offset += run * stride, index[inner] += run;
         for (int64_t d = inner; d > 0 && index[d] == w->sizes[d]; d--)
             offset += w->strides[d - 1] - index[d] * w->strides[d], index[d] = 0, index[d - 1]++;
@@ -172,6 +183,16 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
+static void clamp_between_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffers[2][CHUNK];
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = end - start < CHUNK ? end - start : CHUNK;
+        work->loops->clamp_between(elements(&work->x, start, count, 0), elements(&work->low, start, count, buffers[0]),
+                                   elements(&work->high, start, count, buffers[1]), work->out + start * work->x.bytes, count);
+    }
+}
+
 static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
     const uint16_t half = (is_bfloat ? 0x7F80 : 0x7C00) | (is_high ? 0 : 0x8000);
     const uint32_t single = 0x7F800000u | (is_high ? 0 : 0x80000000u);
@@ -211,7 +232,7 @@ static int read_settings(Value handle, Work *work, int *plan) {
     memcpy(found, t.memory, sizeof(found));
     *plan = (int)found[2];
     Rule rule = {0};
-    rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 3;
+    rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 7;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
     rule.shares = rule.kind != FACTORS && (rule.first & rule.second) != 0;
     rule.factor = found[3], rule.other = found[4];
@@ -259,6 +280,27 @@ OPERATOR(clamp_operator) {
     int64_t order;
     if (!clamp(&x, stack[1], 0, &y, 0, &order)) y = nothing();
     release(stack, 2);
+    stack[0] = (Value)y.handle;
+}
+
+static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
+
+/* Only of a dense x, which has the shape of the result: torch orders the memory of others by the bounds too. And only where a run of
+   elements shares its bounds: for others torch's own loop is as fast. */
+OPERATOR(clamp_between_operator) {
+    Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y;
+    int64_t order = is_served(&x) ? order_of(&x) : 0, strides[MOST_DIMENSIONS];
+    Work work = {.numel = x.numel};
+    if (is_served(&x) && low.dtype == x.dtype && high.dtype == x.dtype && strides_in(order, x.dim, x.sizes, strides) &&
+        walk(&x, x.dim, x.sizes, order, &work.x) && work.x.is_linear && walk(&low, x.dim, x.sizes, order, &work.low) &&
+        walk(&high, x.dim, x.sizes, order, &work.high) && is_same_along_rows(&work.low) && is_same_along_rows(&work.high)) {
+        y = empty(x.dim, x.sizes, strides, dtypes[x.dtype]);
+        work.loops = loops[x.dtype], work.out = y.memory;
+        share(&work, clamp_between_part);
+    } else {
+        y = nothing();
+    }
+    release(stack, 3);
     stack[0] = (Value)y.handle;
 }
 
@@ -336,18 +378,23 @@ typedef struct {
     const char *from;
     char *to;
     uint8_t *planes[3];
-    const double *numbers;
+    const double *numbers; /* thresholds or an interval; slopes, where there is memory to write to */
     int64_t bytes, numel;
-    int bits;
+    int bits, is_interval;
 } Steps;
+
+static int read_numbers(const Tensor *flat, const Tensor *numbers, Steps *steps) {
+    if (flat->dtype == DTYPES || flat->dim != 1 || (flat->numel > 1 && flat->strides[0] != 1)) return 0;
+    if (numbers->dtype != F64 || numbers->dim != 1 || numbers->strides[0] != 1) return 0;
+    steps->loops = loops[flat->dtype], steps->from = flat->memory, steps->numbers = (const double *)numbers->memory;
+    steps->bytes = sizes_of[flat->dtype], steps->numel = flat->numel, steps->bits = 1;
+    return 1;
+}
 
 /* The planes, and the thresholds or slopes, of which there are `fewer` than 2**bits. */
 static int read_steps(const Tensor *flat, const Tensor *numbers, int fewer, Steps *steps) {
-    if (flat->dtype == DTYPES || flat->dim != 1 || (flat->numel > 1 && flat->strides[0] != 1)) return 0;
-    if (numbers->dtype != F64 || numbers->dim != 1 || numbers->strides[0] != 1) return 0;
-    for (steps->bits = 1; steps->bits < 4 && (1 << steps->bits) - fewer != numbers->numel; steps->bits++) {}
-    steps->loops = loops[flat->dtype], steps->from = flat->memory, steps->numbers = (const double *)numbers->memory;
-    steps->bytes = sizes_of[flat->dtype], steps->numel = flat->numel;
+    if (!read_numbers(flat, numbers, steps)) return 0;
+    while (steps->bits < 4 && (1 << steps->bits) - fewer != numbers->numel) steps->bits++;
     return steps->bits < 4;
 }
 
@@ -363,6 +410,7 @@ static void steps_part(int64_t from, int64_t to, void *argument) {
     const char *memory = steps->from + start * steps->bytes;
     if (steps->to)
         steps->loops->slopes(memory, (const uint8_t *const *)planes, steps->to + start * steps->bytes, steps->numbers, steps->bits, end - start);
+    else if (steps->is_interval) steps->loops->inside(memory, planes[0], steps->numbers, end - start);
     else steps->loops->steps(memory, planes, steps->numbers, steps->bits, end - start);
 }
 
@@ -372,19 +420,28 @@ static void share_steps(Steps *steps) {
     else torch_parallel_for(0, blocks, GRAIN / 64, steps_part, steps);
 }
 
+static Handle planes_of(Steps *steps) {
+    int64_t sizes[2] = {steps->bits, plane_bytes(steps->numel)}, strides[2] = {sizes[1], 1};
+    Tensor planes = empty(2, sizes, strides, bytes);
+    point_at(steps, &planes);
+    share_steps(steps);
+    return planes.handle;
+}
+
 OPERATOR(steps_operator) {
-    Tensor x = tensor((Handle)stack[0]), thresholds = tensor((Handle)stack[1]), planes;
+    Tensor x = tensor((Handle)stack[0]), thresholds = tensor((Handle)stack[1]);
     Steps steps = {0};
-    if (read_steps(&x, &thresholds, 1, &steps)) {
-        int64_t sizes[2] = {steps.bits, plane_bytes(x.numel)}, strides[2] = {sizes[1], 1};
-        planes = empty(2, sizes, strides, bytes);
-        point_at(&steps, &planes);
-        share_steps(&steps);
-    } else {
-        planes = nothing();
-    }
+    Handle planes = read_steps(&x, &thresholds, 1, &steps) ? planes_of(&steps) : nothing().handle;
     release(stack, 2);
-    stack[0] = (Value)planes.handle;
+    stack[0] = (Value)planes;
+}
+
+OPERATOR(inside_operator) {
+    Tensor x = tensor((Handle)stack[0]), interval = tensor((Handle)stack[1]);
+    Steps steps = {.is_interval = 1};
+    Handle planes = read_numbers(&x, &interval, &steps) && interval.numel == 4 ? planes_of(&steps) : nothing().handle;
+    release(stack, 2);
+    stack[0] = (Value)planes;
 }
 
 OPERATOR(slopes_operator) {
@@ -427,12 +484,14 @@ static const struct {
     void (*run)(Value *, uint64_t, uint64_t);
 } operators[] = {
     {"clamp", "clamp(Tensor x, Tensor settings) -> Tensor", "CPU", clamp_operator},
+    {"clamp_between", "clamp_between(Tensor x, Tensor min, Tensor max) -> Tensor", "CPU", clamp_between_operator},
     {"encode", "encode(Tensor x, Tensor settings) -> (Tensor, Tensor, int)", "CPU", encode_operator},
     {"encode_", "encode_(Tensor(a!) x, Tensor settings) -> (Tensor, int)", "CPU", encode_in_place_operator},
     {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},
     {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator},
     {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator},
     {"steps", "steps(Tensor x, Tensor thresholds) -> Tensor", "CPU", steps_operator},
+    {"inside", "inside(Tensor x, Tensor interval) -> Tensor", "CPU", inside_operator},
     {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
 };

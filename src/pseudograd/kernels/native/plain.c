@@ -14,6 +14,7 @@ INLINE mask_f either_f(mask_f m, mask_f n) { return m | n; }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return m ? yes : no; }
 INLINE vec_f product_f(vec_f a, vec_f b) { return a * b; }
 INLINE vec_f times_f(vec_f v, double number) { return v * (float)number; }
+INLINE vec_f plus_f(vec_f a, vec_f b) { return a + b; }
 INLINE vec_f minus_f(vec_f a, vec_f b) { return a - b; }
 INLINE vec_f over_f(vec_f a, vec_f b) { return a / b; }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
@@ -35,6 +36,7 @@ INLINE mask_d either_d(mask_d m, mask_d n) { return m | n; }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return m ? yes : no; }
 INLINE vec_d product_d(vec_d a, vec_d b) { return a * b; }
 INLINE vec_d times_d(vec_d v, double number) { return v * number; }
+INLINE vec_d plus_d(vec_d a, vec_d b) { return a + b; }
 INLINE vec_d minus_d(vec_d a, vec_d b) { return a - b; }
 INLINE vec_d over_d(vec_d a, vec_d b) { return a / b; }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) {

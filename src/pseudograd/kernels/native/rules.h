@@ -5,7 +5,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FACTORS, SIDES, SIGNS, ELASTIC };                 /* what the planes of a code say; ELASTIC reads x and has no code */
+enum { FACTORS, SIDES, SIGNS, ELASTIC,                   /* what the planes of a code say; ELASTIC reads x and has no code, */
+       TRIANGLE, ARCTAN, FAST_SIGMOID };                 /* as have these slopes of a step */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
 
 typedef struct {
@@ -14,7 +15,8 @@ typedef struct {
     uint8_t edges;         /* is any plane about x at a bound? */
     uint8_t shares;        /* may x be in both planes? */
     double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds.
-                              factor of ELASTIC: the distance from the range at which all of grad pulls back */
+                              factor of ELASTIC: the distance from the range at which all of grad pulls back;
+                              factor and other of a slope: its width and its height */
 } Rule;
 
 static const Rule NO_RULE = {0};
@@ -32,7 +34,9 @@ typedef struct {
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
     void (*pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max, Rule rule,
                    int64_t n);
+    void (*clamp_between)(const void *x, const void *lows, const void *highs, void *y, int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
+    void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
 } Loops;
 
