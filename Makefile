@@ -47,6 +47,7 @@ bench:
 	$(run) benchmarks/rewrite.py --check
 	$(run) benchmarks/vector_quantize.py --check
 	$(run) benchmarks/diagnose.py --check
+	$(run) benchmarks/residual_policy.py --check
 
 mutants:
 	@scripts/environment.sh $(VENV) dev

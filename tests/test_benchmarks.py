@@ -19,6 +19,7 @@ from torch import Tensor
 import pseudograd as pg
 
 from .benchmark_results import invented
+from .kernels.ways import needs_native
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--rounds", "2", "--seconds", "0")
@@ -420,3 +421,20 @@ def _is_told_in_one_line(
     assert shown.out == ""
     assert says in shown.err
     assert shown.err.count("\n") == 1
+
+
+@needs_native
+@pytest.mark.skipif(
+    not torch.__version__.startswith("2.13"), reason="torch's own ops keep other tensors in other versions"
+)
+def test_what_networks_keep_is_what_the_docs_say(
+    suite: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    policy = importlib.import_module("residual_policy")
+    monkeypatch.setattr(sys, "argv", ["residual_policy.py", "--check"])
+    assert policy.main() == 0
+    written = policy.DOCS.read_text().split(policy.BEGIN)[1].split(policy.END)[0].strip()
+    assert written in capsys.readouterr().out
+    monkeypatch.setattr(policy.codes, "least", 1 << 62)
+    assert policy.main() == 1  # who keeps x everywhere breaks the promise
+    assert "would do" in capsys.readouterr().out
