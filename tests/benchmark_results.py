@@ -19,12 +19,16 @@ COST = {  # nanoseconds per element in cache, and microseconds for a call
     "brevitas": (9.5, 60.0),
     "compressai": (5.1, 40.0),
     "fewbit": (0.7, 20.0),
+    "spike": (9.0, 30.0),
+    "triangle": (3.2, 24.0),
+    "arctan": (3.2, 24.0),
+    "window": (3.1, 25.0),
     "native, compiled": (13.0, 91.0),
     "snippet, compiled": (1.5, 98.0),
     "formula, compiled": (1.4, 98.0),
     "inward, compiled": (1.4, 97.0),
 }
-KEPT = {"inward": 0.25, "identity": 0.0, "brevitas": 2.0, "fewbit": 0.25}
+KEPT = {"inward": 0.25, "identity": 0.0, "brevitas": 2.0, "fewbit": 0.25, "window": 0.125}
 NETWORK = {
     "no activation": 198,
     "relu": 216,

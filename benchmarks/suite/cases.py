@@ -119,6 +119,12 @@ QUESTIONS = {
             ("floor", "native", *_COMPILED),
             sizes=(10, 100_000, 1_000_000, 10_000_000),
         ),
+        Question(
+            "spike",
+            "The surrogate gradient of a spike?",
+            ("floor", "spike", "triangle", "arctan", "window"),
+            op="heaviside",
+        ),
         Question("gelu", "The backward of a few-bit GELU?", ("floor", "native", "fewbit"), op="gelu, backward"),
         Question(
             "network",
@@ -198,7 +204,7 @@ def image_shape(size: int) -> tuple[int, int, int]:
 
 
 def _bounds(case: Case, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
-    if case.op in ("lower_bound", "relu"):
+    if case.op in ("lower_bound", "relu", "heaviside"):
         return 0.0, math.inf
     if case.op == "clamp, bounds per channel":
         away = torch.linspace(0.8, 1.2, x.shape[1], dtype=x.dtype).view(-1, 1, 1)

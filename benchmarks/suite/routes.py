@@ -78,6 +78,20 @@ class _Formula(torch.autograd.Function):
         return torch.where(outward, 0.0, grad), None, None
 
 
+class _Spike(torch.autograd.Function):
+    """A step with a triangle for its gradient, as those who train spiking networks write it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x >= 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * torch.clamp(1.0 - x.abs(), min=0.0)
+
+
 # The C-level apply, without the Python one that looks for transforms.
 _copied: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Floor).apply  # type: ignore[misc]
 
@@ -218,5 +232,10 @@ ROUTES: dict[str, dict[str, Route]] = {
     },
     "relu": {"floor": _floor, "native": _of_x(torch.relu), "inward": _of_x(pg.relu, rule="inward")},
     "clamp_": {"native": _in_place(torch.clamp_), "inward": _in_place(pg.clamp_)},
+    "heaviside": {
+        "floor": _floor,
+        "spike": _of_x(_Spike.apply),
+        **{rule: _of_x(pg.heaviside, rule=rule) for rule in ("triangle", "arctan", "window")},
+    },
     "gelu, backward": {"floor": _floor, "native": _of_x(functional.gelu), "fewbit": _fewbit},
 }

@@ -51,11 +51,8 @@ def _load() -> tuple[str, str, Any]:
         return "not active", f"the library does not load: {error}", None
     operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
     level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
-    return (
-        "active",
-        f"{level}, for {', '.join('/'.join(key) for key in (*FROM_X, *SLOPES_FROM_X, *few_bits.KEYS))} on CPU",
-        operators,
-    )
+    served = ", ".join("/".join(key) for key in (*FROM_X, *SLOPES_FROM_X, *few_bits.KEYS))
+    return "active", f"{level}, for {served} on CPU", operators
 
 
 _state, _why, operators = _load()
@@ -223,18 +220,10 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
 if operators is not None:
     serve("cpu")
     register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
-    register(
-        Kernel(
-            "native",
-            INPUTS,
-            lambda call: True,
-            _pull_inputs,
-            value=_clamp_between_tensors,
-            device="cpu",
-            prepare=_prepare,
-        ),
-        FROM_X,
+    from_x = Kernel(
+        "native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare, value=_clamp_between_tensors
     )
+    register(from_x, FROM_X)
     register(Kernel("native", INPUTS, lambda call: True, _pull_slope, device="cpu"), SLOPES_FROM_X)
     register(
         Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
