@@ -236,7 +236,7 @@ class Pseudograd(Function):
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
             _remember(ctx, call, INPUTS, kept_inputs(call, inputs, wants))
-            y = kernels.value(call, inputs) if kernels.may_have_value(call, inputs) and not _is_watched() else None
+            y = kernels.value(call, inputs) if kernels.have_values(call) and not _is_watched() else None
             return call.primitive.forward(*inputs) if y is None else y
         made = None if _is_watched() else kernels.forward(residual, call, inputs, wants)
         y, kept = residual.encode(call, inputs, wants) if made is None else made

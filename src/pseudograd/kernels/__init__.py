@@ -152,14 +152,14 @@ def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tup
     return _first("forward", residual, call, inputs, call, inputs, wants)
 
 
-def may_have_value(call: Call, inputs: Inputs) -> bool:
-    """May `value` find one? Asked first, because it takes no time; of few elements torch's own takes less."""
-    return _served(call).has_values and type(inputs[0]) is Tensor and inputs[0].numel() >= codes.least
+def have_values(call: Call) -> bool:
+    """May `value` find one? Asked first, because it takes no time."""
+    return _served(call).has_values
 
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
-    """Of a call that keeps its inputs, by the first kernel that can; None where none can."""
-    return _first("value", INPUTS, call, inputs, call, inputs)
+    """Of a call that keeps its inputs, by the first kernel that can; None where none can, or torch's own takes less time to call."""
+    return None if inputs[0].numel() < codes.least else _first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
