@@ -487,6 +487,15 @@ def test_arguments_that_are_found_as_others_are(doors: list[str]) -> None:
             pg.clamp(_x(), -1, 1, edge=wrong)
 
 
+@pytest.mark.parametrize("size", [5, 5000])
+def test_ascent_first_is_not_remembered_for_descent(size: int) -> None:
+    """The memory of calls does not know `maximize`; bounds that no other test asks for."""
+    x, grad = torch.linspace(-3, 3, size), torch.linspace(-1, 2, size)
+    for how in ({"maximize": True}, {"maximize": True}, {}, {"maximize": True}):
+        expected = torch.func.vjp(lambda x: pg.clamp(x, -0.7125, 0.8125, **how), x)[1](grad)[0]  # noqa: B023
+        assert same(gradient(lambda x: pg.clamp(x, -0.7125, 0.8125, **how), x, grad)[1], expected)  # noqa: B023
+
+
 def test_after_a_small_call_another_of_the_same_arguments_is_checked_as_ever(doors: list[str]) -> None:
     pg.clamp(_x(), -1, 1)
     for wrong in (torch.tensor([1j], requires_grad=True), 3.0, [1.0]):
@@ -837,6 +846,18 @@ def test_slopes_are_those_of_the_formula(which: int, dtype: torch.dtype, level: 
             found_y, found = gradient(lambda x: f(x, rule=row), x, grad)
         assert same_bits(found_y, y)
         assert same(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_slopes_are_not_declined(dtype: torch.dtype) -> None:
+    """The formula would give the same, in ten times the time."""
+    x, grad = numbers(dtype, 100)
+    for f, rule, given in SLOPES:
+        call = call_for(OPS[f.__name__], getattr(pg.rules, rule)(**given))
+        made = native._pull_slope(grad, [x, None], (True, False), call)
+        assert made is not None
+        assert made[0] is not None
+        assert made[0].shape == x.shape
 
 
 @pytest.mark.parametrize("of_grad", ["contiguous", "channels_last", "transposed", "expanded"])

@@ -101,6 +101,7 @@ TESTS: dict[str, list[list[str]]] = {
     "trace/": [
         ["tests/trace", "tests/rewrite/test_report.py", "tests/diagnosis/test_sites.py"],
         ["tests/rewrite/test_context.py", "tests/diagnosis/test_contexts.py"],
+        ["tests/rewrite/test_compile.py"],
     ],
     "rewrite/bisection.py": [["tests/rewrite/test_bisect.py"]],
     "rewrite/": [
@@ -118,7 +119,7 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/engine/test_residuals.py", "tests/engine/test_memories.py"],
         ["tests/kernels/test_native.py", "-k", NOT_OF_THE_C_CODE],
         ["tests/ops/test_in_place.py", "tests/ops/test_layouts.py", "tests/ops/test_few_bits.py"],
-        ["tests/kernels/test_contract.py", "-k", "native"],
+        ["tests/kernels/test_contract.py", "-k", "native or parts"],
         *GRADIENTS[:-1],
     ],
     "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
