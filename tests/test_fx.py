@@ -114,7 +114,7 @@ def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 def test_every_public_function_is_here() -> None:
     names = {name for name in pg.ops.__all__ if name.islower()}
-    assert names - set(FUNCTIONS) == {"register_rule", "policies"}
+    assert names - set(FUNCTIONS) == {"register_rule"}
     classes = {f"{name}.apply" for name in pg.ops.__all__ if not name.islower()}
     # The one is another name, the other is replace_grad itself, called through a class.
     assert classes - set(FUNCTIONS) == {"ClampWithGrad2.apply", "ReplaceGrad.apply"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from . import ops, optim, rules
+from . import ops, rules
 from .ops import (
     ClampWithGrad,
     ClampWithGrad2,
@@ -36,7 +36,6 @@ from .ops import (
     jumprelu,
     leaky_relu,
     lower_bound,
-    policies,
     policy_loss,
     register_rule,
     relu,
@@ -55,12 +54,13 @@ from .ops import (
 )
 
 if TYPE_CHECKING:
-    from . import nn
+    from . import nn, optim
     from .analysis import get_gradient, gradient, plot
     from .analysis.auditing import audit
     from .analysis.clipping import clip_report
     from .cases import compare, tune
     from .diagnosis import diagnose
+    from .ops.policy_rows import policies
     from .rewrite import convert, override, pin_edge
 
 __all__ = [
@@ -122,7 +122,7 @@ __all__ = [
 ]
 # As in `ops`, for calls that are written pseudograd.clamp.
 for _name in ops.__all__:
-    if _name.islower() and _name not in ("register_rule", "policies"):
+    if _name.islower() and _name != "register_rule":
         torch.fx.wrap(_name)
 del _name
 
@@ -140,6 +140,7 @@ _ELSEWHERE = {
     "override": ".rewrite",
     "pin_edge": ".rewrite",
     "plot": ".analysis",
+    "policies": ".ops.policy_rows",
     "tune": ".cases",
 }
 
@@ -154,10 +155,10 @@ def _on_demand(name: str) -> Any:
 
         globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)
         return found
-    if name == "nn":
-        from importlib import import_module  # a script that clamps needs no modules
+    if name in ("nn", "optim"):
+        from importlib import import_module  # a script that clamps needs neither
 
-        return import_module(".nn", __name__)
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
+from .record import Record
 from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
 
 Gradients = tuple[Tensor | None, ...]
@@ -52,7 +52,7 @@ class Interval(NamedTuple):
         return above & (x <= self.high if self.has_high else x < self.high)
 
 
-class Steps(NamedTuple):
+class Steps(Record):
     """A gradient that is grad times one of a few slopes: so a call need only keep which.
 
     slopes[code] is the slope of an element, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the code of
@@ -67,10 +67,12 @@ class Steps(NamedTuple):
 
 
 Edge = str | int  # a name; for abs the slope itself
+SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
+_NONE_GIVEN: Mapping[str, Any] = {}
+_NO_TEXTS: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Rule:
+class Rule(Record):
     """One backward rule.
 
     pull(grad, *inputs, y, wants, **parameters) returns one gradient per input, not yet summed to the input's shape; None where
@@ -98,8 +100,8 @@ class Rule:
     keeps: tuple[str, ...] | Callable[[Wants], tuple[str, ...]]
     also_called: str = ""
     translates: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = _NONE_GIVEN
+    choices: Mapping[str, tuple[int, ...]] = _NONE_GIVEN
     requires: tuple[str, ...] = ()
     compares: bool = True
     ignores_edge: bool = False
@@ -108,11 +110,12 @@ class Rule:
     steps: Callable[..., Steps | None] | None = None
     is_users: bool = False
     author: str = ""
-    texts: tuple[tuple[str, str], ...] = field(init=False, repr=False, default=())  # the parameters as they are written
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
 
+    texts = _NO_TEXTS  # the parameters as they are written
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "texts", tuple((key, repr(value)) for key, value in self.parameters.items()))
+        vars(self)["texts"] = tuple((key, repr(value)) for key, value in self.parameters.items())
 
     @property
     def called(self) -> str:
@@ -134,15 +137,14 @@ class Rule:
         return self.keeps if isinstance(self.keeps, tuple) else self.keeps(wants)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Sample:
+class Sample(Record):
     """Inputs for the contract tests and for `pseudograd rules`: `build()` makes fresh tensors on every call."""
 
     name: str
     build: Callable[..., tuple[Any, ...]]
 
 
-class Picture(NamedTuple):
+class Picture(Record):
     """How an op is drawn: its inputs behind x, the x of its edge, the x where its values jump, and the range of x."""
 
     others: tuple[Any, ...] = ()
@@ -153,8 +155,7 @@ class Picture(NamedTuple):
     of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Primitive:
+class Primitive(Record, kw_only=True):
     """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
 
     rule_set names what its rules are, for kernels and error texts.
@@ -176,8 +177,7 @@ class Primitive:
     either_is: Literal["min", "max"] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Op(Primitive):
+class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
@@ -194,7 +194,7 @@ class Op(Primitive):
     has_outside: bool = False
     gradient_to: str = "x"
     formula_of: str = "x"
-    picture: Picture = field(default_factory=Picture)
+    picture: Picture = Picture()
 
 
 class Call:

@@ -10,18 +10,18 @@ import functools
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from .errors import must
+from .record import Record
+from .rule import SHARES
 from .torch_private import constant_result
 
 Version = tuple[int, int]
 Three = tuple[Tensor | None, Tensor | None, Tensor | None]
-SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
 
 
 class Slopes(NamedTuple):
@@ -31,8 +31,7 @@ class Slopes(NamedTuple):
     bound: float | None = None
 
 
-@dataclass(frozen=True)
-class Era:
+class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
     edge: the edge of number bounds, whose share x gets. fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
@@ -101,7 +100,7 @@ def era_of(version: str) -> str:
     return begun[-1] if begun else next(iter(ERAS))
 
 
-_ASKED = re.compile(r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?")
+_ASKED = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
 
 
 def era_named(text: object) -> str | None:
@@ -113,7 +112,7 @@ def era_named(text: object) -> str | None:
         return None
     if text in ERAS:
         return text
-    found = _ASKED.fullmatch(text.strip())
+    found = re.fullmatch(_ASKED, text.strip())
     if found is None:
         return None
     version = int(found["major"]), int(found["minor"])

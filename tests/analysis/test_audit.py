@@ -13,7 +13,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.analysis.audit_records import Audit, Region
-from pseudograd.torch_eras import ERAS, SHARES, installed_era
+from pseudograd.rule import SHARES
+from pseudograd.torch_eras import ERAS, installed_era
 
 from .functions import Silu, clamped, inside, inward, of
 

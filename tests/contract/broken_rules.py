@@ -1,6 +1,5 @@
 """Rules that are wrong in the ways rules go wrong. Each must fail a check, or the checks are worth nothing."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ CLAMP = OPS["clamp"]
 
 
 def replaced(rule: str, **changes: Any) -> Rule:
-    return dataclasses.replace(CLAMP.rules[rule], **changes)
+    return CLAMP.rules[rule].replaced(**changes)
 
 
 def with_x(rule: str, change: Callable[..., Tensor]) -> Rule:
@@ -106,8 +105,7 @@ def broken_op(name: str, rule: Rule, **changes: Any) -> Op:
     def public(x: Tensor, min: Any, max: Any, *, rule: str, edge: str = "closed", maximize: bool = False) -> Tensor:
         return engine.run(call_for(op, rule, edge, maximize), x, *of_one_kind(x, min, max))
 
-    op = dataclasses.replace(
-        CLAMP,
+    op = CLAMP.replaced(
         name=f"broken: {name}",
         rule_set=f"broken: {name}",
         rules={**CLAMP.rules, rule.name: rule},

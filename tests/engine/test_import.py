@@ -33,7 +33,7 @@ LEVELS = [
     {"rule"},
     {"user_function"},
     {"arguments", "torch_private", "program", "paired"},
-    {"reference", "errors", "stopping", "streams"},
+    {"reference", "errors", "record", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

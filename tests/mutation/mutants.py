@@ -27,7 +27,12 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 WHERE = {"where"}
 NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that change no value
-DATA_OF_TESTS = {"samples", "picture"}  # arguments that say where a row is tested and how it is drawn
+DATA_OF_TESTS = {
+    "samples",
+    "picture",
+    "ulps",
+    "cancels",
+}  # where a row is tested, how it is drawn, how exact the tests ask it to be
 
 
 class Mutant(NamedTuple):

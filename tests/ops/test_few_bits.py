@@ -133,7 +133,8 @@ def test_the_portable_kernel_declines_no_dtype(way: str) -> None:
     f, _ = WAYS[way]
     for dtype in DTYPES:
         x, grad = inputs(dtype=dtype)
-        node: Any = f(x.requires_grad_()).grad_fn
+        y = f(x.requires_grad_())
+        node: Any = y.grad_fn
         call, residual, others = node.state
         kept = [
             other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)

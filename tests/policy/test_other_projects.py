@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.torch_eras import ERAS, SHARES, installed_era
+from pseudograd.rule import SHARES
+from pseudograd.torch_eras import ERAS, installed_era
 
 from .formulas import tokens
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.trace import around_backward, frames, nodes
+import pseudograd as pg
+from pseudograd.trace import around_backward, frames, functions, nodes
 
 
 def _here() -> Any:
@@ -134,3 +135,15 @@ def test_without_subscribers_torch_has_its_own_function() -> None:
     assert torch.autograd._engine_run_backward is not before  # type: ignore[attr-defined]
     around_backward.unsubscribe(around)
     assert torch.autograd._engine_run_backward is before  # type: ignore[attr-defined]
+
+
+def test_watchers_of_functions_see_results_and_nothing_else() -> None:
+    """One may come only to learn whether a Function runs; and `run_prepared` gives None where it is not asked."""
+    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
+    seen: list[Any] = []
+    with functions.watched(None), functions.watched(seen.append):
+        made = [pg.clamp(x, -1, 1), pg.clamp(x.double(), -1, 1, rule="sign")]
+    assert list(map(id, seen)) == list(map(id, made))
+    with functions.watched(None):
+        pg.clamp(x, -1, 1)
+    assert len(seen) == len(made)

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..arguments import rounded_to
 from ..ops.formulas import widened
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, policy_loss
-from ..torch_eras import ERAS, SHARES
+from ..rule import SHARES
+from ..torch_eras import ERAS
 
 SIGNS = {"A > 0": 1, "A < 0": -1, "A = 0": 0}
 SIDES = ("below", "between", "above")

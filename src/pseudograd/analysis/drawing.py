@@ -149,7 +149,7 @@ def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xli
     limits = [as_number(limit) for limit in xlim] if isinstance(xlim, Sequence) else []
     if not (len(limits) == 2 and all(is_number(x) and math.isfinite(x) for x in limits) and limits[0] < limits[1]):
         raise ValueError(must("plot", "xlim", "be two finite numbers, the lower one first", xlim))
-    return picture._replace(low=float(limits[0]), high=float(limits[1]))
+    return picture.replaced(low=float(limits[0]), high=float(limits[1]))
 
 
 def _titles(title: Any, columns: list[list[Curve]]) -> list[str]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..record import Record
 from ..rule import Call, Gradients, Wants, prepared
 from ..torch_private import dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
@@ -21,7 +21,7 @@ from .residuals import INPUTS, Inputs, Kept, Residual
 Key = tuple[str, str]  # a rule set and the name of a rule
 
 
-class Prepared(NamedTuple):
+class Prepared(Record):
     """A call between two numbers, with everything decided that does not depend on x.
 
     For few elements, which keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
@@ -42,8 +42,7 @@ class Prepared(NamedTuple):
     keeps_code: bool
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Kernel:
+class Kernel(Record):
     """A faster way to the gradients of a residual, and perhaps to the residual.
 
     device: the type of the only device that it computes on; "" for any.
@@ -67,8 +66,7 @@ class Kernel:
     value: Callable[[Call, Inputs], Tensor | None] | None = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Served:
+class _Served(Record):
     """What the table has for one call, as long as the table does not change."""
 
     state: int
@@ -191,7 +189,7 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
     for kernel in served.kernels.get(INPUTS.name, ()):
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
-            return ready._replace(keeps_code=served.residuals[:1] == (codes.CODE,))
+            return ready.replaced(keeps_code=served.residuals[:1] == (codes.CODE,))
     return None
 
 

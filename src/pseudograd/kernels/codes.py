@@ -14,12 +14,12 @@ A factor of 0 gives 0 for every grad; in no plane x gets grad. A plane for no pl
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..arguments import flushes_subnormals, rounded_to
+from ..record import Record
 from ..rule import Call, Gradients, Wants
 from . import register
 from .residuals import Inputs, Kept, Residual
@@ -33,7 +33,7 @@ least = 4096  # elements: what fewer could save is nothing, and a code costs a t
 _MOST_DIMENSIONS = 15
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """How a code is made, and what it means. `packed`: all but the factors in one number, as native/operators.c reads it."""
 
     kind: int
@@ -103,7 +103,7 @@ def plan_between(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, f
 
 
 def _rounded(plan: Plan | None, dtype: torch.dtype) -> Plan | None:
-    return plan and plan._replace(factor=rounded_to(plan.factor, dtype), other=rounded_to(plan.other, dtype))
+    return plan and plan.replaced(factor=rounded_to(plan.factor, dtype), other=rounded_to(plan.other, dtype))
 
 
 def order_of(x: Tensor) -> int | None:

@@ -7,20 +7,19 @@ property of the call and its tensors alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from .. import formula
+from ..record import Record
 from ..rule import Call, Gradients, Wants
 
 Inputs = tuple[Any, ...]
 Kept = list[Any]  # tensors, which autograd guards, and what is no tensor, each in its place
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Residual:
+class Residual(Record):
     """serves(call, inputs, wants) -> bool: from the call, the kinds, dtypes and shapes of its inputs and `wants`, never from a mode.
 
     encode(call, inputs, wants) -> (y, kept): plain ATen; it says what the residual is.

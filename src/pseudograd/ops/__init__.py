@@ -19,7 +19,6 @@ from .familiar import (
 from .grad_transforms import clip_grad, reverse_grad, scale_grad
 from .jump import jumprelu
 from .policy import policy_loss
-from .policy_rows import policies
 from .quantize import fake_quantize
 from .registration import register_rule
 from .replace import replace_grad, straight_through, surrogate
@@ -51,7 +50,6 @@ __all__ = [
     "jumprelu",
     "leaky_relu",
     "lower_bound",
-    "policies",
     "policy_loss",
     "register_rule",
     "relu",
@@ -72,6 +70,6 @@ __all__ = [
 # torch.fx keeps a call of these as one node, with its rule, wherever it is written pseudograd.ops.clamp. Without that it would see
 # torch's own functions in them, whose gradient is another.
 for _name in __all__:
-    if _name.islower() and _name not in ("register_rule", "policies"):
+    if _name.islower() and _name != "register_rule":
         torch.fx.wrap(_name)
 del _name

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..arguments import rounded
 from ..reference import bounds as reference
-from ..rule import Gradients, Pull, Rule, Wants
+from ..rule import SHARES, Gradients, Pull, Rule, Wants
 from .formulas import widened
 
 Bound = float | Tensor | None
-EDGES = ("closed", "open", "half", "projected")
+EDGES = (*SHARES, "projected")
 _INPUTS = ("x", "min", "max")
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
 from ..reference import policy as reference
-from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, call_for, register
-from ..torch_eras import SHARES
+from ..rule import SHARES, Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, call_for, register
 from . import bound_rules
 from .formulas import widened
 from .replace import replace_grad
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
-EDGES = ("closed", "open", "half")
+EDGES = tuple(SHARES)
 DEFAULT = 0.2  # of low and high, in every project
 _OP = "policy_loss"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -186,8 +185,7 @@ def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
 
 
 def _on_the_grid(rule: Rule) -> Rule:
-    return dataclasses.replace(
-        rule,
+    return rule.replaced(
         pull=_pull_of(rule),
         reference=partial(reference.fake_quantize, rule.reference),
         keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,

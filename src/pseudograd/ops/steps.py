@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded
+from ..record import Record
 from ..reference import elementwise as reference
 from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
 from ..torch_private import transforms_are_active
@@ -69,7 +70,7 @@ def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tens
     return slope
 
 
-class Slope(NamedTuple):
+class Slope(Record):
     """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` asks for."""
 
     of: Callable[[Tensor, float, float], Tensor]

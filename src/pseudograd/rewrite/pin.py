@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..errors import unknown_name
-from ..torch_eras import ERAS, SHARES, era_named, installed_era
+from ..rule import SHARES
+from ..torch_eras import ERAS, era_named, installed_era
 from ..torch_forms import EDGE
 from . import edges
 from .context import Rewriting

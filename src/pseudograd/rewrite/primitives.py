@@ -7,7 +7,6 @@ change it afterwards. `PINNED` has those with the edge of an era: one for number
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -169,9 +168,8 @@ _stand_in(
 PINNED: dict[str, tuple[str, str]] = {}
 for _name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
     for _kind, _rules in (("numbers", edges.OF_NUMBERS), ("tensors", edges.OF_TENSORS)):
-        register(
-            replace(PRIMITIVES[_name], name=f"{_name}, pinned edge of {_kind}", rules=_rules, edges=(), rule_set="")
-        )
+        _pinned = {"name": f"{_name}, pinned edge of {_kind}", "rules": _rules, "edges": (), "rule_set": ""}
+        register(PRIMITIVES[_name].replaced(**_pinned))
     PINNED[_name] = (f"{_name}, pinned edge of numbers", f"{_name}, pinned edge of tensors")
 for _name, _rules in (("fmin", edges.OF_FMIN), ("fmax", edges.OF_FMAX)):
     register(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..errors import must, unknown_name
@@ -58,7 +57,7 @@ def _checked(family: str, rule: Any) -> Any:
     """A rule of the family's op, with its error; a function becomes a RuleBySite."""
     if isinstance(rule, (str, RuleObject)):
         op = OPS[SWITCHES[family]]
-        make_call(replace(op, name=family), rule, op.default_edge)  # an error that names what the user named
+        make_call(op.replaced(name=family), rule, op.default_edge)  # an error that names what the user named
         return rule
     if callable(rule):
         return RuleBySite(rule)

@@ -10,7 +10,6 @@ import math
 import os
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,10 +29,14 @@ _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
 
-_NAMES = (
-    *("clamp", "clamp_between", "encode", "encode_", "pull_code", "pull_x", "pull_bounds"),
-    *("steps", "inside", "slopes", "choose"),
-)
+
+class _Operators:
+    """Those of operators.c by name, each looked up when it is first asked for: a tenth of a millisecond."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = raw(getattr(torch.ops.pseudograd_native, name).default)
+        setattr(self, name, found)
+        return found
 
 
 def _load() -> tuple[str, str, Any]:
@@ -49,7 +52,7 @@ def _load() -> tuple[str, str, Any]:
         torch.ops.load_library(LIBRARY)
     except OSError as error:
         return "not active", f"the library does not load: {error}", None
-    operators = SimpleNamespace(**{name: raw(getattr(torch.ops.pseudograd_native, name).default) for name in _NAMES})
+    operators = _Operators()
     level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
     served = ", ".join("/".join(key) for key in (*FROM_X, *SLOPES_FROM_X, *few_bits.KEYS))
     return "active", f"{level}, for {served} on CPU", operators

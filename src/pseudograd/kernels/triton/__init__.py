@@ -14,7 +14,6 @@ import math
 import os
 import shutil
 import struct
-import sysconfig
 import warnings
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,8 @@ def _missing() -> str:
         return "TRITON_INTERPRET is set: its interpreter is for tests"
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "triton needs a C compiler: install gcc or clang, or set CC"
+    import sysconfig  # a millisecond, for the few that get here
+
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "triton needs Python.h: install the headers of this Python"
     return ""

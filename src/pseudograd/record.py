@@ -1,0 +1,55 @@
+"""A base for the records that a program has read before its first call.
+
+`dataclasses.dataclass` writes and compiles methods for each class, a millisecond each at every import; these share theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import dataclass_transform
+
+_Self = TypeVar("_Self", bound="Record")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Record:
+    """What `dataclass(frozen=True, eq=False, repr=False)` makes of a class: its annotations are the fields, a record equals only itself.
+
+    kw_only is for type checkers: at run time fields may also be given by position. A default is shared by all records, never changed.
+    """
+
+    _names: ClassVar[tuple[str, ...]] = ()
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls, kw_only: bool = False) -> None:
+        own = tuple(cls.__annotations__)
+        cls._names = (*cls._names, *own)
+        cls._defaults = {**cls._defaults, **{name: vars(cls)[name] for name in own if name in vars(cls)}}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = {**self._defaults, **dict(zip(self._names, values)), **named}  # noqa: B905  the rest have names or defaults
+        wrong = [name for name in self._names if name not in given] or [
+            name for name in given if name not in self._names
+        ]
+        if wrong or len(values) > len(self._names) or not named.keys().isdisjoint(self._names[: len(values)]):
+            asked = ", ".join(name for name in self._names if name not in self._defaults)
+            raise TypeError(
+                f"{type(self).__name__} needs {asked}, each once; wrong or missing: {', '.join(wrong) or 'none'}"
+            )
+        vars(self).update(given)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """For what a record derives from its fields: it may still put it into vars(self)."""
+
+    def __setattr__(self, name: str, value: object = None) -> None:
+        raise AttributeError(
+            f"{type(self).__name__}.{name} must not be set: records do not change, make one with `replaced`"
+        )
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
+
+    def replaced(self: _Self, **changes: Any) -> _Self:
+        """Another record, with these fields instead."""
+        return type(self)(**{**{name: vars(self)[name] for name in self._names}, **changes})
