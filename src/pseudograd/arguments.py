@@ -125,6 +125,8 @@ def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to
     """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
         return
+    if value.shape == shape:
+        return
     fits = grows or value.dim() <= len(shape)
     for back in range(1, min(value.dim(), len(shape)) + 1):
         own, other = value.shape[-back], shape[-back]

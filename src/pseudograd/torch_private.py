@@ -9,19 +9,17 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad, graph
 from torch.utils import checkpoint
 
-from .record import Record
-
 MISSING = object()
 
 
-class Name(Record):
+class Name(NamedTuple):
     """A private name, from torch on; what goes without it, and whether this torch has it."""
 
     name: str

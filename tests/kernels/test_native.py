@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -216,6 +217,51 @@ def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype: torch.dtype, level: None) -> None:
+    x = numbers(dtype, 120)[0].reshape(2, 3, 4, 5)
+    count = torch.Size(SHAPES[shape]).numel()
+    some = torch.tensor([-1.0, 0.5, torch.nan, -torch.inf, 0.0, 1.0, 3.0], dtype=dtype)
+    low, high = (some.repeat(count)[shift : shift + count].reshape(SHAPES[shape]) for shift in (0, 3))
+    tested = 0
+    for (rule, edge), layout in itertools.product(HOW, ("contiguous", "channels_last", "transposed")):
+        call, there = call_for(OPS["clamp"], rule, edge), LAYOUTS[layout](x)
+        if codes.plan_between(call, True, True, dtype, False) is None:
+            continue
+        y, (code, order, plan) = codes.CODE.encode(call, (there, low, high), (True, False, False))
+        settings = native.settings_of(plan, None, None, dtype)
+        made = native.operators.encode_between(there, low, high, settings)
+        assert same_bits(made[0], y)
+        assert torch.equal(made[1], code)
+        assert made[2] == order
+        tested += 1
+    assert tested >= 3 * 8
+
+
+@pytest.mark.parametrize("way_of_code", ["code", "native code"])
+def test_between_tensors_that_change_after_the_call(way_of_code: str) -> None:
+    """The code says where x was; torch, which keeps the tensors, would raise."""
+    x, low, high = torch.linspace(-2, 2, 5000).requires_grad_(), torch.full((5000,), -1.0), torch.ones(())
+    with way(way_of_code):
+        y = pg.clamp(x, low, high)
+        low.fill_(5.0), high.fill_(7.0)
+        (found,) = torch.autograd.grad(y, x, torch.ones(5000))
+    assert torch.equal(found, (x.detach() >= -1).float())
+
+
+def test_bounds_that_are_not_plain_reach_no_operator(calls: list[str]) -> None:
+    x, grad = numbers(torch.float32, 5000)
+    low = torch.complex(torch.zeros(5000), torch.ones(5000)).conj().imag  # -1 with the negative bit
+    with way("formula"):
+        expected_y, expected = gradient(lambda x: pg.clamp(x, low.clone(), torch.ones(5000)), x, grad)
+    del calls[:]
+    y = pg.clamp(leaf := x.clone().requires_grad_(), low, torch.ones(5000))
+    assert calls == []
+    assert same_bits(y, expected_y)
+    assert same(torch.autograd.grad(y, leaf, grad)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_between_tensors(dtype: torch.dtype, level: None) -> None:
     """Every triple of special values: x along a row, its bounds one number for the row. Zeros keep torch's sign."""
     special = numbers(dtype, 10_000)[0][:256].unique(sorted=False)
@@ -239,6 +285,7 @@ def test_one_bound_for_many_neighbours_has_values_of_its_own(layout: str, monkey
     monkeypatch.setattr(native.operators, "clamp_between", counted)
     x = LAYOUTS[layout](torch.linspace(-3, 3, 2 * 4 * 32 * 32).reshape(2, 4, 32, 32)).requires_grad_()
     low, high = torch.linspace(-2, -1, 4).reshape(4, 1, 1), torch.linspace(0, 1, 4).reshape(4, 1, 1)
+    low.requires_grad_()  # else the call keeps a code, which is made with the values
     y = pg.clamp(x, low, high)
     assert torch.equal(y, torch.clamp(x, low, high))
     assert y.stride() == x.stride()
@@ -340,6 +387,9 @@ def saved(f: Callable[[Tensor], Any], x: Tensor) -> list[Tensor]:
         (lambda x: pg.clamp(x, -1, 1, rule="identity"), 0),
         (lambda x: pg.clamp(x.mul(1), -1, 1), 2),
         (lambda x: pg.clamp_(x.add(1), -1, 1), 2),
+        (lambda x: pg.clamp(x, x.new_full((64,), -1), x.new_full((16, 1), 1)), 2),
+        (lambda x: pg.clamp(x, x.new_full((), -1), torch.ones_like(x), rule="zero", edge="open"), 1),
+        (lambda x: pg.clamp(x, -1, x.new_full((1, 1, 1), 1), rule="sign"), 2),
     ],
 )
 def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: torch.dtype) -> None:
@@ -355,6 +405,10 @@ def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: tor
         lambda x: pg.clamp(x, -1, 1, rule="inverting"),
         lambda x: pg.clamp(x, -1, 1, rule="sign", edge="projected"),
         lambda x: pg.clamp(x, torch.tensor(-1.0), None),
+        lambda x: pg.clamp(x, torch.tensor(-1.0), torch.tensor(1.0, requires_grad=True)),
+        lambda x: pg.clamp(x, torch.zeros(2, 100, 100), torch.tensor(1.0)),
+        lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), edge="projected"),
+        lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), rule="elastic"),
         lambda x: pg.clamp(x.sigmoid(), 0.2, 0.8),
         lambda x: pg.clamp(x.exp(), 0.2, 0.8),
         lambda x: pg.clamp(x[:10], 0.2, 0.8),
@@ -362,7 +416,9 @@ def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: tor
     ],
 )
 def test_who_keeps_x(f: Callable[[Tensor], Any]) -> None:
-    """Rules that ask how far x is; bounds that are tensors; an x that its op keeps anyway; few elements; memory with holes."""
+    """Rules that ask how far x is; a tensor alone, with a gradient, larger than x, or with an edge that asks where two bounds meet; an x
+    that its op keeps anyway; few elements; memory with holes.
+    """
     x = torch.randn(100, 100, requires_grad=True)
     assert all(t.dtype is torch.float32 for t in saved(f, x))
 
@@ -523,12 +579,21 @@ def test_a_rule_that_is_registered_again_is_prepared_again() -> None:
 # --- who is kept from raw pointers ------------------------------------------------------------------------------------
 
 
+# They are looked up when they are first asked for, so their names are read where they are registered.
+OPERATORS = re.findall(r'^    {"(\w+)", "\1\(', native.LIBRARY.with_name("operators.c").read_text(), re.MULTILINE)
+OPERATORS.remove("choose")
+
+
+def test_the_operators_are_found() -> None:
+    assert len(OPERATORS) == 11
+    assert {"encode_between", "pull_x", "slopes"} <= set(OPERATORS)
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which operators in C ran."""
     seen: list[str] = []
-    names = [name for name in vars(native.operators) if name != "choose"]
-    for name in names:
+    for name in OPERATORS:
         right = getattr(native.operators, name)
         monkeypatch.setattr(
             native.operators, name, lambda *args, right=right, name=name: (seen.append(name), right(*args))[1]
@@ -643,6 +708,11 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
         run.clamp_between(x[0], x[:1], x[:1].reshape(1, 1)),
         run.clamp_between(x.long(), x[0].long(), x[1].long()),
         run.clamp_between(torch.zeros([1] * 16), x[0], x[1]),
+        run.encode_between(x, x[0], x[1], settings[:4])[0],
+        run.encode_between(x, x[:3], x[1], settings)[0],
+        run.encode_between(x, x, x.double(), settings)[1],
+        run.encode_between(x[::2], x[::2], x[::2], settings)[0],
+        run.encode_between(x[0], x[:1], x[:1].reshape(1, 1), settings)[1],
     ):
         assert found.numel() == 0
     x = torch.arange(10.0).expand(3, 10)
@@ -690,17 +760,18 @@ def test_without_a_library_or_with_a_broken_one(tmp_path: Any, monkeypatch: pyte
     assert "older than 2.10" in native._load()[1]
 
 
-def test_codes_are_kept_by_every_kind_of_checkpoint() -> None:
+@pytest.mark.parametrize("bounds", [(-1, 1), (torch.full((5000,), -1.0), torch.ones(()))], ids=["numbers", "tensors"])
+def test_codes_are_kept_by_every_kind_of_checkpoint(bounds: tuple[Any, Any]) -> None:
     from torch.utils.checkpoint import checkpoint
 
     x, grad = numbers(torch.float32, 5000)
     with way("formula"):
-        _, expected = gradient(lambda x: pg.clamp(x * 1, -1, 1).sin(), x, grad)
+        _, expected = gradient(lambda x: pg.clamp(x * 1, *bounds).sin(), x, grad)
     for use_reentrant in (False, True):
         for passes in itertools.product((True, False), repeat=2):
             leaf = x.clone().requires_grad_()
             with kernels.off(*[] if passes[0] else ["native"]):
-                y = checkpoint(lambda x: pg.clamp(x * 1, -1, 1).sin(), leaf, use_reentrant=use_reentrant)
+                y = checkpoint(lambda x: pg.clamp(x * 1, *bounds).sin(), leaf, use_reentrant=use_reentrant)
             with kernels.off(*[] if passes[1] else ["native"]):
                 y.backward(grad)
             assert leaf.grad is not None

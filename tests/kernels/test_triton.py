@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(triton, "_is_installed", lambda: True)
     monkeypatch.setattr(triton.shutil, "which", lambda name: name if name == "clang" else None)
     (tmp_path / "Python.h").touch()
-    monkeypatch.setattr(triton.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert triton._missing() == ""
     return monkeypatch
 

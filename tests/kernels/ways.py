@@ -17,15 +17,19 @@ FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
 @contextmanager
 def codes_from(elements: int) -> Iterator[None]:
     """With codes for tensors of at least so many elements, on CPU even where no kernel makes them pay."""
-    before, served = codes.least, set(codes.devices)
+    before, served = (
+        codes.least,
+        [(devices, set(devices)) for devices in (codes.devices, codes.devices_between_tensors)],
+    )
     codes.least = elements
-    codes.serve("cpu")
+    codes.serve("cpu", between_tensors=True)
     try:
         yield
     finally:
         codes.least = before
-        codes.devices.clear()
-        codes.devices.update(served)
+        for devices, were in served:
+            devices.clear()
+            devices.update(were)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One or two bits per element instead of x: for the rules of the clamp family that only ask where x stands.
+"""One or two bits per element instead of x and its bounds: for the rules of the clamp family that only ask where x stands.
 
 A code is one or two planes of bits. A plane takes ceil(n / 64) * 8 bytes; bit i % 8 of its byte i // 8 is about element i, counted in
 the order of x's memory, and 0 behind the last. `plan_of` says for each rule and edge which places of x are in which plane, and what x
@@ -14,6 +14,7 @@ A factor of 0 gives 0 for every grad; in no plane x gets grad. A plane for no pl
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,25 +150,52 @@ def _bits(plane: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 devices: set[str] = set()
+devices_between_tensors: set[str] = set()
 
 
-def serve(device: str) -> None:
+def serve(device: str, between_tensors: bool = False) -> None:
     """From now on, tensors of this device keep a code: there are kernels for it, which make it as fast as to keep x."""
     devices.add(device)
+    if between_tensors:
+        devices_between_tensors.add(device)
 
 
-def _plan(call: Call, inputs: Inputs) -> Plan | None:
+def plan_of_inputs(call: Call, inputs: Inputs) -> Plan | None:
+    """Between numbers, one of which may be None, or between two tensors."""
     x, low, high = inputs
+    if isinstance(low, Tensor):
+        return plan_between(call, True, True, x.dtype, flushes_subnormals())
     return plan_for(call, low, high, x.dtype, flushes_subnormals())
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, low, high = inputs
-    if type(x) not in (Tensor, torch.nn.Parameter):
+    if type(x) not in _PLAIN or x.device.type not in devices or not pays_for(x):
         return False
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or x.device.type not in devices:
+    if (isinstance(low, Tensor) or isinstance(high, Tensor)) and not _are_constant_bounds(x, low, high, wants):
         return False
-    return pays_for(x) and _plan(call, inputs) is not None
+    return plan_of_inputs(call, inputs) is not None
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _are_constant_bounds(x: Tensor, low: Any, high: Any, wants: Wants) -> bool:
+    """Two tensors that get no gradient and that broadcast to x as they are. Not one alone: there torch's clamp takes the sign of a zero
+    from x or from the bound as the element's place in memory has it, which no kernel of ours can follow.
+    """
+    dtype, device, shape = x.dtype, x.device, x.shape
+    if wants[1] or wants[2] or device.type not in devices_between_tensors:
+        return False
+    for bound in (low, high):
+        if type(bound) not in _PLAIN or bound.dtype is not dtype or bound.device != device:
+            return False
+        own = bound.shape
+        if own != shape and (
+            len(own) > len(shape) or any(size not in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
+        ):
+            return False
+    return True
 
 
 def pays_for(x: Tensor) -> bool:
@@ -191,17 +219,16 @@ def _is_kept_anyway(x: Tensor) -> bool:
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
     x, low, high = inputs
-    plan, order = _plan(call, inputs), order_of(x)
+    plan, order = plan_of_inputs(call, inputs), order_of(x)
     assert plan is not None
     assert order is not None
     y = call.primitive.forward(x, low, high)
-    at = _in_memory_order(x, order), _in_memory_order(y, order)
-    places = {BELOW: at[0] < at[1], ABOVE: at[0] > at[1]}
+    places = {BELOW: x < y, ABOVE: x > y}
     for bound, place in ((low, AT_MIN), (high, AT_MAX)):
         if bound is not None:
-            places[place] = at[0] == rounded_to(bound, x.dtype)
+            places[place] = (x == y) & (x == (bound if isinstance(bound, Tensor) else rounded_to(bound, x.dtype)))
     planes = [
-        _plane(torch.stack([are for place, are in places.items() if place & plane]).any(dim=0))
+        _plane(_in_memory_order(torch.stack([are for place, are in places.items() if place & plane]).any(dim=0), order))
         for plane in (plan.first, plan.second)
         if plane
     ]
@@ -231,7 +258,7 @@ def _pulled(grad: Tensor, first: Tensor, second: Tensor, plan: Plan) -> Tensor:
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
-    plan = _plan(call, inputs)
+    plan = plan_of_inputs(call, inputs)
     assert plan is not None
     return -(-inputs[0].numel() // 64) * 8 * plan.planes
 

@@ -116,7 +116,7 @@ def clamp(
     Forward:  y = torch.clamp(x, min, max), bit for bit.
     Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default "inward" grad_x = grad inside the range and
         where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
-        element where the rule only asks on which side of two numbers x is (docs/memory.md); "identity" saves nothing.
+        element where the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
         Not linear in grad with "inward", "leaky_inward", "sign", "elastic", "inverting" or edge="projected": gradients then do not
         add up over losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and
         forward mode raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.

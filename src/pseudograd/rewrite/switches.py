@@ -13,6 +13,7 @@ from .mode import Replacement
 from .sites import RuleBySite, Site
 
 SiteRule = RuleLike | Callable[[Site], RuleLike | None]
+_OPS = {family: OPS[op].replaced(name=family) for family, op in SWITCHES.items()}  # errors name what the user named
 
 
 def override(**families: SiteRule | None) -> Rewriting:
@@ -56,8 +57,8 @@ def override(**families: SiteRule | None) -> Rewriting:
 def _checked(family: str, rule: Any) -> Any:
     """A rule of the family's op, with its error; a function becomes a RuleBySite."""
     if isinstance(rule, (str, RuleObject)):
-        op = OPS[SWITCHES[family]]
-        make_call(op.replaced(name=family), rule, op.default_edge)  # an error that names what the user named
+        op = _OPS[family]
+        make_call(op, rule, op.default_edge)
         return rule
     if callable(rule):
         return RuleBySite(rule)

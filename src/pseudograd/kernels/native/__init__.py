@@ -19,7 +19,7 @@ from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
 from .. import Kernel, Prepared, few_bits, register
-from ..codes import ABOVE, BELOW, CODE, DTYPES, RULES, Plan, plan_between, plan_for, serve
+from ..codes import ABOVE, BELOW, CODE, DTYPES, RULES, Plan, plan_between, plan_for, plan_of_inputs, serve
 from ..residuals import INPUTS, Inputs, Kept
 
 FROM_X = (*RULES, ("clamp", "elastic"))
@@ -106,9 +106,12 @@ def _settings(*numbers: float) -> Tensor:
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, low, high = inputs
-    plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
+    plan = plan_of_inputs(call, inputs)
     assert plan is not None  # the residual has asked
-    y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
+    if isinstance(low, Tensor):
+        y, code, order = operators.encode_between(x, low, high, settings_of(plan, None, None, x.dtype))
+    else:
+        y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
     return y, [code, order, plan]
 
 
@@ -144,9 +147,8 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    settings = settings_of(
-        plan, None, None, x.dtype, (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
-    )
+    packed = (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
+    settings = settings_of(plan, None, None, x.dtype, packed)
     return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
 
 
@@ -221,7 +223,7 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
 
 
 if operators is not None:
-    serve("cpu")
+    serve("cpu", between_tensors=True)
     register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
     from_x = Kernel(
         "native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare, value=_clamp_between_tensors

@@ -86,14 +86,8 @@ INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, d
     memcpy(rest, x + i, left * sizeof(T));
     NAME(encode_block)(rest, made, first + i / 8, second + i / 8, low, high, rule);
     memcpy(y + i, made, left * sizeof(T));
-    uint8_t *planes[2] = {rule.first ? first + i / 8 : 0, rule.second ? second + i / 8 : 0};
-    for (int plane = 0; plane < 2; plane++) { /* bits behind the last element are 0 */
-        uint64_t word;
-        if (!planes[plane]) continue;
-        memcpy(&word, planes[plane], 8);
-        word &= ~(uint64_t)0 >> (64 - left);
-        memcpy(planes[plane], &word, 8);
-    }
+    if (rule.first) clear_behind(first + i / 8, left);
+    if (rule.second) clear_behind(second + i / 8, left);
 }
 
 static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
@@ -101,6 +95,47 @@ static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second
     else if (is_same(rule, ZERO_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, ZERO_CLOSED, n);
     else if (is_same(rule, INWARD_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, INWARD_CLOSED, n);
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
+}
+
+/* Between the bounds at `lows` and `highs`: NaN where any of the three is; as torch does it, where x equals a bound it is x. */
+INLINE void NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
+    uint64_t bits[2] = {0, 0};
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
+        if (rule.first || rule.second) {
+            NAME(Places) p = NAME(places_of_any)(v, low, high);
+            bits[0] |= LANE(bits)(NAME(plane)(p, rule.first)) << i;
+            bits[1] |= LANE(bits)(NAME(plane)(p, rule.second)) << i;
+        }
+        V found = LANE(select)(LANE(less)(v, low), low, v);
+        found = LANE(select)(LANE(less)(high, found), high, found);
+        found = LANE(select)(LANE(equal)(high, high), found, high);
+        STORE(y + i, LANE(select)(LANE(equal)(low, low), found, low));
+    }
+    if (rule.first) memcpy(first, bits, 8);
+    if (rule.second) memcpy(second, bits + 1, 8);
+}
+
+INLINE void NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64)
+        NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule);
+    if (i == n) return;
+    T rest[3][64] = {{0}}, made[64];
+    size_t left = (size_t)(n - i);
+    memcpy(rest[0], x + i, left * sizeof(T)), memcpy(rest[1], lows + i, left * sizeof(T)), memcpy(rest[2], highs + i, left * sizeof(T));
+    NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule);
+    memcpy(y + i, made, left * sizeof(T));
+    if (rule.first) clear_behind(first + i / 8, left);
+    if (rule.second) clear_behind(second + i / 8, left);
+}
+
+static void NAME(encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
+                                 int64_t n) {
+    if (is_same(rule, NO_RULE)) NAME(encode_between_by)(x, lows, highs, y, first, second, NO_RULE, n);
+    else if (is_same(rule, ZERO_CLOSED)) NAME(encode_between_by)(x, lows, highs, y, first, second, ZERO_CLOSED, n);
+    else if (is_same(rule, INWARD_CLOSED)) NAME(encode_between_by)(x, lows, highs, y, first, second, INWARD_CLOSED, n);
+    else NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
 }
 
 INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule) {
@@ -148,27 +183,6 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
     share = LANE(select)(LANE(less)(share, one), share, one);
     V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
-}
-
-/* x clamped between tensors, NaN where any of the three is; as torch does it, where x equals a bound it is x. */
-INLINE void NAME(clamp_lanes)(const T *x, const T *lows, const T *highs, T *y) {
-    V v = LOAD(x), low = LOAD(lows), high = LOAD(highs);
-    V found = LANE(select)(LANE(less)(v, low), low, v);
-    found = LANE(select)(LANE(less)(high, found), high, found);
-    found = LANE(select)(LANE(equal)(high, high), found, high);
-    STORE(y, LANE(select)(LANE(equal)(low, low), found, low));
-}
-
-static void NAME(clamp_between)(const void *xs, const void *lows, const void *highs, void *ys, int64_t n) {
-    const T *x = xs, *l = lows, *h = highs;
-    T *y = ys, rest[3][LANE(lanes)] = {{0}}, made[LANE(lanes)];
-    int64_t i = 0;
-    for (; i + LANE(lanes) <= n; i += LANE(lanes)) NAME(clamp_lanes)(x + i, l + i, h + i, y + i);
-    if (i == n) return;
-    size_t left = (size_t)(n - i) * sizeof(T);
-    memcpy(rest[0], x + i, left), memcpy(rest[1], l + i, left), memcpy(rest[2], h + i, left);
-    NAME(clamp_lanes)(rest[0], rest[1], rest[2], made);
-    memcpy(y + i, made, left);
 }
 
 /* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
@@ -337,7 +351,7 @@ static void NAME(slopes)(const void *grad, const uint8_t *const *planes, void *o
     else NAME(slopes_by)(grad, planes, out, slopes, 3, n);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(clamp_between), NAME(steps), NAME(inside), NAME(slopes)};
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(encode_between), NAME(steps), NAME(inside), NAME(slopes)};
 
 #undef V
 #undef M

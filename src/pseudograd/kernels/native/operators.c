@@ -183,16 +183,6 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-static void clamp_between_part(int64_t from, int64_t to, void *argument) {
-    const Work *work = argument;
-    double buffers[2][CHUNK];
-    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = end - start < CHUNK ? end - start : CHUNK;
-        work->loops->clamp_between(elements(&work->x, start, count, 0), elements(&work->low, start, count, buffers[0]),
-                                   elements(&work->high, start, count, buffers[1]), work->out + start * work->x.bytes, count);
-    }
-}
-
 static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
     const uint16_t half = (is_bfloat ? 0x7F80 : 0x7C00) | (is_high ? 0 : 0x8000);
     const uint32_t single = 0x7F800000u | (is_high ? 0 : 0x80000000u);
@@ -204,18 +194,34 @@ static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_h
     return buffer;
 }
 
+/* The bounds of these elements; infinite where there is none. */
+static const void *lows_of(const Work *work, int64_t start, int64_t count, void *buffer) {
+    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 0, count);
+}
+
+static const void *highs_of(const Work *work, int64_t start, int64_t count, void *buffer) {
+    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 1, count);
+}
+
+static void encode_between_part(int64_t from, int64_t to, void *argument) {
+    const Work *work = argument;
+    double buffers[2][CHUNK];
+    for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
+        count = end - start < CHUNK ? end - start : CHUNK;
+        work->loops->encode_between(elements(&work->x, start, count, 0), lows_of(work, start, count, buffers[0]),
+                                    highs_of(work, start, count, buffers[1]), work->out + start * work->x.bytes, work->first + start / 8,
+                                    work->second + start / 8, work->rule, count);
+    }
+}
+
 static void pull_x_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[4][CHUNK];
     int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors;
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = is_whole || end - start < CHUNK ? end - start : CHUNK;
-        const void *lows = 0, *highs = 0;
-        if (work->has_tensors) {
-            int is_bfloat = work->loops == loops[BF16], size = (int)work->x.bytes;
-            lows = work->has_low ? elements(&work->low, start, count, buffers[2]) : filled(buffers[2], size, is_bfloat, 0, count);
-            highs = work->has_high ? elements(&work->high, start, count, buffers[3]) : filled(buffers[3], size, is_bfloat, 1, count);
-        }
+        const void *lows = work->has_tensors ? lows_of(work, start, count, buffers[2]) : 0;
+        const void *highs = work->has_tensors ? highs_of(work, start, count, buffers[3]) : 0;
         work->loops->pull_x(elements(&work->grad, start, count, buffers[0]), elements(&work->x, start, count, buffers[1]), lows, highs,
                             work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
     }
@@ -285,23 +291,40 @@ OPERATOR(clamp_operator) {
 
 static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
 
-/* Only of a dense x, which has the shape of the result: torch orders the memory of others by the bounds too. And only where a run of
-   elements shares its bounds: for others torch's own loop is as fast. */
+/* x clamped between tensors, and its code, if one is asked for. Only of a dense x, which has the shape of the result: torch orders the
+   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast. */
+static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
+    int64_t strides[MOST_DIMENSIONS], one = 1;
+    if (!is_served(x) || low->dtype != x->dtype || high->dtype != x->dtype) return 0;
+    *order = order_of(x);
+    if (!strides_in(*order, x->dim, x->sizes, strides) || !walk(x, x->dim, x->sizes, *order, &work->x) || !work->x.is_linear) return 0;
+    if (!walk(low, x->dim, x->sizes, *order, &work->low) || !walk(high, x->dim, x->sizes, *order, &work->high)) return 0;
+    if (!code && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
+    int64_t size = code_bytes(work->rule, x->numel);
+    if (code) *code = empty(1, &size, &one, bytes), set_planes(work, code);
+    *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
+    work->loops = loops[x->dtype], work->out = y->memory;
+    share(work, encode_between_part);
+    return 1;
+}
+
 OPERATOR(clamp_between_operator) {
     Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y;
-    int64_t order = is_served(&x) ? order_of(&x) : 0, strides[MOST_DIMENSIONS];
-    Work work = {.numel = x.numel};
-    if (is_served(&x) && low.dtype == x.dtype && high.dtype == x.dtype && strides_in(order, x.dim, x.sizes, strides) &&
-        walk(&x, x.dim, x.sizes, order, &work.x) && work.x.is_linear && walk(&low, x.dim, x.sizes, order, &work.low) &&
-        walk(&high, x.dim, x.sizes, order, &work.high) && is_same_along_rows(&work.low) && is_same_along_rows(&work.high)) {
-        y = empty(x.dim, x.sizes, strides, dtypes[x.dtype]);
-        work.loops = loops[x.dtype], work.out = y.memory;
-        share(&work, clamp_between_part);
-    } else {
-        y = nothing();
-    }
+    int64_t order;
+    Work work = {.numel = x.numel, .has_low = 1, .has_high = 1};
+    if (!clamp_between(&x, &low, &high, &work, &y, 0, &order)) y = nothing();
     release(stack, 3);
     stack[0] = (Value)y.handle;
+}
+
+OPERATOR(encode_between_operator) {
+    Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y, code;
+    int64_t order = 0;
+    int plan;
+    Work work = {.numel = x.numel, .has_low = 1, .has_high = 1};
+    if (!read_settings(stack[3], &work, &plan) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing();
+    release(stack, 4);
+    stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
 }
 
 OPERATOR(encode_operator) {
@@ -485,6 +508,8 @@ static const struct {
 } operators[] = {
     {"clamp", "clamp(Tensor x, Tensor settings) -> Tensor", "CPU", clamp_operator},
     {"clamp_between", "clamp_between(Tensor x, Tensor min, Tensor max) -> Tensor", "CPU", clamp_between_operator},
+    {"encode_between", "encode_between(Tensor x, Tensor min, Tensor max, Tensor settings) -> (Tensor, Tensor, int)", "CPU",
+     encode_between_operator},
     {"encode", "encode(Tensor x, Tensor settings) -> (Tensor, Tensor, int)", "CPU", encode_operator},
     {"encode_", "encode_(Tensor(a!) x, Tensor settings) -> (Tensor, int)", "CPU", encode_in_place_operator},
     {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator},

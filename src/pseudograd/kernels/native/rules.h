@@ -29,12 +29,21 @@ INLINE int is_same(Rule a, Rule b) {
            a.factor == b.factor && a.other == b.other;
 }
 
+/* Bits of a plane's last word that are behind the last element are 0. */
+INLINE void clear_behind(uint8_t *last_word, size_t left) {
+    uint64_t word;
+    memcpy(&word, last_word, 8);
+    word &= ~(uint64_t)0 >> (64 - left);
+    memcpy(last_word, &word, 8);
+}
+
 typedef struct {
     void (*encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n);
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
     void (*pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max, Rule rule,
                    int64_t n);
-    void (*clamp_between)(const void *x, const void *lows, const void *highs, void *y, int64_t n);
+    void (*encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
+                           int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
