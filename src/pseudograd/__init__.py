@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from . import ops, rules
+from . import ops
 from .ops import (
     ClampWithGrad,
     ClampWithGrad2,
@@ -54,7 +54,7 @@ from .ops import (
 )
 
 if TYPE_CHECKING:
-    from . import nn, optim
+    from . import nn, optim, rules
     from .analysis import get_gradient, gradient, plot
     from .analysis.auditing import audit
     from .analysis.clipping import clip_report
@@ -155,8 +155,8 @@ def _on_demand(name: str) -> Any:
 
         globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)
         return found
-    if name in ("nn", "optim"):
-        from importlib import import_module  # a script that clamps needs neither
+    if name in ("nn", "optim", "rules"):
+        from importlib import import_module  # a script that clamps by a rule's name needs none of them
 
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import dataclass_transform
 
-_Self = TypeVar("_Self", bound="Record")
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -50,6 +51,6 @@ class Record:
 
     __delattr__ = __setattr__  # type: ignore[assignment]
 
-    def replaced(self: _Self, **changes: Any) -> _Self:
+    def replaced(self, **changes: Any) -> Self:
         """Another record, with these fields instead."""
         return type(self)(**{**{name: vars(self)[name] for name in self._names}, **changes})
