@@ -63,7 +63,8 @@ def extensions() -> list[Extension]:
             "pseudograd.kernels.native._native",
             sorted(str(path) for path in NATIVE.glob("*.c")),
             depends=sorted(str(path) for path in NATIVE.glob("*.h")),
-            extra_compile_args=["-std=c11", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
+            # gcc unrolls the loops over planes and slopes from -O3 on; below they go through memory, in up to four times the time.
+            extra_compile_args=["-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
             extra_link_args=["-Wl,--no-as-needed", "-ltorch_cpu", "-s"],
             optional=True,
         )

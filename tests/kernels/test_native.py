@@ -856,8 +856,12 @@ def test_steps_that_do_not_fit_give_nothing() -> None:
     assert planes.shape == (2, 16)
     four = torch.ones(4, dtype=torch.float64)
     assert run.slopes(x, planes, four).numel() == 100
+    dense = x.reshape(5, 1, 20).permute(2, 1, 0)
+    assert run.steps(dense, three).shape == (2, 16)
+    assert run.slopes(dense, planes, four).stride() == dense.stride()
     for found in (
-        run.steps(x.reshape(10, 10), three),
+        run.steps(x.reshape(10, 10)[:, :5], three),
+        run.steps(x[:10].expand(10, 10), three),
         run.steps(x[::2], three),
         run.steps(x, three.float()),
         run.steps(x, four),

@@ -158,10 +158,10 @@ int main(int arguments, char **given) {
             for (unsigned n = 0; n < sizeof(inners) / sizeof(*inners); n++)
                 for (int layout = 0; layout < 3; layout++)
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
-                        uint64_t first[10];
+                        uint64_t first[11];
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {
-                            uint64_t found[10] = {0};
+                            uint64_t found[11] = {0};
                             Value stack[8] = {(Value)(int64_t)level};
                             run("choose", stack);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
@@ -191,8 +191,12 @@ int main(int arguments, char **given) {
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)numbers(dtypes[d], of_grad, inners[n], 3);
                             stack[2] = (Value)numbers(dtypes[d], 4 - p % 2, inners[n], 4), stack[3] = (Value)settings(plans[p]);
                             run("encode_between", stack), found[9] = sum_of(stack[0]) ^ 3 * sum_of(stack[1]);
+                            stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)ascending(3);
+                            run("steps", stack), code = stack[0];
+                            stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 2), stack[1] = code, stack[2] = (Value)ascending(4);
+                            run("slopes", stack), found[10] = sum_of(stack[0]);
                             if (!level) memcpy(first, found, sizeof(found));
-                            for (int i = 0; i < 10; i++)
+                            for (int i = 0; i < 11; i++)
                                 if (found[i] != first[i]) {
                                     wrong++;
                                     if (wrong < 10)

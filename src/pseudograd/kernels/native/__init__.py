@@ -180,9 +180,9 @@ def _in_a_tensor(numbers: tuple[float, ...]) -> Tensor:
 def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, steps = inputs[0], few_bits.steps_of(call, inputs)
     if steps.thresholds:
-        planes = operators.steps(few_bits.in_memory(x), _in_a_tensor(steps.thresholds))
+        planes = operators.steps(x, _in_a_tensor(steps.thresholds))
     elif steps.interval is not None:
-        planes = operators.inside(few_bits.in_memory(x), _in_a_tensor(tuple(map(float, steps.interval))))
+        planes = operators.inside(x, _in_a_tensor(tuple(map(float, steps.interval))))
     else:
         return None
     return call.primitive.forward(*inputs), [planes, tuple(x.shape), x.stride(), steps.slopes]
@@ -194,8 +194,7 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
         return None
     if grad.stride() != strides:
         grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)
-    found = operators.slopes(few_bits.in_memory(grad), planes, _in_a_tensor(slopes))
-    return found.as_strided(shape, strides), *[None] * (len(wants) - 1)
+    return operators.slopes(grad, planes, _in_a_tensor(slopes)), *[None] * (len(wants) - 1)
 
 
 _LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the processor is told at the time

@@ -394,7 +394,7 @@ OPERATOR(pull_bounds_operator) {
     stack[0] = (Value)made.handle;
 }
 
-/* --- few bits: of tensors with one dimension, in the order of their memory ------------------------------------------- */
+/* --- few bits: of dense tensors, in the order of their memory -------------------------------------------------------- */
 
 typedef struct {
     const Loops *loops;
@@ -406,17 +406,22 @@ typedef struct {
     int bits, is_interval;
 } Steps;
 
-static int read_numbers(const Tensor *flat, const Tensor *numbers, Steps *steps) {
-    if (flat->dtype == DTYPES || flat->dim != 1 || (flat->numel > 1 && flat->strides[0] != 1)) return 0;
+static int is_dense(const Tensor *t) {
+    Walk all;
+    return is_served(t) && (!t->numel || (walk(t, t->dim, t->sizes, order_of(t), &all) && all.is_linear));
+}
+
+static int read_numbers(const Tensor *dense, const Tensor *numbers, Steps *steps) {
+    if (!is_dense(dense)) return 0;
     if (numbers->dtype != F64 || numbers->dim != 1 || numbers->strides[0] != 1) return 0;
-    steps->loops = loops[flat->dtype], steps->from = flat->memory, steps->numbers = (const double *)numbers->memory;
-    steps->bytes = sizes_of[flat->dtype], steps->numel = flat->numel, steps->bits = 1;
+    steps->loops = loops[dense->dtype], steps->from = dense->memory, steps->numbers = (const double *)numbers->memory;
+    steps->bytes = sizes_of[dense->dtype], steps->numel = dense->numel, steps->bits = 1;
     return 1;
 }
 
 /* The planes, and the thresholds or slopes, of which there are `fewer` than 2**bits. */
-static int read_steps(const Tensor *flat, const Tensor *numbers, int fewer, Steps *steps) {
-    if (!read_numbers(flat, numbers, steps)) return 0;
+static int read_steps(const Tensor *dense, const Tensor *numbers, int fewer, Steps *steps) {
+    if (!read_numbers(dense, numbers, steps)) return 0;
     while (steps->bits < 4 && (1 << steps->bits) - fewer != numbers->numel) steps->bits++;
     return steps->bits < 4;
 }
@@ -471,8 +476,7 @@ OPERATOR(slopes_operator) {
     Tensor grad = tensor((Handle)stack[0]), planes = tensor((Handle)stack[1]), slopes = tensor((Handle)stack[2]), made;
     Steps steps = {0};
     if (read_steps(&grad, &slopes, 0, &steps) && planes.numel == steps.bits * plane_bytes(grad.numel)) {
-        int64_t one = 1;
-        made = empty(1, &grad.numel, &one, dtypes[grad.dtype]);
+        made = empty(grad.dim, grad.sizes, grad.strides, dtypes[grad.dtype]);
         steps.to = made.memory;
         point_at(&steps, &planes);
         share_steps(&steps);
