@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pseudograd.arguments import rounded, rounded_to
 from pseudograd.kernels import portable
+from pseudograd.ops import registration
 from pseudograd.testing.measure.inputs import DTYPES, random_bits
 
 from ..contract.cases import every_dtype
@@ -31,6 +32,13 @@ def test_rounding_is_torch_s(dtype: torch.dtype) -> None:
         if dtype is torch.float64:
             expected = value
         assert rounded_to(value, dtype) == expected, value
+
+
+@every_dtype
+def test_a_users_formula_is_its_own_reference_as_precise_as_backward(dtype: torch.dtype) -> None:
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    found = registration._itself(lambda x: (x + 1) - 1)(2.0**-40, fl=lambda v: rounded_to(v, wide), given={})
+    assert found == (2.0**-40 if dtype is torch.float64 else 0.0)
 
 
 @every_dtype

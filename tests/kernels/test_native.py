@@ -518,6 +518,13 @@ def test_a_small_call_is_prepared_once(doors: list[str]) -> None:
     assert doors[5:] == ["Pseudograd"] * 2
 
 
+@pytest.mark.parametrize(("size", "door"), [(5, "PseudogradPrepared"), (5000, "PseudogradCoded")])
+def test_a_bound_of_zero_is_prepared_too(size: int, door: str, doors: list[str]) -> None:
+    for _ in range(2):
+        pg.clamp(torch.zeros(size, requires_grad=True), 0.0, 1.0)
+    assert doors == ["Pseudograd", door]
+
+
 def test_every_node_has_the_one_name() -> None:
     nodes = [pg.clamp(_x(), -1, 1).grad_fn for _ in range(2)]
     nodes += [pg.clamp_(torch.zeros(5000, requires_grad=True) * 1, -1, 1).grad_fn]

@@ -22,6 +22,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "pull",
         "code > high -> code >= high",
     ): "a code at the end of the grid is that end, clamped or not",
+    ("rewrite/primitives.py", "pulled", "x > max -> x >= max"): "x at max is max, clamped or not",
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",
     ("ops/nearest_code.py", "_of_finite", "-1 -> 1"): "of two dimensions the last is the second",
     ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",

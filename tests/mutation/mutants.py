@@ -61,6 +61,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
     silent = {id(node.value) for node in keywords if node.arg in NO_VALUE}
     silent |= {id(part) for node in keywords if node.arg in DATA_OF_TESTS for part in ast.walk(node.value)}
+    silent |= {part for part, function in functions.items() if function == "_samples"}
     for position, node in enumerate(ast.walk(tree)):
         if id(node) in silent:
             continue

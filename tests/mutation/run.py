@@ -68,6 +68,7 @@ OTHER_OPS = (
     *("jumprelu", "gelu", "silu", "leaky_relu", "hardsigmoid"),
 )
 OTHER_OPS_GRADIENTS = [
+    ["tests/ops/test_new_bad_calls.py"],
     ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
     ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
 ]

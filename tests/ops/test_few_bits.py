@@ -95,6 +95,17 @@ def test_planes_lie_as_the_kernels_expect_them(way: str) -> None:
     assert all(len(of_one) == 1 for of_one in by_code.values())
 
 
+@every_way
+def test_a_gradient_for_each_input(way: str) -> None:
+    """Autograd takes more without a word."""
+    node: Any = WAYS[way][0](torch.zeros(5000, requires_grad=True)).grad_fn
+    call, residual, others = node.state
+    wants = node.needs_input_grad[1:]
+    kept = [other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)]
+    for pull in (residual.pull, few_bits.backward):
+        assert [gradient is not None for gradient in pull(torch.ones(5000), kept, wants, call)] == list(wants)
+
+
 @pytest.mark.parametrize("kind", ["small", "gaps", "expanded", "meta", "a subclass"])
 def test_other_tensors_keep_x(kind: str) -> None:
     class Named(Tensor):
