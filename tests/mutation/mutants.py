@@ -61,7 +61,8 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
     silent = {id(node.value) for node in keywords if node.arg in NO_VALUE}
     silent |= {id(part) for node in keywords if node.arg in DATA_OF_TESTS for part in ast.walk(node.value)}
-    silent |= {part for part, function in functions.items() if function == "_samples"}
+    samples = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_samples"]
+    silent |= {id(part) for function in samples for part in ast.walk(function)}
     for position, node in enumerate(ast.walk(tree)):
         if id(node) in silent:
             continue
