@@ -4,8 +4,9 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   on CPU, between two numbers that were there before             | PseudogradPrepared, or PseudogradCoded: all is  |
-|                                                                  | decided that does not depend on x               |
+|   on CPU, between two numbers that were there before             | PseudogradPrepared, PseudogradCoded or          |
+|                                                                  | PseudogradPassing: all is decided that does not |
+|                                                                  | depend on x                                     |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -89,9 +90,13 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
+    if x.dim() > codes.MOST_DIMENSIONS:
+        return None
     if ready.has_zero and has_negative_zero((low, high)):
         return None
     try:
+        if ready.passes:
+            return _apply_passing(ready, x)
         if x.numel() < codes.least:
             return _apply_prepared(ready, x)
         return _apply_coded(ready, x) if ready.keeps_code and codes.pays_for(x) else None
@@ -328,6 +333,19 @@ class _Coded:
             return None, _pull(grad, [code, ctx.order, ready.plan], _X_ALONE, ready.call, codes.CODE)[0]
 
 
+class _Passing:
+    class Pseudograd(Function):
+        """Pseudograd for a call that is prepared and keeps nothing: x gets grad as it is."""
+
+        @staticmethod
+        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
+            return ready.forward(x, ready.settings)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            return None, grad
+
+
 def _is_unwatched(grad: Tensor) -> bool:
     """May an operator without a derivative see it? `_pull` asks the same, of more cases."""
     return type(grad) is Tensor and not (
@@ -340,8 +358,10 @@ def _is_unwatched(grad: Tensor) -> bool:
 
 
 PseudogradInPlace, PseudogradPrepared, PseudogradCoded = _InPlace.Pseudograd, _Prepared.Pseudograd, _Coded.Pseudograd
+PseudogradPassing = _Passing.Pseudograd
 _X_ALONE = (True, False, False)
 _apply_prepared, _apply_coded = super(Function, PseudogradPrepared).apply, super(Function, PseudogradCoded).apply
+_apply_passing = super(Function, PseudogradPassing).apply
 
 # Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
 _apply_eager = super(Function, Pseudograd).apply

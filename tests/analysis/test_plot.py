@@ -172,6 +172,7 @@ def test_one_bound_or_one_point(ax: Any, bounds: tuple[Any, Any], dots: list[flo
     assert _dots(backward) == [(dots, [1.0] * len(dots))]
     x, y = _points(_lines(ax)[f"y = clamp({text})"])
     assert torch.allclose(y, x.clamp(*bounds))
+    assert (x.min().item(), x.max().item()) == (dots[0] - 1, dots[0] + 1)
 
 
 def test_the_range_is_shaded_in_both_panels(ax: Any) -> None:

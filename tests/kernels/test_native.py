@@ -490,7 +490,7 @@ def test_in_place_on_a_leaf_and_on_views() -> None:
 def doors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which lowerings ran."""
     seen: list[str] = []
-    for name in ("Pseudograd", "PseudogradPrepared", "PseudogradCoded", "PseudogradInPlace"):
+    for name in ("Pseudograd", "PseudogradPrepared", "PseudogradCoded", "PseudogradPassing", "PseudogradInPlace"):
         right = getattr(engine, name).forward
         monkeypatch.setattr(
             getattr(engine, name),
@@ -503,6 +503,28 @@ def doors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _x(**how: Any) -> Tensor:
     return torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], **how).requires_grad_()
+
+
+@pytest.mark.parametrize("is_permuted", [False, True])
+@pytest.mark.parametrize("size", [2**4, 2**16])
+def test_tensors_of_more_dimensions_than_the_operators_count(size: int, is_permuted: bool) -> None:
+    x, grad = (value.reshape([2, 1] * (size.bit_length() - 1)) for value in numbers(torch.float32, size))
+    assert x.dim() >= 8
+    x, grad = (value.reshape([*value.shape, *[1] * 16]) for value in (x, grad))
+    if is_permuted:
+        x = x.permute(*range(2, x.dim()), 0, 1)
+    zero = torch.zeros(())
+    for f in (
+        *(lambda x, rule=rule: pg.clamp(x, -1, 1, rule=rule) for rule in ("inward", "sign", "elastic", "identity")),
+        lambda x: pg.clamp(x, zero, 1.0 + zero),
+        lambda x: pg.clamp_(x * 1.0, -1, 1),
+        lambda x: pg.sign(x, rule="triangle"),
+        lambda x: pg.silu(x, rule="fewbit"),  # torch.gelu refuses so many
+        pg.sign,
+    ):
+        expected = torch.func.vjp(f, x.clone())[1](grad.reshape(x.shape))[0]
+        for _ in range(2):
+            assert same(gradient(f, x, grad.reshape(x.shape))[1], expected)
 
 
 def test_a_small_call_is_prepared_once(doors: list[str]) -> None:
@@ -525,8 +547,31 @@ def test_a_bound_of_zero_is_prepared_too(size: int, door: str, doors: list[str])
     assert doors == ["Pseudograd", door]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_identity_is_prepared_and_keeps_nothing(layout: str, dtype: torch.dtype, doors: list[str], level: None) -> None:
+    def f(x: Tensor) -> Tensor:
+        return pg.clamp(x, -1, 0.5, rule="identity")
+
+    f(torch.zeros(1, dtype=dtype, requires_grad=True))
+    for size in (24, 7200):
+        x, grad = (LAYOUTS[layout](value.reshape(2, 3, 4, -1)) for value in numbers(dtype, size))
+        del doors[:]
+        y, found = gradient(f, x, grad)
+        assert doors == ["PseudogradPassing"]
+        expected = torch.clamp(x, -1, 0.5)
+        assert same_bits(y, expected)
+        assert y.stride() == expected.stride()
+        assert same(found, grad)
+        leaf = x.detach().requires_grad_()
+        (first,) = torch.autograd.grad(f(leaf).square().sum(), leaf, create_graph=True)
+        assert same(torch.autograd.grad(first.sum(), leaf)[0], torch.full_like(x, 2.0).where((x > -1) & (x < 0.5), 2.0))
+        assert saved(f, leaf) == []
+
+
 def test_every_node_has_the_one_name() -> None:
     nodes = [pg.clamp(_x(), -1, 1).grad_fn for _ in range(2)]
+    nodes += [pg.clamp(_x(), -1, 1, rule="identity").grad_fn for _ in range(2)]
     nodes += [pg.clamp_(torch.zeros(5000, requires_grad=True) * 1, -1, 1).grad_fn]
     assert {type(node).__name__ for node in nodes} == {"PseudogradBackward"}
 

@@ -30,6 +30,7 @@ NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that chang
 DATA_OF_TESTS = {
     "samples",
     "picture",
+    "jumps",
     "ulps",
     "cancels",
 }  # where a row is tested, how it is drawn, how exact the tests ask it to be

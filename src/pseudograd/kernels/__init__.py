@@ -26,6 +26,7 @@ class Prepared(Record):
 
     For few elements, which keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
     For many, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
+    passes: x gets grad as it is, so nothing is kept of few or many.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
@@ -39,6 +40,7 @@ class Prepared(Record):
     low: float | None
     high: float | None
     has_zero: bool
+    passes: bool
     keeps_code: bool
 
 

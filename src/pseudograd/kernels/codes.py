@@ -31,7 +31,7 @@ RULES = tuple(("clamp", name) for name in ("zero", "leaky", "inward", "sign"))
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 least = 4096  # elements: what fewer could save is nothing, and a code costs a tensor more
-_MOST_DIMENSIONS = 15
+MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
 
 
 class Plan(Record):
@@ -56,6 +56,8 @@ def plan_of(call: Call, has_min: bool = True, has_max: bool = True) -> Plan | No
     """None where the rule asks how far x is outside, or for more than four places."""
     below, above, at_min, at_max = BELOW * has_min, ABOVE * has_max, AT_MIN * has_min, AT_MAX * has_max
     outside, at, share = below | above, at_min | at_max, 0.5 if call.edge == "half" else 0.0
+    if call.rule.name == "identity":
+        return Plan(FACTORS, 0, 0)
     if call.rule.name in ("zero", "leaky"):
         slope = call.parameters.get("slope", 0.0)
         if call.edge == "closed":
@@ -108,13 +110,15 @@ def _rounded(plan: Plan | None, dtype: torch.dtype) -> Plan | None:
 
 
 def order_of(x: Tensor) -> int | None:
-    """The dimensions of x from the outermost to the innermost of its memory, as native/operators.c counts them; None if x is not dense."""
+    """The dimensions of x from the outermost to the innermost of its memory, as native/operators.c counts them; None if x is not dense,
+    or has more of them than that can count.
+    """
+    if x.dim() > MOST_DIMENSIONS:
+        return None
     if x.is_contiguous():
         return 0
     sizes, strides = x.shape, x.stride()
     keys: list[int] = []
-    if len(sizes) > _MOST_DIMENSIONS:
-        return None
     for size, stride in zip(sizes, strides, strict=True):
         keys.append(keys[-1] if size == 1 and keys else stride)
     at = sorted(range(len(keys)), key=lambda d: -keys[d])

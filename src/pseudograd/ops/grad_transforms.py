@@ -112,7 +112,7 @@ def _samples(*numbers: float) -> Callable[[], Iterator[Sample]]:
     return samples
 
 
-def _op(name: str, public: Callable[..., Tensor], argument: str, numbers: tuple[float, ...], rule: Rule) -> Op:
+def _op(name: str, public: Callable[..., Tensor], argument: str, rule: Rule, *, samples: tuple[float, ...]) -> Op:
     return register(
         Op(
             name=name,
@@ -123,8 +123,8 @@ def _op(name: str, public: Callable[..., Tensor], argument: str, numbers: tuple[
             rules={rule.name: rule},
             default_rule=rule.name,
             public=public,
-            samples=_samples(*numbers),
-            picture=Picture(others=numbers[:1]),
+            samples=_samples(*samples),
+            picture=Picture(others=samples[:1]),
         )
     )
 
@@ -144,7 +144,6 @@ SCALE_GRAD = _op(
     "scale_grad",
     scale_grad,
     "scale",
-    (0.25, 0.0, -3.0),
     _rule(
         "scale",
         _scale,
@@ -154,12 +153,12 @@ SCALE_GRAD = _op(
         also_called="frac_gradient",
         reference=reference.scaled,
     ),
+    samples=(0.25, 0.0, -3.0),
 )
 REVERSE_GRAD = _op(
     "reverse_grad",
     reverse_grad,
     "scale",
-    (1.0, 0.25, 0.0),
     _rule(
         "reverse",
         _reverse,
@@ -169,12 +168,12 @@ REVERSE_GRAD = _op(
         also_called="gradient reversal layer",
         reference=reference.reversed_,
     ),
+    samples=(1.0, 0.25, 0.0),
 )
 CLIP_GRAD = _op(
     "clip_grad",
     clip_grad,
     "limit",
-    (0.5, 4.0),
     _rule(
         "clip",
         _clip,
@@ -185,4 +184,5 @@ CLIP_GRAD = _op(
         also_called="mistify ClampG",
         reference=reference.clipped,
     ),
+    samples=(0.5, 4.0),
 )

@@ -19,7 +19,19 @@ from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
 from .. import Kernel, Prepared, few_bits, register
-from ..codes import ABOVE, BELOW, CODE, DTYPES, RULES, Plan, plan_between, plan_for, plan_of_inputs, serve
+from ..codes import (
+    ABOVE,
+    BELOW,
+    CODE,
+    DTYPES,
+    MOST_DIMENSIONS,
+    RULES,
+    Plan,
+    plan_between,
+    plan_for,
+    plan_of_inputs,
+    serve,
+)
 from ..residuals import INPUTS, Inputs, Kept
 
 FROM_X = (*RULES, ("clamp", "elastic"))
@@ -130,7 +142,7 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
-    if wants[1] or wants[2] or x.dtype not in DTYPES:
+    if wants[1] or wants[2] or x.dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
         return None
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return _pull_between_tensors(grad, x, low, high, call)
@@ -138,6 +150,10 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     if plan is None:
         return None
     return operators.pull_x(grad, x, settings_of(plan, low, high, x.dtype)), None, None
+
+
+def _pass(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    return None if wants[1] or wants[2] else (grad, None, None)
 
 
 def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Gradients | None:
@@ -163,7 +179,7 @@ def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
 
 def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, _ = kept
-    if x.dtype not in DTYPES or grad.dtype is not x.dtype:
+    if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
     kind, scale, height = _KIND_OF_SLOPE[call.rule.name], call.parameters["scale"], call.parameters["height"]
     farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
@@ -217,6 +233,7 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
         low,
         high,
         has_zero=low == 0 or high == 0,
+        passes=call.rule.name == "identity",
         keeps_code=False,  # the table knows
     )
 
@@ -228,6 +245,9 @@ if operators is not None:
         "native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare, value=_clamp_between_tensors
     )
     register(from_x, FROM_X)
+    register(
+        Kernel("native", INPUTS, lambda call: True, _pass, device="cpu", prepare=_prepare), [("clamp", "identity")]
+    )
     register(Kernel("native", INPUTS, lambda call: True, _pull_slope, device="cpu"), SLOPES_FROM_X)
     register(
         Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
