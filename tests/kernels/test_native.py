@@ -505,26 +505,42 @@ def _x(**how: Any) -> Tensor:
     return torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], **how).requires_grad_()
 
 
+ZERO = torch.zeros(())
+MANY_RULES: list[Callable[[Tensor], Tensor]] = [
+    *(lambda x, rule=rule: pg.clamp(x, -1, 1, rule=rule) for rule in ("inward", "sign", "elastic", "identity")),
+    lambda x: pg.clamp(x, ZERO, 1.0 + ZERO),
+    lambda x: pg.clamp(x, ZERO),
+    lambda x: pg.clamp_(x * 1.0, -1, 1),
+    lambda x: pg.sign(x, rule="triangle"),
+    lambda x: pg.silu(x, rule="fewbit"),  # torch.gelu refuses tensors of many dimensions
+    pg.sign,
+]
+
+
 @pytest.mark.parametrize("is_permuted", [False, True])
 @pytest.mark.parametrize("size", [2**4, 2**16])
 def test_tensors_of_more_dimensions_than_the_operators_count(size: int, is_permuted: bool) -> None:
     x, grad = (value.reshape([2, 1] * (size.bit_length() - 1)) for value in numbers(torch.float32, size))
-    assert x.dim() >= 8
     x, grad = (value.reshape([*value.shape, *[1] * 16]) for value in (x, grad))
     if is_permuted:
         x = x.permute(*range(2, x.dim()), 0, 1)
-    zero = torch.zeros(())
-    for f in (
-        *(lambda x, rule=rule: pg.clamp(x, -1, 1, rule=rule) for rule in ("inward", "sign", "elastic", "identity")),
-        lambda x: pg.clamp(x, zero, 1.0 + zero),
-        lambda x: pg.clamp_(x * 1.0, -1, 1),
-        lambda x: pg.sign(x, rule="triangle"),
-        lambda x: pg.silu(x, rule="fewbit"),  # torch.gelu refuses so many
-        pg.sign,
-    ):
+    for f in MANY_RULES:
         expected = torch.func.vjp(f, x.clone())[1](grad.reshape(x.shape))[0]
         for _ in range(2):
             assert same(gradient(f, x, grad.reshape(x.shape))[1], expected)
+
+
+@pytest.mark.parametrize("size", [8, 5000])
+@pytest.mark.parametrize("f", MANY_RULES, ids=range(len(MANY_RULES)))
+def test_hooks_that_hand_out_another_dtype(f: Callable[[Tensor], Tensor], size: int) -> None:
+    """What a program saves memory by: x is kept in half precision."""
+    x, grad = torch.linspace(-2, 2, size), torch.linspace(-1, 3, size)
+    expected = torch.func.vjp(f, x.half().float())[1](grad)[0]
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half() if t.is_floating_point() else t, lambda t: t):
+            found = gradient(f, x.half().float(), grad)[1]
+        assert found.dtype is torch.float32
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_small_call_is_prepared_once(doors: list[str]) -> None:

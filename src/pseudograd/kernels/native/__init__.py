@@ -140,9 +140,14 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
     return operators.pull_code(grad, code, settings_of(plan, None, None, grad.dtype), order), None, None
 
 
+def _are_served(grad: Tensor, x: Tensor) -> bool:
+    """A hook of saved tensors may have changed the dtype of x."""
+    return x.dtype in DTYPES and grad.dtype is x.dtype and grad.dim() <= MOST_DIMENSIONS
+
+
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
-    if wants[1] or wants[2] or x.dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
+    if wants[1] or wants[2] or not _are_served(grad, x):
         return None
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         return _pull_between_tensors(grad, x, low, high, call)
@@ -179,7 +184,7 @@ def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
 
 def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, _ = kept
-    if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
+    if not _are_served(grad, x):
         return None
     kind, scale, height = _KIND_OF_SLOPE[call.rule.name], call.parameters["scale"], call.parameters["height"]
     farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
