@@ -118,10 +118,10 @@ def order_of(x: Tensor) -> int | None:
     if x.is_contiguous():
         return 0
     sizes, strides = x.shape, x.stride()
-    keys: list[int] = []
-    for size, stride in zip(sizes, strides, strict=True):
-        keys.append(keys[-1] if size == 1 and keys else stride)
-    at = sorted(range(len(keys)), key=lambda d: -keys[d])
+    at = list(range(x.dim()))
+    places = [d for d in at if sizes[d] != 1]
+    for place, d in zip(places, sorted(places, key=lambda d: -strides[d]), strict=True):
+        at[place] = d
     expected = 1
     for d in reversed(at):
         if sizes[d] != 1 and strides[d] != expected:

@@ -51,16 +51,17 @@ static Tensor nothing(void) {
 }
 
 /* The dimensions of a tensor from the outermost to the innermost of its memory: four bits for each, the outermost lowest; 0 where that is
-   their own order. Dimensions of size 1 keep their place beside the one before them. */
+   their own order. Those of size 1, and those along which all elements are one, keep their places, as torch leaves them. */
 static int64_t order_of(const Tensor *t) {
-    int64_t at[MOST_DIMENSIONS], key[MOST_DIMENSIONS], order = 0;
+    int64_t at[MOST_DIMENSIONS], places[MOST_DIMENSIONS], order = 0, count = 0;
     int sorted = 1;
     for (int64_t d = 0; d < t->dim; d++) {
-        int64_t mine = t->sizes[d] == 1 && d ? key[d - 1] : t->strides[d], place = d;
-        key[d] = mine;
-        while (place > 0 && key[at[place - 1]] < mine) at[place] = at[place - 1], place--;
-        at[place] = d;
-        sorted &= place == d;
+        at[d] = d;
+        if (t->sizes[d] == 1 || !t->strides[d]) continue;
+        int64_t k = count++;
+        places[k] = d;
+        for (; k > 0 && t->strides[at[places[k - 1]]] < t->strides[d]; k--) at[places[k]] = at[places[k - 1]], sorted = 0;
+        at[places[k]] = d;
     }
     for (int64_t d = 0; !sorted && d < t->dim; d++) order |= at[d] << (4 * d);
     return order;
