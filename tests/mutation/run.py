@@ -85,6 +85,7 @@ TESTS: dict[str, list[list[str]]] = {
     "ops/fitted_slopes.py": [["tests/ops/test_few_bits.py"]],
     "ops/jump.py": [["tests/ops/test_jumprelu.py"], *OTHER_OPS_GRADIENTS],
     "ops/rounding.py": [["tests/ops/test_round_by_error.py"], *OTHER_OPS_GRADIENTS],
+    "ops/registration.py": [["tests/testing/test_register_rule.py"], *GRADIENTS],
     "ops/nearest_code.py": [["tests/ops/test_vector_quantize.py"]],
     "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
     "ops/policy": [
