@@ -22,6 +22,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "pull",
         "code > high -> code >= high",
     ): "a code at the end of the grid is that end, clamped or not",
+    (
+        "ops/registration.py",
+        "reference",
+        "1 + 2.0 ** (-40) -> 1 - 2.0 ** (-40)",
+    ): "float32 rounds both to 1, float64 neither",
     ("rewrite/primitives.py", "pulled", "x > max -> x >= max"): "x at max is max, clamped or not",
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",
     ("ops/nearest_code.py", "_of_finite", "-1 -> 1"): "of two dimensions the last is the second",

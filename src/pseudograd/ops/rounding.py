@@ -215,8 +215,8 @@ def _op(
     name: str,
     forward: Callable[..., Tensor],
     public: Callable[..., Tensor],
-    *others: int,
     rules: dict[str, Rule] | None = None,
+    samples: tuple[int, ...] = (),
     jumps: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0),
 ) -> Op:
     return register(
@@ -224,13 +224,13 @@ def _op(
             name=name,
             rule_set="rounding",
             forward=forward,
-            inputs=("x", "decimals")[: 1 + len(others)],
+            inputs=("x", "decimals")[: 1 + len(samples)],
             rules=RULES if rules is None else rules,
             default_rule="identity",
             adapt=adapted,
             public=public,
-            samples=_samples(*others),
-            picture=Picture(others, jumps=jumps, low=-2.25, high=2.25),
+            samples=_samples(*samples),
+            picture=Picture(samples, jumps=jumps, low=-2.25, high=2.25),
         )
     )
 
@@ -239,8 +239,8 @@ ROUND = _op(
     "round",
     lambda x, decimals: torch.round(x, decimals=decimals) if decimals else torch.round(x),
     lambda x, decimals, **how: round(x, decimals=decimals, **how),
-    0,
     rules=OF_THE_NEAREST,
+    samples=(0,),
     jumps=(-1.5, -0.5, 0.5, 1.5),
 )
 FLOOR = _op("floor", torch.floor, floor)
