@@ -769,6 +769,7 @@ def test_transforms_and_modes(size: int, calls: list[str]) -> None:
     torch.vmap(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()))(x)
     with FlopCounterMode(display=False):
         gradient(lambda x: pg.clamp(x, -1, 1), x, grad)
+        gradient(lambda x: pg.clamp(x, ZERO, ZERO + 1, rule="elastic"), x, grad)
     leaf = x.clone().requires_grad_()
     with FlopCounterMode(display=False):
         y = pg.clamp(leaf, -1, 1)

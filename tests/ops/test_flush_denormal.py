@@ -1,5 +1,6 @@
 """torch.set_flush_denormal(True) is for the whole process, so this runs in one of its own. Normal values stay right."""
 
+import os
 import subprocess
 import sys
 
@@ -32,8 +33,10 @@ print("right")
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
-def test_normal_values_stay_right() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_normal_values_stay_right(native: str) -> None:
+    environment = {**os.environ, "PSEUDOGRAD_NATIVE": native}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.strip() == "right", done.stderr
 
 
