@@ -25,6 +25,16 @@ def test_the_calling_frame_is_the_line_that_calls() -> None:
     assert frames.shown(frame.f_code, frame.f_lineno).startswith("tests/trace/test_trace.py:")
 
 
+def test_ranges_that_start_afresh_find_no_earlier_node() -> None:
+    y = torch.ones(1, requires_grad=True) * 2
+    ranges = nodes.Ranges()
+    assert ranges.unseen_behind([y]) == [y.grad_fn]
+    y = y * 2
+    ranges.start_afresh()
+    assert not ranges.may_hide_some()
+    assert ranges.unseen_behind([y]) == []
+
+
 def test_the_program_is_outside_every_package(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "library.py"
     package.parent.mkdir()

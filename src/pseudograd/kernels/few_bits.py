@@ -95,7 +95,7 @@ def _unpacked(
         for plane in range(1, len(planes)):
             low |= (bytes_[plane] & 15) << 4 * plane
             high |= bytes_[plane] >> 4 << 4 * plane
-        which = torch.stack([low, high], dim=-1).reshape(-1)
+        which = torch.stack([low, high], dim=1).reshape(-1)
         yield chunk, rows.index_select(0, which).reshape(-1)[: chunk.stop - chunk.start]
 
 

@@ -353,11 +353,11 @@ def _op(
     name: str,
     forward: Callable[..., Tensor],
     public: Callable[..., Tensor],
-    low: float | None,
-    high: float | None,
+    *,
+    picture: tuple[float | None, float | None],
     **rest: Any,
 ) -> Op:
-    """A member of the family; `low` and `high` are the bounds it is drawn with, None for one that it never has."""
+    """A member of the family; `picture` has the bounds it is drawn with, None for one that it never has."""
     inputs = ("x", "min", "max")
     return register(
         Op(
@@ -365,13 +365,13 @@ def _op(
             rule_set="clamp",
             forward=forward,
             inputs=inputs,
-            rules=RULES_OF_ONE_BOUND if low is None or high is None else RULES,
+            rules=RULES_OF_ONE_BOUND if None in picture else RULES,
             edges=EDGES,
             takes_maximize=True,
             adapt=adapted,
             has_outside=True,
             public=public,
-            picture=picture_of(low, high),
+            picture=picture_of(*picture),
             **rest,
         )
     )
@@ -391,8 +391,7 @@ CLAMP = _op(
     "clamp",
     torch.clamp,
     clamp,
-    -1.0,
-    1.0,
+    picture=(-1.0, 1.0),
     plain_torch=lambda x, min, max: torch.clamp(x, *of_one_kind(x, min, max)),  # type: ignore[arg-type]
     samples=samples_of(low=True, high=True),
     **_CLAMP_DEFAULTS,
@@ -401,8 +400,7 @@ LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,
     lambda x, min, max, **how: lower_bound(x, min, **how),
-    -1.0,
-    None,
+    picture=(-1.0, None),
     samples=samples_of(low=True, high=False),
     **_CLAMP_DEFAULTS,
 )
@@ -410,8 +408,7 @@ UPPER_BOUND = _op(
     "upper_bound",
     torch.clamp,
     lambda x, min, max, **how: upper_bound(x, max, **how),
-    None,
-    1.0,
+    picture=(None, 1.0),
     samples=samples_of(low=False, high=True),
     **_CLAMP_DEFAULTS,
 )
@@ -419,8 +416,7 @@ RELU = _op(
     "relu",
     lambda x, min, max: torch.relu(x),
     lambda x, min, max, **how: relu(x, **how),
-    0.0,
-    None,
+    picture=(0.0, None),
     samples=lambda: [numbers("relu", 0.0, None)],
     **_RELU_DEFAULTS,
 )
@@ -428,8 +424,7 @@ RELU6 = _op(
     "relu6",
     lambda x, min, max: functional.relu6(x),
     lambda x, min, max, **how: relu6(x, **how),
-    0.0,
-    6.0,
+    picture=(0.0, 6.0),
     samples=lambda: [numbers("relu6", 0.0, 6.0)],
     **_RELU_DEFAULTS,
 )
@@ -437,8 +432,7 @@ HARDTANH = _op(
     "hardtanh",
     functional.hardtanh,
     hardtanh,
-    -1.0,
-    1.0,
+    picture=(-1.0, 1.0),
     samples=lambda: [numbers("hardtanh", -1.0, 1.0), numbers("from zero", 0.0, 1.0), numbers("one point", 0.5, 0.5)],
     **_RELU_DEFAULTS,
 )

@@ -319,20 +319,19 @@ def _to_geometric_mean(
 
 
 def _samples() -> Iterator[Sample]:
+    def tokens(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Ratios on both sides of each bound and at 1, with advantages of both signs and 0."""
+        ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
+        return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
+
     def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[Any, ...]]:
-        return lambda dtype: (*_tokens(dtype), *numbers)
+        return lambda dtype: (*tokens(dtype), *numbers)
 
     yield Sample("PPO's", build(0.25, 0.25, None, 0, 0))
     yield Sample("in log space", build(0.5, 1.0, None, 1, 1))
     yield Sample("no lower bound, clipped", build(None, 1.0, None, 0, 1))
     yield Sample("no upper bound, a ceiling", build(0.5, None, 3.0, 0, 0))
     yield Sample("a ceiling in log space", build(0.5, 1.0, 4.0, 1, 0))
-
-
-def _tokens(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Ratios on both sides of each bound and at 1, with advantages of both signs and 0."""
-    ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
-    return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
 
 
 POLICY_LOSS = register(
