@@ -100,7 +100,7 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
         if x.numel() < codes.least:
             return _apply_prepared(ready, x)
         return _apply_coded(ready, x) if ready.keeps_code and codes.pays_for(x) else None
-    except NotImplementedError:  # the operators take no sparse tensor, nor one of another kind
+    except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
         return None
 
 

@@ -751,6 +751,20 @@ def test_tensors_that_are_not_plain(kind: str, calls: list[str]) -> None:
     assert calls == []
 
 
+@pytest.mark.skipif(not hasattr(Tensor, "has_names"), reason="this torch has no named tensors")
+@pytest.mark.filterwarnings("ignore:Named tensors")
+@pytest.mark.parametrize("size", [5, 5000])
+def test_named_tensors(size: int, calls: list[str]) -> None:
+    for rule in ("inward", "identity"):
+        for _ in range(2):
+            x = torch.linspace(-2, 2, size).rename("a").requires_grad_()  # type: ignore[attr-defined]
+            y = pg.clamp(x, -1, 1, rule=rule)
+            assert y.names == ("a",)  # type: ignore[attr-defined]
+            y.rename(None).sum().backward()  # type: ignore[attr-defined]
+            expected = torch.ones(size) if rule == "identity" else (x.detach().rename(None) >= -1).float()  # type: ignore[attr-defined]
+            assert torch.equal(x.grad, expected)
+
+
 def test_mkldnn_is_torch_s_error(calls: list[str]) -> None:
     with pytest.raises(RuntimeError):
         pg.clamp(torch.zeros(5000).to_mkldnn().requires_grad_(), -1, 1)

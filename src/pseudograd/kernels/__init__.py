@@ -225,7 +225,12 @@ def are_plain(values: Iterable[Any]) -> bool:
 
 def _device(value: Tensor, keys: int) -> str:
     plain = value.layout is torch.strided and not (
-        value.is_mkldnn or value.is_meta or value.is_neg() or value.is_conj() or is_zero(value)
+        value.is_mkldnn
+        or value.is_meta
+        or value.is_neg()
+        or value.is_conj()
+        or is_zero(value)
+        or codes.has_names(value)
     )
     device = value.device.type if plain else _NONE
     if keys:

@@ -13,6 +13,7 @@ A factor of 0 gives 0 for every grad; in no plane x gets grad. A plane for no pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -202,12 +203,17 @@ def _are_constant_bounds(x: Tensor, low: Any, high: Any, wants: Wants) -> bool:
     return True
 
 
+has_names: Callable[[Tensor], bool] = getattr(
+    Tensor, "has_names", lambda _: False
+)  # torch 2.13 has no named tensors any more
+
+
 def pays_for(x: Tensor) -> bool:
     """Would it cost more to keep x itself?"""
     elements = x.numel()
     if type(elements) is not int or elements < least or x.layout is not torch.strided:  # no int under torch.jit.trace
         return False
-    return order_of(x) is not None and not _is_kept_anyway(x)
+    return order_of(x) is not None and not has_names(x) and not _is_kept_anyway(x)
 
 
 _keeps_its_result: dict[type, bool] = {}
