@@ -543,16 +543,22 @@ MANY_RULES: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("is_permuted", [False, True])
-@pytest.mark.parametrize("size", [2**4, 2**16])
-def test_tensors_of_more_dimensions_than_the_operators_count(size: int, is_permuted: bool) -> None:
-    x, grad = (value.reshape([2, 1] * (size.bit_length() - 1)) for value in numbers(torch.float32, size))
-    x, grad = (value.reshape([*value.shape, *[1] * 16]) for value in (x, grad))
+@pytest.mark.parametrize("dimensions", [15, 16, 40])
+@pytest.mark.parametrize("ones", [4, 13])
+def test_tensors_of_more_dimensions_than_the_operators_count(
+    ones: int, dimensions: int, is_permuted: bool, calls: list[str]
+) -> None:
+    """2 to the power of `ones` elements; the dimensions between them are of size 1."""
+    shape = [*[2, 1] * min(ones, dimensions - ones), *[2] * max(0, 2 * ones - dimensions)]
+    shape += [1] * (dimensions - len(shape))
+    x, grad = (value.reshape(shape) for value in numbers(torch.float32, 2**ones))
     if is_permuted:
-        x = x.permute(*range(2, x.dim()), 0, 1)
+        x = x.permute(*range(1, dimensions), 0)
     for f in MANY_RULES:
         expected = torch.func.vjp(f, x.clone())[1](grad.reshape(x.shape))[0]
         for _ in range(2):
             assert same(gradient(f, x, grad.reshape(x.shape))[1], expected)
+    assert bool(set(calls) - {"clamp_between"}) == (dimensions == 15)  # which declines them itself
 
 
 @pytest.mark.parametrize("size", [8, 5000])

@@ -203,9 +203,8 @@ def _are_constant_bounds(x: Tensor, low: Any, high: Any, wants: Wants) -> bool:
     return True
 
 
-has_names: Callable[[Tensor], bool] = getattr(
-    Tensor, "has_names", lambda _: False
-)  # torch 2.13 has no named tensors any more
+# torch has named tensors before 2.13.
+has_names: Callable[[Tensor], bool] = getattr(Tensor, "has_names", lambda _: False)
 
 
 def pays_for(x: Tensor) -> bool:
