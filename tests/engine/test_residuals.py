@@ -18,8 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
 from pseudograd import kernels
+from pseudograd.kernels import codes
+from pseudograd.ops.bounds import of_one_kind
+from pseudograd.rule import OPS
 from pseudograd.testing.contract import values
-from pseudograd.testing.contract.cases import cases_of
+from pseudograd.testing.contract.cases import Case, cases_of
 
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
@@ -106,6 +109,25 @@ def by_reentrant_checkpoint(f: Function) -> Tensor:
 
 
 WAYS["reentrant checkpoint"] = by_reentrant_checkpoint
+
+
+@pytest.mark.parametrize("case", [case for op in OPS.values() for case in cases_of(op)], ids=str)
+def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd takes more without a word."""
+    monkeypatch.setattr(codes, "least", 1)
+    call = case.call()
+    for sample in case.samples():
+        inputs = sample.build(torch.float32)
+        if case.op.rule_set == "clamp":
+            inputs = (inputs[0], *of_one_kind(*inputs))
+        wants = tuple(isinstance(value, Tensor) and value.is_floating_point() for value in inputs)
+        for asked in {wants, (True, *[False] * (len(wants) - 1))}:
+            residual = kernels.residual_of(call, inputs, asked)
+            y, kept = residual.encode(call, inputs, asked)
+            grad = torch.ones_like(y)
+            assert len(residual.pull(grad, kept, asked, call)) == len(inputs)
+            found = kernels.backward(residual, grad, kept, asked, call)
+            assert found is None or len(found) == len(inputs)
 
 
 @pytest.mark.parametrize(("rule", "edge"), CALLS)
