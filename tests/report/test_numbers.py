@@ -15,11 +15,12 @@ from pseudograd.tasks.retarget import PLAIN, SRGB
 
 pytestmark = pytest.mark.xdist_group("compare")
 # (dB, how far from it a run may end): halfway between runs on processors that sum in other orders, the same on every torch. Retargeting
-# repeats every rounding 300 times; what it may differ by was measured with torch's and MKL's code for five kinds of processor.
+# repeats every rounding 300 times; what it may differ by was measured with torch's and MKL's code for six kinds of processor: the two
+# rules that stop moving, 5.72 to 5.80 dB, follow them farthest.
 DECIBELS = {
     ("retarget", "plain"): {
-        "zero/closed": (5.79, 0.05),
-        "zero/open": (5.75, 0.05),
+        "zero/closed": (5.77, 0.1),
+        "zero/open": (5.77, 0.1),
         "inward": (38.21, 0.05),
         "identity": (9.58, 0.05),
         "sign": (42.77, 0.1),
