@@ -302,7 +302,8 @@ def report(killed: dict[Mutant, bool], asked: int) -> int:
     if len(killed) < asked:
         print(f"{asked - len(killed)} of {asked} were not tried: the time was over")
     rate = sum(killed.values()) / max(1, len(killed))
-    print(f"{sum(killed.values())} of {len(killed)} mutants killed: {rate:.1%}")
+    can_be = len(killed) - len(explained)
+    print(f"{sum(killed.values())} of {len(killed)} mutants killed: {rate:.1%}; {can_be} of them can be")
     print(f"at least {THRESHOLD:.0%} must be, the explained not counted as killed")
     return 0 if rate >= THRESHOLD else 1
 
