@@ -98,7 +98,8 @@ def test_planes_lie_as_the_kernels_expect_them(way: str) -> None:
 @every_way
 def test_a_gradient_for_each_input(way: str) -> None:
     """Autograd takes more without a word."""
-    node: Any = WAYS[way][0](torch.zeros(5000, requires_grad=True)).grad_fn
+    y = WAYS[way][0](torch.zeros(5000, requires_grad=True))
+    node: Any = y.grad_fn
     call, residual, others = node.state
     wants = node.needs_input_grad[1:]
     kept = [other if tensor is None else tensor for tensor, other in zip(node.saved_tensors[::-1], others, strict=True)]

@@ -136,7 +136,9 @@ def _pulls(plan: Plan) -> dict[str, Any]:
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
-    x = inputs[0]
+    x, low, _ = inputs
+    if isinstance(low, Tensor):
+        return None
     order = codes.order_of(x) or 0
     y = codes._in_own_order(_fresh(codes._in_memory_order(x, order)), order)
     kept = _encode_into(y, call, inputs)
