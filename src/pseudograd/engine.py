@@ -97,9 +97,9 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
     try:
         if ready.passes:
             return _apply_passing(ready, x)
-        if x.numel() < codes.least:
+        if x.numel() < codes.least or not (ready.keeps_code and codes.pays_for(x)):
             return _apply_prepared(ready, x)
-        return _apply_coded(ready, x) if ready.keeps_code and codes.pays_for(x) else None
+        return _apply_coded(ready, x)
     except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
         return None
 
@@ -291,7 +291,7 @@ class _InPlace:
 
 class _Prepared:
     class Pseudograd(Function):
-        """Pseudograd for a call that is prepared, of few elements: it keeps x."""
+        """Pseudograd for a call that is prepared and keeps x: of few elements, or where no code serves."""
 
         @staticmethod
         def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
@@ -313,7 +313,7 @@ class _Prepared:
 
 class _Coded:
     class Pseudograd(Function):
-        """Pseudograd for a call that is prepared, of many elements: it keeps a code."""
+        """Pseudograd for a call that is prepared and keeps a code."""
 
         @staticmethod
         def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -1059,3 +1060,36 @@ def test_layouts_of_slopes(of_x: str, of_grad: str, level: None) -> None:
         _, expected = gradient(lambda x: pg.sign(x, rule="arctan"), x, grad)
     with way("native"):
         assert same(gradient(lambda x: pg.sign(x, rule="arctan"), x, grad)[1], expected)
+
+
+def asks_for_huge_pages(x: Tensor) -> bool:
+    """Has Linux been asked for huge pages for the middle of x?"""
+    middle, is_there = x.data_ptr() + x.nbytes // 2, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_there = int(found[1], 16) <= middle < int(found[2], 16)
+        elif is_there and line.startswith("VmFlags:"):
+            return "hg" in line.split()
+    raise LookupError("this memory is not in /proc/self/smaps")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
+@pytest.mark.parametrize("rule", ["inward", "elastic"])  # which keep a code and x
+def test_large_results_lie_in_huge_pages(rule: str) -> None:
+    x = torch.linspace(-2, 2, 10_000_001).requires_grad_()  # 40 MB, which the system hands out for this tensor alone
+    pg.clamp(x, -1, 1, rule=rule)  # after which such a call is prepared
+    y = pg.clamp(x, -1, 1, rule=rule)
+    (grad_x,) = torch.autograd.grad(y, x, y.detach())
+    assert [asks_for_huge_pages(one) for one in (x, y, grad_x)] == [False, True, True]
+    with kernels.off("native"), torch.no_grad():
+        assert torch.equal(y, pg.clamp(x, -1, 1))
+
+
+def test_results_of_about_a_huge_page() -> None:
+    for count in (2**19 - 1, 2**19, 2**19 + 1, 2**20, 2**20 + 3):
+        x = torch.linspace(-2, 2, count).requires_grad_()
+        y = pg.clamp(x, -1, 1)
+        (grad_x,) = torch.autograd.grad(y, x, y.detach())
+        outward = (x.abs() > 1).logical_and(x * y < 0)
+        assert torch.equal(y, torch.clamp(x, -1, 1))
+        assert torch.equal(grad_x, torch.where(outward, 0.0, y))

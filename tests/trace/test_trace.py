@@ -74,6 +74,20 @@ def test_an_expression_without_source_is_empty() -> None:
     assert space["found"] == ""
 
 
+def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a program of the same name runs in another folder."""
+    for number, text in enumerate(["first", "the_second"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "train.py").write_text(
+            f"def {text}(f): return f()\ncalled = {text}\nfound = called({text!r} and see)\n"
+        )
+        monkeypatch.chdir(folder)
+        space: dict[str, Any] = {"see": lambda: frames.expression(sys._getframe(2))}
+        exec(compile(Path("train.py").read_text(), "train.py", "exec"), space)
+        assert f"{text!r} and see" in space["found"]
+
+
 def test_modules_have_their_path_in_the_outermost_one() -> None:
     seen: list[str | None] = []
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import linecache
 from pathlib import Path
 from typing import Any
 
+from ..trace.frames import lines_of
 from .records import Site, Structural, plain
 
 _AROUND = 3  # lines of source before and behind the one that counts
@@ -29,7 +29,7 @@ def _excerpt(record: Site | Structural) -> dict[str, Any] | None:
     if record.source is None:
         return None
     file, line, start, end = record.source
-    lines = linecache.getlines(file)
+    lines = lines_of(file)
     if not lines:
         return None
     first = max(line - _AROUND, 1)

@@ -24,8 +24,8 @@ Key = tuple[str, str]  # a rule set and the name of a rule
 class Prepared(Record):
     """A call between two numbers, with everything decided that does not depend on x.
 
-    For few elements, which keep x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
-    For many, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
+    Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+    Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
     passes: x gets grad as it is, so nothing is kept of few or many.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """

@@ -53,16 +53,21 @@ def expression(frame: FrameType) -> str:
 
 
 def expression_at(code: CodeType, line: int, instruction: int) -> str:
-    text = linecache.getline(code.co_filename, line)
-    span = span_at(code, instruction)
-    if not text or span is None:
+    lines, span = lines_of(code.co_filename), span_at(code, instruction)
+    text = lines[line - 1] if line <= len(lines) else ""
+    if not text or span is None or span[1] > len(lines):
         return text.strip()
     first, last, start, end = span
-    lines = [linecache.getline(code.co_filename, number) for number in range(first, last + 1)]
-    encoded = [text.encode() for text in lines]  # positions count bytes
+    encoded = [text.encode() for text in lines[first - 1 : last]]  # positions count bytes
     encoded[-1] = encoded[-1][:end]
     encoded[0] = encoded[0][start:]
     return " ".join(part.decode(errors="replace").strip() for part in encoded)
+
+
+def lines_of(file: str) -> list[str]:
+    """As the file is now: Python remembers it by its name, which may be that of another file in the folder one was in before."""
+    linecache.checkcache(file)
+    return linecache.getlines(file)
 
 
 def span_at(code: CodeType, instruction: int) -> tuple[int, int, int, int] | None:

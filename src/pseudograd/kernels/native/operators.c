@@ -3,12 +3,16 @@
 They cannot raise, so they serve every strided layout, and give a tensor without elements where their arguments do not fit each other,
 which `pseudograd.kernels.native` never hands in. Nothing else of a tensor is asked than sizes, strides, dtype and memory: that it is an
 ordinary one on CPU is for the caller to know. */
+#define _DEFAULT_SOURCE /* for madvise */
+#include <sys/mman.h>
+
 #include "rules.h"
 #include "torch_stable.h"
 
 #define MOST_DIMENSIONS 15
-#define CHUNK 1024         /* elements that are gathered at a time, where their memory is in another order */
-#define GRAIN (1 << 15)    /* elements that are worth a thread */
+#define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
+#define GRAIN (1 << 15)     /* elements that are worth a thread */
+#define HUGE_PAGE (1 << 21) /* bytes */
 enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12 }; /* in a plan: there is no such bound */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
@@ -39,10 +43,22 @@ static Tensor tensor(Handle handle) {
     return t;
 }
 
+/* Memory that is new to the process arrives a page at a time, when it is first written to, which takes several times as long as to write
+   to it. Linux, where it is set to "madvise" or "always", hands out 512 pages at once to who asks, as numpy does for its arrays. */
+static void ask_for_huge_pages(const Tensor *t) {
+#ifdef MADV_HUGEPAGE
+    uintptr_t memory = (uintptr_t)t->memory, bytes_of_it = (uintptr_t)t->numel * (t->dtype < DTYPES ? (uintptr_t)sizes_of[t->dtype] : 1);
+    uintptr_t first = (memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, end = (memory + bytes_of_it) / HUGE_PAGE * HUGE_PAGE;
+    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+#endif
+}
+
 static Tensor empty(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype) {
     Handle made = 0;
     aoti_torch_empty_strided(dim, sizes, strides, dtype, cpu, 0, &made);
-    return tensor(made);
+    Tensor t = tensor(made);
+    ask_for_huge_pages(&t);
+    return t;
 }
 
 static Tensor nothing(void) {
