@@ -4,9 +4,8 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   on CPU, between two numbers that were there before             | PseudogradPrepared, PseudogradCoded or          |
-|                                                                  | PseudogradPassing: all is decided that does not |
-|                                                                  | depend on x                                     |
+|   on CPU, between two numbers that were there before             | a Pseudograd of its own (Ready): all is decided |
+|                                                                  | that does not depend on x                       |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -24,6 +23,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -95,11 +95,9 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
     if ready.has_zero and has_negative_zero((low, high)):
         return None
     try:
-        if ready.passes:
-            return _apply_passing(ready, x)
         if x.numel() < codes.least or not (ready.keeps_code and codes.pays_for(x)):
-            return _apply_prepared(ready, x)
-        return _apply_coded(ready, x)
+            return ready.keeping_x(x)
+        return ready.keeping_code(x)
     except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
         return None
 
@@ -112,7 +110,8 @@ def prepare(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) ->
     if isinstance(low, Tensor) or isinstance(high, Tensor) or asked in prepared:
         return
     if not (call.maximize or has_negative_zero((low, high))):
-        remember(prepared, asked, kernels.prepare(call, low, high, x.dtype) or False)
+        made = kernels.prepare(call, low, high, x.dtype)
+        remember(prepared, asked, False if made is None else Ready(made))
 
 
 def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
@@ -265,7 +264,7 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call, residual: Residual
     return residual.pull(grad, kept, wants, call)
 
 
-# In classes of their own, so that their nodes have the one name that users meet in graphs and diagnoses.
+# All have the one name, which users meet in graphs and diagnoses as that of their nodes.
 
 
 class _InPlace:
@@ -289,61 +288,87 @@ class _InPlace:
             return Pseudograd.backward(ctx, grad)
 
 
-class _Prepared:
-    class Pseudograd(Function):
-        """Pseudograd for a call that is prepared and keeps x: of few elements, or where no code serves."""
+class Ready:
+    """A call that is prepared, as Functions of x alone: one more argument and one more attribute would cost a microsecond.
 
+    They are made when they are asked for, because a program may clamp between other numbers at every step.
+    """
+
+    def __init__(self, made: kernels.Prepared) -> None:
+        self.made = made
+        self.has_zero, self.keeps_code = made.has_zero, made.keeps_code
+
+    @cached_property
+    def keeping_x(self) -> Callable[[Tensor], Tensor]:
+        return _passing(self.made) if self.made.passes else _keeping_x(self.made)
+
+    @cached_property
+    def keeping_code(self) -> Callable[[Tensor], Tensor]:
+        return _keeping_code(self.made)
+
+
+def _keeping_x(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+    value, pull, settings = made.forward, made.backward, made.settings
+
+    class Pseudograd(Function):
         @staticmethod
-        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
+        def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
-            ctx.ready = ready
-            return ready.forward(x, ready.settings)
+            return value(x, settings)
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
-            (x,), ready = ctx.saved_tensors, ctx.ready
+            (x,) = ctx.saved_tensors
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
                 try:
-                    return None, ready.backward(grad, x, ready.settings)
+                    return pull(grad, x, settings)
                 except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
-            return None, _pull(grad, [x, ready.low, ready.high], _X_ALONE, ready.call, INPUTS)[0]
+            return _pull(grad, [x, made.low, made.high], _X_ALONE, made.call, INPUTS)[0]
+
+    return _apply_of(Pseudograd)
 
 
-class _Coded:
+def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+    encode, decode, settings = made.encode, made.decode, made.settings
+
     class Pseudograd(Function):
-        """Pseudograd for a call that is prepared and keeps a code."""
-
         @staticmethod
-        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
-            y, code, ctx.order = ready.encode(x, ready.settings)
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y, code, ctx.order = encode(x, settings)
             ctx.save_for_backward(code)
-            ctx.ready = ready
             return y
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
-            (code,), ready = ctx.saved_tensors, ctx.ready
+            (code,) = ctx.saved_tensors
             if _is_unwatched(grad) and type(code) is Tensor:
                 try:
-                    return None, ready.decode(grad, code, ready.settings, ctx.order)
+                    return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return None, _pull(grad, [code, ctx.order, ready.plan], _X_ALONE, ready.call, codes.CODE)[0]
+            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, codes.CODE)[0]
+
+    return _apply_of(Pseudograd)
 
 
-class _Passing:
+def _passing(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+    value, settings = made.forward, made.settings
+
     class Pseudograd(Function):
-        """Pseudograd for a call that is prepared and keeps nothing: x gets grad as it is."""
-
         @staticmethod
-        def forward(ctx: Any, ready: kernels.Prepared, x: Tensor) -> Tensor:
-            return ready.forward(x, ready.settings)
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return value(x, settings)
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
-            return None, grad
+            return grad
+
+    return _apply_of(Pseudograd)
+
+
+PseudogradInPlace = _InPlace.Pseudograd
 
 
 def _is_unwatched(grad: Tensor) -> bool:
@@ -357,14 +382,15 @@ def _is_unwatched(grad: Tensor) -> bool:
     )
 
 
-PseudogradInPlace, PseudogradPrepared, PseudogradCoded = _InPlace.Pseudograd, _Prepared.Pseudograd, _Coded.Pseudograd
-PseudogradPassing = _Passing.Pseudograd
 _X_ALONE = (True, False, False)
-_apply_prepared, _apply_coded = super(Function, PseudogradPrepared).apply, super(Function, PseudogradCoded).apply
-_apply_passing = super(Function, PseudogradPassing).apply
 
-# Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call.
-_apply_eager = super(Function, Pseudograd).apply
+
+def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
+    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call."""
+    return super(Function, lowering).apply
+
+
+_apply_eager = _apply_of(Pseudograd)
 
 
 def _is_watched() -> bool:

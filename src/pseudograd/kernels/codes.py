@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from ..arguments import flushes_subnormals, rounded_to
 from ..record import Record
@@ -221,6 +222,8 @@ _keeps_its_result: dict[type, bool] = {}
 def _is_kept_anyway(x: Tensor) -> bool:
     """By the op that made it, as sigmoid, exp and softmax do: then to keep x costs nothing."""
     node = type(x.grad_fn)
+    if issubclass(node, BackwardCFunction):  # of a Function in Python, whose class may be one of many
+        return False
     if node not in _keeps_its_result:
         _keeps_its_result[node] = hasattr(node, "_saved_result")
     return _keeps_its_result[node]

@@ -13,6 +13,7 @@ ordinary one on CPU is for the caller to know. */
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
 #define HUGE_PAGE (1 << 21) /* bytes */
+#define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
 enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12 }; /* in a plan: there is no such bound */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
@@ -44,12 +45,14 @@ static Tensor tensor(Handle handle) {
 }
 
 /* Memory that is new to the process arrives a page at a time, when it is first written to, which takes several times as long as to write
-   to it. Linux, where it is set to "madvise" or "always", hands out 512 pages at once to who asks, as numpy does for its arrays. */
+   to it. Linux, where it is set to "madvise" or "always", hands out 512 pages at once to who asks, as numpy does for its arrays. Not for
+   the largest tensors, between whose uses seconds pass: a virtual machine's host may take huge pages back that were free for two of them
+   (free page reporting), and hands them out again at three times the price of small ones. */
 static void ask_for_huge_pages(const Tensor *t) {
 #ifdef MADV_HUGEPAGE
-    uintptr_t memory = (uintptr_t)t->memory, bytes_of_it = (uintptr_t)t->numel * (t->dtype < DTYPES ? (uintptr_t)sizes_of[t->dtype] : 1);
-    uintptr_t first = (memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, end = (memory + bytes_of_it) / HUGE_PAGE * HUGE_PAGE;
-    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+    uintptr_t memory = (uintptr_t)t->memory, size = (uintptr_t)t->numel * (t->dtype < DTYPES ? (uintptr_t)sizes_of[t->dtype] : 1);
+    uintptr_t first = (memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, end = (memory + size) / HUGE_PAGE * HUGE_PAGE;
+    if (first < end && size <= MOST_HUGE) madvise((void *)first, end - first, MADV_HUGEPAGE);
 #endif
 }
 
