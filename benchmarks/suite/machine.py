@@ -19,6 +19,7 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "memory_gib": _memory(),
+        "huge_pages": _huge_pages(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "os": _system(),
         "compiler": _compiler(),
@@ -39,7 +40,7 @@ def in_words(machine: dict[str, Any]) -> list[str]:
     lines = [
         f"{machine['cpu']}, {machine['cores']} cores ({machine['vectors']}), {memory}, {machine['os']}",
         f"torch {machine['torch']}, Python {machine['python']}, {machine['compiler'] or 'no C++ compiler'}",
-        f"native kernels {native}",
+        f"native kernels {native}; huge pages: {machine.get('huge_pages') or 'none'}",
     ]
     if machine["load"] is not None:
         lines[-1] += f"; load of the machine when it began: {machine['load']:g}"
@@ -63,6 +64,15 @@ def _memory() -> int | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
     except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _huge_pages() -> str | None:
+    """To whom the system hands them out: always, madvise (who asks) or never."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="utf-8") as file:
+            return next(word.strip("[]") for word in file.read().split() if word.startswith("["))
+    except (OSError, StopIteration):
         return None
 
 
