@@ -63,10 +63,13 @@ def _share(grad: Tensor, share: float) -> Any:
 
 def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
     """Away from the edge the eras agree: NaN gets 0."""
-    at_edge = _share(grad, SHARES[pin.era.edge] if pin.share is None else pin.share)
+    share = SHARES[pin.era.edge] if pin.share is None else pin.share
     inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
+    if share == 0.0:
+        return torch.where(inside, grad, 0.0), None, None
     within = (x >= min) if max is None else (x <= max) if min is None else (x >= min) & (x <= max)
-    return torch.where(inside, grad, torch.where(within, at_edge, 0.0)), None, None
+    at_edge = torch.where(within, _share(grad, share), 0.0)
+    return (at_edge if share == 1.0 else torch.where(inside, grad, at_edge)), None, None
 
 
 def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
