@@ -1,12 +1,14 @@
 """Timings of several routes side by side, for the benchmarks here.
 
-Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times every route,
-starting one route later than the round before, and a ratio is the median of the ratios within a round.
+Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times every route, in an
+order of its own: a route would otherwise always run in the heap and the cache that the same other route left. A ratio is the median of
+the ratios within a round.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 from collections.abc import Callable, Iterable
 
@@ -15,14 +17,13 @@ Taken = dict[str, list[float]]
 
 def seconds_of(routes: Iterable[str], sample: Callable[[str], float], rounds: int) -> Taken:
     """What `sample(route)` returned, one entry a round, with Python's garbage collector off."""
-    names = list(routes)
+    names, orders = list(routes), random.Random(0)
     taken: Taken = {name: [] for name in names}
     gc.collect()
     gc.disable()
     try:
-        for turn in range(rounds):
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
+        for _ in range(rounds):
+            for name in orders.sample(names, len(names)):
                 taken[name].append(sample(name))
     finally:
         gc.enable()

@@ -1,7 +1,7 @@
 """Time and memory of the routes of one case.
 
-Time: every round takes a sample of every route, starting one route later than the round before; a sample is as many calls as fill a few
-milliseconds, after one that is not timed. Memory: the storages that saved_tensors_hooks see, once each, and the allocations that the
+Time: every round takes a sample of every route, in an order of its own; a sample is as many calls as fill a few milliseconds, after some
+that are not timed. Memory: the storages that saved_tensors_hooks see, once each, and the allocations that the
 profiler sees in one call. Allocations are counted by torch's own allocator, so they neither miss a kernel nor depend on when the system
 hands out pages, as a peak of resident memory would.
 """
@@ -33,6 +33,7 @@ REFERENCES = ("floor", "native", "snippet", "formula, compiled", "snippet, compi
 PROFILED = 1_000_000  # the size at which allocations are counted: a profile takes half a second
 NUMBER = 16  # bytes: the most that a single number takes
 HUGE = 30_000_000  # from here on a call takes so long that what stands in the cache does not matter
+SETTLES = 8  # calls: the previous route left the cache full, and perhaps gave memory back that a heap of its size needs again
 Call = Callable[[], object]
 Routes = dict[str, dict[str, Any]]
 
@@ -87,8 +88,8 @@ def _times(calls: dict[str, Call], rounds: int, seconds: float, *, warm: bool) -
 
     def sample(name: str) -> float:
         call, count = calls[name], counts[name]
-        if warm:
-            call()  # evicts what the previous route left in the cache
+        for _ in range(min(count, SETTLES) if warm else 0):
+            call()
         start = time.perf_counter()
         for _ in range(count):
             call()
