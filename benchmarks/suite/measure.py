@@ -33,7 +33,9 @@ REFERENCES = ("floor", "native", "snippet", "formula, compiled", "snippet, compi
 PROFILED = 1_000_000  # the size at which allocations are counted: a profile takes half a second
 NUMBER = 16  # bytes: the most that a single number takes
 HUGE = 30_000_000  # from here on a call takes so long that what stands in the cache does not matter
-SETTLES = 8  # calls: the previous route left the cache full, and perhaps gave memory back that a heap of its size needs again
+SETTLES = (
+    8  # calls: the previous route left the cache full, and perhaps gave memory back that a heap of its size needs again
+)
 Call = Callable[[], object]
 Routes = dict[str, dict[str, Any]]
 
