@@ -643,6 +643,25 @@ def test_identity_is_prepared_and_keeps_nothing(layout: str, dtype: torch.dtype,
         assert saved(f, leaf) == []
 
 
+@pytest.mark.parametrize("size", [256, 5000])
+@pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky", "elastic", "identity"])
+@pytest.mark.parametrize(
+    "bounds", [(1.0, -1.0), (0.5, 0.5), (torch.nan, 1.0), (-1.0, torch.nan), (torch.inf, -torch.inf)]
+)
+def test_bounds_that_only_a_rewritten_call_may_have(bounds: tuple[float, float], rule: str, size: int) -> None:
+    """torch.clamp gives max for crossed numbers and NaN for NaN; our own clamp takes neither."""
+
+    def f(x: Tensor) -> Tensor:
+        with pg.override(clamp=rule):
+            return torch.clamp(x, *bounds)
+
+    x, grad = numbers(torch.float32, size)
+    expected = torch.func.vjp(f, x)[1](grad)[0]
+    y, found = gradient(f, x, grad)
+    assert same(y, torch.clamp(x, *bounds))
+    assert same(found, expected)
+
+
 def test_every_node_has_the_one_name() -> None:
     nodes = [pg.clamp(_x(), -1, 1).grad_fn for _ in range(2)]
     nodes += [pg.clamp(_x(), -1, 1, rule="identity").grad_fn for _ in range(2)]

@@ -164,6 +164,12 @@ def test_per_channel_is_per_tensor_row_by_row() -> None:
     assert_same_bits(pg.fake_quantize(x, scale[:, None], zero_point[:, None]), whole, "broadcast")
 
 
+def test_one_scale_along_an_axis_is_for_all_of_it() -> None:
+    x, scale = torch.linspace(-3, 3, 12).reshape(4, 3), torch.tensor([0.25])
+    for axis in (0, 1):
+        assert_same_bits(pg.fake_quantize(x, scale, 0, -4, 3, axis=axis), pg.fake_quantize(x, 0.25, 0, -4, 3), "value")
+
+
 @pytest.mark.parametrize(
     "kind", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64], ids=str
 )
