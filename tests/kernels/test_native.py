@@ -938,6 +938,15 @@ def test_codes_are_kept_by_every_kind_of_checkpoint(bounds: tuple[Any, Any]) -> 
             assert same(leaf.grad, expected)
 
 
+def test_a_code_is_kept_from_4096_elements_on() -> None:
+    """As docs/memory.md says."""
+    for size, kept in ((4095, 4 * 4095), (4096, 2 * 4096 // 8)):
+        assert (
+            sum(one.nbytes for one in saved(lambda x: pg.clamp(x, -1, 1), torch.zeros(size, requires_grad=True)))
+            == kept
+        )
+
+
 def test_codes_from_zero_elements_on() -> None:
     with codes_from(FOR_EVERYTHING):
         for shape in ((0,), (2, 0, 3), ()):

@@ -27,6 +27,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "reference",
         "1 + 2.0 ** (-40) -> 1 - 2.0 ** (-40)",
     ): "float32 rounds both to 1, float64 neither",
+    ("ops/quantize.py", "_check", "0 -> 1"): "in the place of no axis, any integer is one",
     ("ops/jump.py", "_share", "0.0 -> 1.0"): "what it takes the place of is multiplied by 0",
     ("rewrite/primitives.py", "pulled", "x > max -> x >= max"): "x at max is max, clamped or not",
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",

@@ -137,12 +137,7 @@ def _in_memory_order(x: Tensor, order: int) -> Tensor:
 
 
 def _in_own_order(x: Tensor, order: int) -> Tensor:
-    if not order:
-        return x
-    back = [0] * x.dim()
-    for place in range(x.dim()):
-        back[order >> 4 * place & 15] = place
-    return x.permute(back)
+    return x.permute(sorted(range(x.dim()), key=lambda place: order >> 4 * place & 15)) if order else x
 
 
 def _plane(bits: Tensor) -> Tensor:
