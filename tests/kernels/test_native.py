@@ -748,6 +748,26 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     prepared.clear()
 
 
+FIRST: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
+    "few": (lambda x: pg.clamp(x, -1, 1), ["pull_x"]),
+    "many": (lambda x: pg.clamp(x, -1, 1), ["encode", "pull_code"]),
+    "in place": (lambda x: pg.clamp_(x * 1.0, -1, 1), ["encode_", "pull_code"]),
+    "tensors": (lambda x: pg.clamp(x, ZERO - 1, ZERO + 1), ["encode_between", "pull_code"]),
+    "one tensor": (lambda x: pg.clamp(x, ZERO - 1), ["pull_bounds"]),
+    "elastic": (lambda x: pg.clamp(x, -1, 1, rule="elastic"), ["pull_x"]),
+    "gelu": (lambda x: pg.gelu(x, rule="fewbit"), ["steps", "slopes"]),
+    "window": (pg.sign, ["inside", "slopes"]),
+    "triangle": (lambda x: pg.sign(x, rule="triangle"), ["pull_x"]),
+}
+
+
+@pytest.mark.parametrize("kind", FIRST)
+def test_the_first_call_of_all_runs_in_c(kind: str, calls: list[str]) -> None:
+    f, expected = FIRST[kind]
+    gradient(f, *numbers(torch.float32, 10 if kind == "few" else 5000))
+    assert calls == expected
+
+
 GRADS: dict[str, Callable[[Tensor], Tensor]] = {
     "negative": lambda g: torch.complex(torch.zeros_like(g), -g).conj().imag,
     "zero": lambda g: torch._efficientzerotensor(g.shape),

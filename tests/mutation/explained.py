@@ -32,5 +32,10 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("rewrite/primitives.py", "pulled", "x > max -> x >= max"): "x at max is max, clamped or not",
     ("ops/nearest_code.py", "_settled", "-1 -> 1"): "of two dimensions the last is the second",
     ("ops/nearest_code.py", "_of_finite", "-1 -> 1"): "of two dimensions the last is the second",
+    (
+        "rewrite/bisection.py",
+        "work",
+        "sys.path and sys.path[0] == '' -> sys.path or sys.path[0] == ''",
+    ): "it runs under `python -c`, where there is a first entry, and it is that one",
     ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
 }

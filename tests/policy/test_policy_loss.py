@@ -342,6 +342,11 @@ BAD = {
         ValueError,
         "ceiling must be above 1 + high = 1.2, got 1.1. It bounds the ratio itself.",
     ),
+    "ceiling at high": (
+        lambda: pg.policy_loss(X, A, high=0.25, ceiling=1.25),
+        ValueError,
+        "ceiling must be above 1 + high = 1.25, got 1.25.",
+    ),
     "no bound": (
         lambda: pg.policy_loss(X, A, low=None, high=None),
         ValueError,

@@ -146,6 +146,14 @@ def test_nested_in_an_override_the_inner_one_decides() -> None:
         assert torch.autograd.grad(functional.relu(x).sum(), x)[0].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_pin_to_the_installed_torch_acts_only_inside_what_rewrites_clamps() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    for outer, calls in ((override(clamp="identity"), 1), (override(sign="window", round="identity"), 0)):
+        with outer, pin_edge(installed_era()) as pinned:
+            torch.clamp(x, -1.0, 1.0)
+        assert sum(site.calls for site in pinned.report().rewritten) == calls
+
+
 def test_wrong_calls() -> None:
     with pytest.raises(
         ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'"
