@@ -387,7 +387,7 @@ _X_ALONE = (True, False, False)
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
     """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call."""
-    return super(Function, lowering).apply
+    return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
 _apply_eager = _apply_of(Pseudograd)
