@@ -54,7 +54,7 @@ class Plan(Record):
         return self.first | self.second << 4 | self.kind << 8
 
 
-def plan_of(call: Call, has_min: bool = True, has_max: bool = True) -> Plan | None:
+def plan_of(call: Call, has_min: bool, has_max: bool) -> Plan | None:
     """None where the rule asks how far x is outside, or for more than four places."""
     below, above, at_min, at_max = BELOW * has_min, ABOVE * has_max, AT_MIN * has_min, AT_MAX * has_max
     outside, at, share = below | above, at_min | at_max, 0.5 if call.edge == "half" else 0.0
@@ -129,7 +129,7 @@ def order_of(x: Tensor) -> int | None:
         if sizes[d] != 1 and strides[d] != expected:
             return None
         expected *= sizes[d]
-    return sum(d << 4 * place for place, d in enumerate(at)) if at != sorted(at) else 0
+    return sum(d << 4 * place for place, d in enumerate(at))
 
 
 def _in_memory_order(x: Tensor, order: int) -> Tensor:

@@ -9,7 +9,7 @@ Plain ATen, chunk by chunk, so that neither pass has temporaries of the size of 
 
 from __future__ import annotations
 
-import sys
+import struct
 from collections.abc import Iterator
 
 import torch
@@ -21,8 +21,8 @@ from . import are_plain, codes, register
 from .residuals import Inputs, Kept, Residual
 
 CHUNK = 2**20  # elements, a multiple of 64
-# Times eight bytes of 0 or 1, it gathers them in the highest byte, the first byte in the lowest bit.
-_GATHER = 0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201 - 2**64
+# Times eight bytes of 0 or 1, it gathers them in the highest byte, the first byte in the lowest bit: 128 for the first byte in memory.
+(_GATHER,) = struct.unpack("q", bytes.fromhex("8040201008040201"))
 
 
 def _steps_of(call: Call, inputs: Inputs) -> Steps | None:
@@ -112,7 +112,7 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     for chunk, part in _unpacked(planes, Size(shape).numel(), slopes, dtype):
         in_memory(slope)[chunk] = part
     if 0.0 in slopes:
-        grad = torch.where(slope == 0, 0.0, grad)
+        grad = torch.where(slope == 0, slope, grad)
     return grad * slope, *[None] * (len(wants) - 1)
 
 

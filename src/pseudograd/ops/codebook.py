@@ -23,7 +23,7 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = "identity")
     Forward:  indices = argmin over k of |x - codebook[k]|^2 in float64, the first where several are equal; codes = codebook[indices],
         exactly. Distances are computed in chunks, never all at once, and what rounding could decide is decided in float64.
     Backward: a pseudo-gradient. "identity": grad_x = grad. "rotation": grad_x = |q|/|x| R^T grad for x and its code q, where R turns
-        the direction of x into that of q, and is a constant to further derivatives; where one of the two is shorter than eps times
+        the direction of x into that of q, and is a constant to further derivatives; where one of the two is no longer than eps times
         the other (zero, say), or they point in opposite directions, grad_x = grad. The codebook gets no gradient: it learns by
         `codebook_loss` or a moving average. Saves nothing, or three tensors like x for "rotation". Linear in grad.
 
@@ -115,18 +115,17 @@ def _rotated(x: Tensor, codes: Tensor) -> Tensor:
 
 
 def _turn(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Bisecting direction, directions of x and codes, and |codes| / |x|; zeros and 1 where there is no turn to speak of."""
+    """Bisecting direction, directions of x and codes, and |codes| / |x|; zeros and 1 where there is no turn to speak of, or a NaN."""
     eps = torch.finfo(x.dtype).eps
     unit = torch.maximum(x.abs(), codes.abs()).amax(-1, keepdim=True)  # so that no square leaves the dtype
-    unit = torch.where((unit > 0) & unit.isfinite(), unit, 1)
     x, codes = x / unit, codes / unit
     own, other = (v.square().sum(-1, keepdim=True).sqrt() for v in (x, codes))
     fits = (own > eps * other) & (other > eps * own)
-    x, codes, scale = x / torch.where(fits, own, 1), codes / torch.where(fits, other, 1), other / own
+    x, codes, scale = x / own, codes / other, other / own
     middle = x + codes
     length = middle.square().sum(-1, keepdim=True).sqrt()
     fits = fits & (length > eps**0.5)  # below, the direction of the middle is mostly rounding
-    turn = middle / torch.where(fits, length, 1)
+    turn = middle / length
     return torch.where(fits, turn, 0), torch.where(fits, x, 0), torch.where(fits, codes, 0), torch.where(fits, scale, 1)
 
 

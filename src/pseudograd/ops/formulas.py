@@ -22,12 +22,12 @@ def nothing_of(grad: Tensor) -> Tensor:
 
 def passed(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
     """The rule "identity" of an op whose only tensor is its first input."""
-    return (grad,) + (None,) * (len(wants) - 1)
+    return grad, *(None for _ in wants[1:])
 
 
 def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
     """Its rule "zero"."""
-    return (nothing_of(grad),) + (None,) * (len(wants) - 1)
+    return nothing_of(grad), *(None for _ in wants[1:])
 
 
 def alias(x: Tensor) -> Tensor:

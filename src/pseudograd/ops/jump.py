@@ -131,7 +131,7 @@ def _pull_of(name: str) -> Callable[..., Gradients]:
         scale, height = SLOPES[name].unit(bandwidth)
         slope = SLOPES[name].of(widened(x) - high, scale, height)
         if isinstance(high, Tensor):  # an infinite threshold switches its feature off
-            high = torch.where(slope == 0, 0.0, high)
+            high = torch.where(slope == 0, slope, high)
         jump = high * slope
         is_none = (slope == 0) | ((jump == 0) & (grad.abs() == torch.inf))
         return torch.where(is_none, 0.0, widened(grad)) * jump

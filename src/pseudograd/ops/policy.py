@@ -250,7 +250,7 @@ def _lifted(row: Rule) -> Pull:
             # An infinity that nobody hears would meet a zero in a second derivative.
             heard = torch.where(stops, 0.0, log_ratio)
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
-            to_log_ratio = torch.where(stops, 0.0, grad) * torch.where(stops, 0.0, found) * weight
+            to_log_ratio = torch.where(stops, 0.0, grad) * found * weight
             to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
         if wants[1]:
             to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
@@ -261,7 +261,7 @@ def _lifted(row: Rule) -> Pull:
 
 def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
     """At most the largest number of a half precision, which r exceeds soon; what an infinite grad made infinite stays so."""
-    if dtype.itemsize > 2:
+    if dtype in (torch.float32, torch.float64):
         return found
     most = torch.finfo(dtype).max
     return torch.where(grad.abs() < torch.inf, found.clamp(-most, most), found)
@@ -295,7 +295,7 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return wide.mean(-1, keepdim=True)
     counted = mask.expand_as(wide).sum(-1, keepdim=True)
-    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
+    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / counted.clamp(min=1)
 
 
 def _to_geometric_mean(

@@ -80,7 +80,8 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
     if not x.is_floating_point():
         remedy = "Integers are quantised already; call .float() first"
         raise TypeError(must("fake_quantize", "x", "be floating point", x.dtype, remedy))
-    for name, value in (("quant_min", quant_min), ("quant_max", quant_max), ("axis", 0 if axis is None else axis)):
+    integers = {"quant_min": quant_min, "quant_max": quant_max} | ({} if axis is None else {"axis": axis})
+    for name, value in integers.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(must("fake_quantize", name, "be an integer", value))
     if quant_min >= quant_max:
@@ -157,7 +158,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         **how: Any,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
-        if not outside.kept(wants[:3]):  # x gets grad as it is, and nobody asks for more
+        if not outside.kept(wants):  # x gets grad as it is, and nobody asks for more
             return grad, None, None, None, None
         low, high, grad = float(quant_min), float(quant_max), widened(grad)
         position, code, zero, step = _grid(x, scale, zero_point)

@@ -101,7 +101,7 @@ def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
     try:
         grad_x = function(*given)
     except TypeError as error:
-        arguments = "grad, x, y, min, max" if len(given) > 2 else "grad, x"
+        arguments = "grad, x, y, min, max" if op.has_outside else "grad, x"
         raise ValueError(
             must(
                 "register_rule", function.__name__, f"take ({arguments})", str(inspect.signature(function)), str(error)
@@ -121,7 +121,7 @@ def _itself(function: Callable[..., Tensor]) -> Callable[..., float]:
     """The function on 0-d tensors of the precision that backward computes in: float32 for float32 and less, else float64."""
 
     def reference(*values: float | None, fl: Callable[[float], float], given: dict[str, float]) -> float:
-        dtype = torch.float32 if fl(1 + 2.0**-40) == 1 else torch.float64
+        dtype = torch.float64 if fl(0.1) == 0.1 else torch.float32
         return float(function(*(None if v is None else torch.tensor(v, dtype=dtype) for v in values), **given))
 
     return reference

@@ -65,7 +65,7 @@ def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tens
     def slope(x: Tensor, scale: float, height: float) -> Tensor:
         u = (x / scale).abs()
         near = u < math.sqrt(torch.finfo(u.dtype).max) / 8
-        return torch.where(near, shape(torch.where(near, u, 0.0), scale, height), 0.0)
+        return torch.where(near, shape(torch.where(near, u, 0), scale, height), 0.0)
 
     return slope
 

@@ -247,6 +247,4 @@ def work() -> None:
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         status = outcome("bisect", given["program"], given["is_module"])
     Path(given["seen"]).write_text(json.dumps(list(seen.values())))
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
     sys.exit(status)

@@ -81,7 +81,8 @@ def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y
     at_min = nowhere if min is None else x == min
     at_max = nowhere if max is None else x == max
     if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
-        at_min, at_max = at_min & (min <= max), at_max & (min <= max)
+        in_order = min <= max
+        at_min, at_max = at_min & in_order, at_max & in_order
     to_x, to_bound = _share(grad, pin.share), _share(grad, 1.0 - pin.share)
     grad_x, grad_min, grad_max = grads
     assert grad_x is not None

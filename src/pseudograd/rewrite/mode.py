@@ -99,7 +99,7 @@ class Rewrite(Entered):
             return func(*args, **kwargs)
         method = getattr(torch.Tensor, spelling.form.each + ("_" if spelling.in_place else ""))
         results = [self.__torch_function__(method, (), values) for values in given]
-        return None if spelling.in_place else results
+        return None if spelling.in_place else tuple(results)
 
     def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the engine computes for itself: none of it is to be rewritten or missed."""
@@ -151,7 +151,7 @@ def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
     if in_place:
         return engine.run_in_place(call, *inputs)
     x = inputs[0]
-    if call.primitive.saves == "a copy" and not _is_compiling() and call.keeps((True,) * len(inputs)):
+    if call.primitive.saves == "a copy" and not _is_compiling() and call.keeps(tuple(value is x for value in inputs)):
         x = x.clone()
     return engine.run(call, x, *inputs[1:])
 

@@ -59,13 +59,14 @@ def _per_channel(pull: Pull) -> Pull:
         grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any
     ) -> Gradients:
         if x is None:  # nothing was kept, because x gets grad as it is
-            return (grad,) + (None,) * 5
+            return grad, None, None, None, None, None
         shape = [1] * x.dim()
         shape[axis] = -1
         how["wants"] = (True, False, False, False, False)
         if zero_point.is_floating_point():
             how["code_of"] = _code_of_a_float_zero_point
-        return pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **how)[:1] + (None,) * 5
+        grad_x, *_ = pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **how)
+        return grad_x, None, None, None, None, None
 
     return pulled
 

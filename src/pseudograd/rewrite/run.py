@@ -87,6 +87,7 @@ def run(
         status = status or NOTHING_REWRITTEN
     with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the program closed it
         sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
         for line in lines:
             print(f"pseudograd: {line}", file=sys.stderr)
     return status

@@ -53,10 +53,13 @@ def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def _bound_of_two(x: Any, other: Any) -> Any:
-    """What a transform has wrapped is not the bound; compiled code does not tell."""
-    if torch.compiler.is_compiling() and torch_forms.only_backward_tells():
+    """What a transform has wrapped is not the bound. Where it has wrapped both nothing tells, nor does compiled code."""
+    only_backward_tells = torch_forms.only_backward_tells()
+    if torch.compiler.is_compiling() and only_backward_tells:
         return None
-    return x if torch_forms.is_constant(x) else other
+    if torch_forms.is_constant(x):
+        return x
+    return None if only_backward_tells and not torch_forms.is_constant(other) else other
 
 
 @constant_result
