@@ -39,9 +39,45 @@ def test_the_measured_era_is_that_of_the_version() -> None:
     assert installed_era() == era_of(torch.__version__)
 
 
+@pytest.fixture
+def asked_anew() -> Iterator[None]:
+    """The installed era is found once; here it is found again."""
+    installed_era.cache_clear()
+    yield
+    installed_era.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("version", "share", "era"),
+    [
+        ("2.13.0", 1.0, CLOSED_ERA),
+        ("2.15.0", 0.0, OPEN_ERA),
+        ("2.13.0", 0.0, OPEN_ERA),
+        ("2.15.0", 1.0, CLOSED_ERA),
+        ("2.13.0", 0.25, CLOSED_ERA),
+        ("2.15.0", 0.25, OPEN_ERA),
+        ("2.16.0", 1.0, "torch>=2.16"),
+        ("2.15.0+cpu", 0.5, OPEN_ERA),
+    ],
+)
+def test_the_installed_era_is_what_torch_does_and_else_its_version(
+    version: str, share: float, era: str, monkeypatch: pytest.MonkeyPatch, asked_anew: None
+) -> None:
+    """The version decides between eras that do the same with number bounds, and where torch does what no era did."""
+    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: Slopes(share))
+    assert installed_era() == era
+
+
+def test_the_versions_that_were_measured() -> None:
+    assert torch_eras._measured() == [(2, minor) for minor in range(8, 16)]
+
+
 @pytest.mark.parametrize(
     ("version", "era"),
     [
+        ("2.7.1", CLOSED_ERA),
         ("2.8.0", CLOSED_ERA),
         ("2.13.0+cpu", CLOSED_ERA),
         ("2.14.1+cu130", OPEN_ERA),

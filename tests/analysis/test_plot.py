@@ -510,6 +510,7 @@ def test_rules_of_another_op(ax: Any) -> None:
     drawn = pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign", ax=ax)
     x, y = _points(_lines(ax)["y = sign(x)"])
     assert torch.equal(y, torch.where(x < 0, -1.0, 1.0).double())
+    assert (_dots(ax), _rings(ax)) == ([([0], [0])], [([0, 0], [-1, 1])])
     x, slope = _points(_lines(drawn.backward[0])["window"])
     assert torch.equal(slope, (x.abs() < 1).double())
     x, slope = _points(_lines(drawn.backward[1])["triangle(scale=2.0, height=0.5)"])

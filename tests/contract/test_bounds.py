@@ -132,3 +132,25 @@ def test_numbers_and_tensors_mean_the_same(rule: str) -> None:
 
 def _as(value: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(value, dtype=dtype)
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+@pytest.mark.parametrize(("edge", "share"), [("closed", 1.0), ("open", 0.0), ("half", 0.5)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_users_rule_rules_outside_only(dtype: torch.dtype, edge: str, share: float) -> None:
+    """Inside x gets grad, at the edge it shares with the bound; half precision arrives as single."""
+    seen = []
+
+    @pg.register_rule("clamp", formula="grad * size", source="this test", is_linear=True)
+    def resized(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object, *, size: float = 0.25) -> Tensor:
+        seen.append((grad.dtype, x.dtype, y.dtype))
+        return grad * size
+
+    x = torch.tensor([-3.0, -1.0, 0.5, 1.0, 3.0], dtype=dtype)
+    low, high = (torch.full((5,), value, dtype=dtype) for value in (-1.0, 1.0))
+    parts = _gradients(x, low, high, torch.full((5,), 2.0, dtype=dtype), rule="resized", edge=edge)
+    rest = 2 - 2 * share
+    assert parts[0].tolist() == [0.5, 2 * share, 2, 2 * share, 0.5]
+    assert parts[1].tolist() == [2, rest, 0, 0, 0]
+    assert parts[2].tolist() == [0, 0, 0, rest, 2]
+    assert set(seen) == {(torch.float32,) * 3}

@@ -219,6 +219,17 @@ def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
         kernels.remove(kernel)
         kernels.remove(TWO_BITS)
     torch.testing.assert_close(torch.autograd.grad(y, leaf, GRAD)[0], plainly(f), rtol=0, atol=0, equal_nan=True)
+    assert ran == ["forward", "backward", "forward"]  # and no more once it was removed
+
+
+def test_the_device_of_tensors_with_the_same_dispatch_keys_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 stands for no keys, where torch does not tell them: of these nothing is remembered."""
+    remembered: dict[int, str] = {}
+    monkeypatch.setattr(kernels, "_device_by_keys", remembered)
+    assert kernels._device(torch.zeros(1), 0) == "cpu"
+    assert remembered == {}
+    assert kernels._device(torch.zeros(1), 5) == "cpu"
+    assert remembered == {5: "cpu"}
 
 
 GRADS: dict[str, Callable[[], Tensor]] = {

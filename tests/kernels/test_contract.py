@@ -9,7 +9,7 @@ import torch
 
 from pseudograd import formula, kernels
 from pseudograd.kernels import codes, in_parts, native
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
@@ -71,6 +71,41 @@ def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, m
                 assert asked == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many elements the formula was asked."""
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        formula, "pull", lambda grad, *rest, own=formula.pull: (sizes.append(grad.numel()), own(grad, *rest))[1]
+    )
+    return sizes
+
+
+def test_parts_are_of_32768_elements_and_begin_at_four_million(asked: list[int]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for elements, parts in ((2**22, [2**15] * 2**7), (2**22 - 1, [])):
+            asked.clear()
+            x = torch.zeros(elements)
+            call = call_for(OPS["sign"], "arctan", OPS["sign"].default_edge)
+            found = in_parts._backward(x, [x, 0.0], (True, False), call)
+            assert asked == parts
+            assert (found is None) == (not parts)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["x with holes", "a tensor", "another dtype", "another shape"])
+def test_what_is_computed_in_no_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_parts, "LEAST", 100)
+    x, low = torch.linspace(-2, 2, 400), torch.full((400,), -1.0) if kind == "a tensor" else -1.0
+    x = x[::2] if kind == "x with holes" else x
+    grad = torch.ones(400 if kind != "another shape" else 1, dtype=torch.float64 if "dtype" in kind else None)
+    call = call_for(OPS["clamp"], "leaky", "closed")
+    assert in_parts._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
 
 
 @pytest.mark.parametrize("how", WAYS[:3])

@@ -24,6 +24,7 @@ from pseudograd import engine, kernels
 from pseudograd.kernels import codes, native
 from pseudograd.rule import OPS, Interval, call_for, prepared
 
+from ..engine.two_bits import TWO_BITS
 from .ways import FOR_EVERYTHING, codes_from, needs_native, way
 
 pytestmark = needs_native
@@ -398,6 +399,10 @@ def saved(f: Callable[[Tensor], Any], x: Tensor) -> list[Tensor]:
         (lambda x: pg.clamp(x, x.new_full((64,), -1), x.new_full((16, 1), 1)), 2),
         (lambda x: pg.clamp(x, x.new_full((), -1), torch.ones_like(x), rule="zero", edge="open"), 1),
         (lambda x: pg.clamp(x, -1, x.new_full((1, 1, 1), 1), rule="sign"), 2),
+        (lambda x: pg.clamp(x, -1, x.new_full((8, 1, 64), 1)), 2),
+        (lambda x: pg.clamp(pg.clamp(x, -2, 2, rule="identity"), -1, 1), 2),
+        (lambda x: pg.clamp(x.reshape(64, 1, 2, 64).permute(2, 3, 0, 1), -1, 1), 2),
+        (lambda x: pg.clamp(x.as_strided((1, 2, 64, 64), (3, 1, 128, 2)), -1, 1), 2),
     ],
 )
 def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: torch.dtype) -> None:
@@ -414,21 +419,24 @@ def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: tor
         lambda x: pg.clamp(x, -1, 1, rule="sign", edge="projected"),
         lambda x: pg.clamp(x, torch.tensor(-1.0), None),
         lambda x: pg.clamp(x, torch.tensor(-1.0), torch.tensor(1.0, requires_grad=True)),
+        lambda x: pg.clamp(x, torch.tensor(-1.0, requires_grad=True), torch.tensor(1.0)),
         lambda x: pg.clamp(x, torch.zeros(2, 100, 100), torch.tensor(1.0)),
+        lambda x: pg.clamp(x, torch.zeros(100, dtype=torch.float16), torch.ones(100, dtype=torch.float16)),
         lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), edge="projected"),
         lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), rule="elastic"),
         lambda x: pg.clamp(x.sigmoid(), 0.2, 0.8),
         lambda x: pg.clamp(x.exp(), 0.2, 0.8),
         lambda x: pg.clamp(x[:10], 0.2, 0.8),
         lambda x: pg.clamp(x[:, ::2], 0.2, 0.8),
+        lambda x: pg.clamp(x[::99, :].repeat(1, 50).as_strided((2, 4000), (5000, 1)), 0.2, 0.8),
     ],
 )
 def test_who_keeps_x(f: Callable[[Tensor], Any]) -> None:
-    """Rules that ask how far x is; a tensor alone, with a gradient, larger than x, or with an edge that asks where two bounds meet; an x
-    that its op keeps anyway; few elements; memory with holes.
+    """Rules that ask how far x is; a tensor alone, with a gradient, larger than x, of another dtype, or with an edge that asks where two
+    bounds meet; an x that its op keeps anyway; few elements; memory with holes.
     """
     x = torch.randn(100, 100, requires_grad=True)
-    assert all(t.dtype is torch.float32 for t in saved(f, x))
+    assert all(t.is_floating_point() for t in saved(f, x))
 
 
 def test_a_chain_after_sigmoid_costs_nothing_more() -> None:
@@ -646,7 +654,11 @@ def test_identity_is_prepared_and_keeps_nothing(layout: str, dtype: torch.dtype,
 @pytest.mark.parametrize("size", [256, 5000])
 @pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky", "elastic", "identity"])
 @pytest.mark.parametrize(
-    "bounds", [(1.0, -1.0), (0.5, 0.5), (torch.nan, 1.0), (-1.0, torch.nan), (torch.inf, -torch.inf)]
+    "bounds",
+    [
+        *((1.0, -1.0), (0.5, 0.5), (torch.inf, -torch.inf)),
+        *((torch.nan, 1.0), (-1.0, torch.nan), (torch.nan, None), (None, torch.nan)),
+    ],
 )
 def test_bounds_that_only_a_rewritten_call_may_have(bounds: tuple[float, float], rule: str, size: int) -> None:
     """torch.clamp gives max for crossed numbers and NaN for NaN; our own clamp takes neither."""
@@ -660,6 +672,12 @@ def test_bounds_that_only_a_rewritten_call_may_have(bounds: tuple[float, float],
     y, found = gradient(f, x, grad)
     assert same(y, torch.clamp(x, *bounds))
     assert same(found, expected)
+
+
+@pytest.mark.parametrize("bounds", [(torch.nan, 1.0), (-1.0, torch.nan), (torch.nan, None), (None, torch.nan)])
+def test_no_code_says_where_x_is_between_bounds_of_which_one_is_nan(bounds: tuple[Any, Any]) -> None:
+    call = call_for(OPS["clamp"], "inward", "closed")
+    assert codes.plan_for(call, *bounds, torch.float32, False) is None
 
 
 def test_every_node_has_the_one_name() -> None:
@@ -965,6 +983,43 @@ def test_a_code_is_kept_from_4096_elements_on() -> None:
             sum(one.nbytes for one in saved(lambda x: pg.clamp(x, -1, 1), torch.zeros(size, requires_grad=True)))
             == kept
         )
+
+
+def test_a_code_is_kept_up_to_15_dimensions() -> None:
+    """As many as a number of 64 bits can order."""
+    for dimensions, dtype in ((15, torch.uint8), (16, torch.float32)):
+        x = torch.zeros([8192] + [1] * (dimensions - 1), requires_grad=True)
+        assert [one.dtype for one in saved(lambda x: pg.clamp(x, -1, 1), x)] == [dtype]
+
+
+@pytest.mark.parametrize(("size", "ran"), [(4096, ["clamp_between"]), (4095, [])])
+def test_a_value_between_tensors_is_computed_in_c_from_4096_elements_on(
+    size: int, ran: list[str], calls: list[str]
+) -> None:
+    """Where x is kept; of fewer, torch's own takes less time to call."""
+    x, low, high = torch.linspace(-1, 1, size), torch.zeros(()), torch.ones((), requires_grad=True)
+    y = pg.clamp(x.requires_grad_(), low, high, rule="zero", edge="half")
+    assert calls == ran
+    assert torch.equal(y, torch.clamp(x, low, high))
+
+
+def test_a_call_is_prepared_for_the_code_whatever_other_residuals_come_after_it(doors: list[str]) -> None:
+    kernels.register(TWO_BITS, [("clamp", "inward")])
+    try:
+        for _ in range(2):
+            pg.clamp(torch.zeros(5000, requires_grad=True), -1, 1)
+    finally:
+        kernels.remove(TWO_BITS)
+    assert doors == ["Pseudograd", "keeping_code"]
+
+
+def test_a_device_is_served_between_tensors_only_where_its_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "devices", set())
+    monkeypatch.setattr(codes, "devices_between_tensors", set())
+    codes.serve("numbers alone")
+    codes.serve("tensors too", between_tensors=True)
+    assert codes.devices == {"numbers alone", "tensors too"}
+    assert codes.devices_between_tensors == {"tensors too"}
 
 
 def test_codes_from_zero_elements_on() -> None:

@@ -8,7 +8,9 @@ import torch
 
 import pseudograd as pg
 from pseudograd.ops import bounds
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, call_for
+
+from ..kernels.ways import needs_native
 
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 
@@ -300,6 +302,7 @@ def test_a_bad_bound_fails_after_a_good_one_was_remembered() -> None:
         pg.clamp(X, position - 1100, 1)
     with pytest.raises(ValueError, match="must not exceed"):
         pg.clamp(X, 3, 1)
+    assert len(call_for(OPS["clamp"], "inward", "closed").admitted) <= 1001
 
 
 def test_an_error_survives_a_process_boundary() -> None:
@@ -329,6 +332,31 @@ def test_number_bounds_that_passed_are_not_checked_again(monkeypatch: pytest.Mon
     for _ in range(2):
         pg.clamp(X, torch.tensor(-0.123), 0.456)
     assert len(checked) == 4
+    for _ in range(2):
+        pg.clamp(X, 0.123, 0.123)
+    assert len(checked) == 5
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: pg.clamp(x, -0.375, 0.5625), lambda x: pg.lower_bound(x, -0.4375), lambda x: pg.upper_bound(x, 0.3125)],
+    ids=["clamp", "lower_bound", "upper_bound"],
+)
+def test_a_second_call_takes_the_short_way(
+    f: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the kernels in C, a call of numbers that was made before is one look-up: neither checked nor prepared again."""
+    x = X.clone().requires_grad_()
+    first = f(x)
+
+    def refused(*arguments: object) -> None:
+        raise AssertionError("the long way")
+
+    monkeypatch.setattr(bounds, "_unprepared", refused)
+    assert torch.equal(f(x), first)
+    with pytest.raises(AssertionError, match="the long way"):
+        f(x.double())
 
 
 def test_maximize_must_be_a_bool_whatever_was_called_before() -> None:

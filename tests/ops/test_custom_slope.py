@@ -172,6 +172,15 @@ def test_grad_is_blocked_where_the_slope_is_0_even_if_it_is_infinite() -> None:
     assert x.grad.tolist() == [0, 0, torch.inf]
 
 
+@every_step
+def test_a_grad_of_0_has_no_second_derivative_where_the_slope_crosses_0(step: Callable[..., Tensor]) -> None:
+    x, grad = torch.tensor([0.0, 0.5], requires_grad=True), torch.zeros(2, requires_grad=True)
+    (first,) = torch.autograd.grad(step(x, rule=pg.rules.custom(torch.sin)), x, grad, create_graph=True)
+    by_x, by_grad = torch.autograd.grad(first.sum(), (x, grad))
+    assert by_x.tolist() == [0, 0]
+    torch.testing.assert_close(by_grad, x.detach().sin())
+
+
 @pytest.mark.parametrize("slope", [torch.Tensor.exp, torch.exp, torch.nn.Tanh()], ids=["method", "function", "module"])
 def test_torchs_own_functions_methods_and_modules_are_slopes(slope: Callable[[Tensor], Tensor]) -> None:
     x = torch.tensor([-1.0, 0.5], requires_grad=True)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.ops.quantize import FAKE_QUANTIZE
+from pseudograd.ops.bound_rules import RULES as RULES_OF_CLAMP
+from pseudograd.ops.quantize import FAKE_QUANTIZE, _on_the_grid
 from pseudograd.rule import Sample
+from pseudograd.testing.contract.cases import cases_of
 from pseudograd.testing.contract.equality import assert_same_bits, differing_bits
 
 SCALES = (1.0, 0.25, 0.1, 0.037, 3.0, 1e-3, 117.3)
@@ -63,7 +65,10 @@ def test_values_per_tensor_are_torch_s_to_the_bit(grid: tuple[int, int], dtype: 
             assert_same_bits(pg.fake_quantize(leaf, scale, zero_point, *grid), theirs, f"{scale}, {zero_point}")
 
 
-WIDE = ((0, 2**24 + 1), (-(2**26), 2**27), (-(2**31), 2**31 - 1), (0, 2**23), (0, 2**23 + 1))
+WIDE = (
+    *((0, 2**24 + 1), (-(2**26), 2**27), (-(2**31), 2**31 - 1), (0, 2**23), (0, 2**23 + 1)),
+    (-(2**24) - 1, 2**14),  # wide below zero alone
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
@@ -98,6 +103,17 @@ def test_a_float64_scale_keeps_its_precision() -> None:
     moved = pg.fake_quantize(x, scale * (1 + 1e-12))
     assert ((moved - y) / y).tolist() == pytest.approx([1e-12, 1e-12], rel=1e-3)
     assert_same_bits(pg.fake_quantize(x, scale.float()), pg.fake_quantize(x, 0.001), "float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+def test_for_a_narrower_x_a_float64_scale_is_read_as_float32(dtype: torch.dtype) -> None:
+    x, scale = torch.linspace(-0.2, 0.2, 1001).to(dtype), torch.tensor(0.001, dtype=torch.float64)
+    assert_same_bits(pg.fake_quantize(x, scale), pg.fake_quantize(x, 0.001), "value")
+
+
+def test_a_scale_of_half_precision_is_read_as_float32() -> None:
+    x, scale = torch.linspace(-3, 3, 1001, dtype=torch.float64), torch.tensor(0.037, dtype=torch.float16)
+    assert_same_bits(pg.fake_quantize(x, scale), pg.fake_quantize(x, scale.float()), "value")
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -267,6 +283,83 @@ def test_the_rules_of_a_clamp_on_the_grid(name: str) -> None:
     for grad, expected in ((1.0, up), (-1.0, down)):
         (found,) = torch.autograd.grad(pg.fake_quantize(x, 0.25, 0, -4, 3, **how), x, torch.full((5,), grad))
         assert found.tolist() == expected
+
+
+def test_the_rule_of_the_clamp_is_asked_for_the_gradient_of_x_alone() -> None:
+    """The ends of the grid learn nothing, whoever else does."""
+    asked = []
+
+    def pull(*given: Any, wants: tuple[bool, ...], **how: Any) -> Any:
+        asked.append(wants)
+        return RULES_OF_CLAMP["zero"].pull(*given, wants=wants, **how)
+
+    row = _on_the_grid(RULES_OF_CLAMP["zero"].replaced(pull=pull))
+    x, scale, zero_point = torch.linspace(-3, 3, 7), torch.tensor(0.5), torch.tensor(0.0)
+    row.pull(x, x, scale, zero_point, -4, 3, y=None, wants=(True, True, True, False, False), edge="closed")
+    assert asked == [(True, False, False)]
+
+
+@pytest.mark.parametrize("rule", ["identity", "zero", "inward"])
+def test_a_zero_point_learns_alone_as_it_does_beside_the_others(rule: str) -> None:
+    leaves = [torch.linspace(-3, 3, 7), torch.tensor(0.25), torch.tensor(1.0)]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    (beside, *_) = torch.autograd.grad(pg.fake_quantize(*leaves, -4, 3, rule=rule).sum(), leaves[::-1])
+    x, scale, zero_point = (leaf.detach() for leaf in leaves)
+    alone = torch.autograd.grad(pg.fake_quantize(x, scale, leaves[2], -4, 3, rule=rule).sum(), leaves[2])[0]
+    assert alone == beside
+    assert alone == {"identity": 0.0, "zero": -5 * 0.25, "inward": -2 * 0.25}[rule]  # two below, three above
+    assert not pg.fake_quantize(x, scale, zero_point, rule=rule).requires_grad
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_rule_of_ones_own_says_what_passes_outside_the_grid() -> None:
+    """It sees the code, the grid's end next to it, and both ends."""
+
+    def by_distance(grad: Tensor, x: Tensor, y: Tensor, min: float, max: float) -> Tensor:
+        return grad * (x - y) / (max - min)
+
+    formula = "grad * (x - y) / (max - min)"
+    pg.register_rule("fake_quantize", formula=formula, source="a test", is_linear=True)(by_distance)
+    x = torch.tensor([-3.0, 0.1, 1.5], requires_grad=True)
+    pg.fake_quantize(x, 0.25, 0, -4, 4, rule="by_distance").sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [-1.0, 1.0, 0.25]
+
+
+def test_the_contract_runs_its_rules_under_ascent_too() -> None:
+    assert {case.maximize for case in cases_of(FAKE_QUANTIZE)} == {False, True}
+
+
+def test_at_an_infinite_x_a_gradient_of_0_has_a_finite_derivative() -> None:
+    """The step size gets grad * (code - zero_point) there: 3 from above, and -4 from below."""
+    scale = torch.tensor(0.25, requires_grad=True)
+    for end, code in ((torch.inf, 3.0), (-torch.inf, -4.0)):
+        grad = torch.zeros(1, requires_grad=True)
+        y = pg.fake_quantize(torch.tensor([end]), scale, 0, -4, 3, rule="identity")
+        (first,) = torch.autograd.grad(y, scale, grad, create_graph=True)
+        assert (first.item(), torch.autograd.grad(first, grad)[0].item()) == (0.0, code)
+
+
+def test_an_infinite_gradient_moves_the_zero_point_from_outside_alone() -> None:
+    """Inside it would be infinity minus infinity; there the zero point gets nothing, whatever arrives."""
+    x = torch.tensor([-9.0, 0.5, 9.0])
+    for arriving in (math.inf, -math.inf):
+        zero_point = torch.zeros(3, requires_grad=True)
+        y = pg.fake_quantize(x, 0.25, zero_point, -4, 3)
+        (found,) = torch.autograd.grad(y, zero_point, torch.full((3,), arriving))
+        assert found.tolist() == [-arriving, 0.0, -arriving]
+
+
+def test_an_infinite_x_that_gets_a_gradient_moves_the_step_size_without_end() -> None:
+    x, scale = torch.tensor([math.inf, -math.inf]), torch.full((2,), 0.25, requires_grad=True)
+    (found,) = torch.autograd.grad(pg.fake_quantize(x, scale, 0, -4, 3, rule="identity").sum(), scale)
+    assert found.tolist() == [-math.inf, math.inf]
+
+
+def test_the_grid_is_that_of_int8_by_default() -> None:
+    x = torch.tensor([-1e3, -128.0, -127.0, 0.0, 126.0, 127.0, 1e3])
+    assert pg.fake_quantize(x, 1.0).tolist() == [-128.0, -128.0, -127.0, 0.0, 126.0, 127.0, 127.0]
 
 
 def test_what_is_not_finite() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.fx
 from torch import Tensor
 
 import pseudograd as pg
@@ -63,3 +64,12 @@ def test_replace_grad_apply() -> None:
     y: Tensor = pg.ReplaceGrad.apply(soft.round(), soft)
     y.backward(torch.tensor([2.0, 3.0]))
     assert (y.tolist(), soft.grad.tolist()) == ([0, 1], [2, 3])
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_traced_graph_keeps_the_clamp(name: str) -> None:
+    """torch.fx writes a call of `clamp` with its rule, and what was traced has the gradient of what was written."""
+    familiar, how = SAME[name]
+    traced = torch.fx.symbolic_trace(lambda x: familiar(x, -1, 1))
+    assert [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"] == ["clamp"]
+    assert _gradient(traced, -3.0) == _gradient(lambda x: pg.clamp(x, -1, 1, **how), -3.0)

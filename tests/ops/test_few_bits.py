@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import kernels
 from pseudograd.kernels import codes, few_bits
 from pseudograd.ops.fitted_slopes import FITTED
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, Steps, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
 
@@ -75,16 +76,19 @@ def test_it_keeps_its_bits_and_nothing_else(way: str) -> None:
     x = torch.zeros(64, 128, requires_grad=True)
     saved = values.saved_by(f, (x,))
     assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 8192 * bits // 8)]
-    odd = torch.zeros(4097, requires_grad=True)
-    assert [tensor.shape for tensor in values.saved_by(f, (odd,))] == [(bits, 520)]
+    for elements, bytes_of_a_plane in ((4096, 512), (4097, 520)):
+        few = torch.zeros(elements, requires_grad=True)
+        assert [tensor.shape for tensor in values.saved_by(f, (few,))] == [(bits, bytes_of_a_plane)]
 
 
 @every_way
-def test_planes_lie_as_the_kernels_expect_them(way: str) -> None:
+@pytest.mark.parametrize("off", [(), ("native",)], ids=str)
+def test_planes_lie_as_the_kernels_expect_them(way: str, off: tuple[str, ...]) -> None:
     """Bit i % 8 of byte i // 8 of plane p is bit p of the code; the slope of a code is that of the formula."""
     f, bits = WAYS[way]
     x, _ = inputs(4099)
-    (codes,) = values.saved_by(f, (x.requires_grad_(),))
+    with kernels.off(*off):
+        (codes,) = values.saved_by(f, (x.requires_grad_(),))
     rows = codes.tolist()
     found = [sum((rows[p][i // 8] >> i % 8 & 1) << p for p in range(bits)) for i in range(len(x))]
     slopes = by_formula(f, x.detach(), torch.ones_like(x))
@@ -123,15 +127,78 @@ def test_other_tensors_keep_x(kind: str) -> None:
     assert [tensor.shape for tensor in saved] == [x.shape]
 
 
+@every_way
+def test_a_trace_of_torch_jit_keeps_x(way: str) -> None:
+    """Sizes are tensors there: whoever asks them leaves a warning, and a number that holds for one x only."""
+    f, _ = WAYS[way]
+    x, _ = inputs()
+    saved: list[Tensor] = []
+
+    def noted(x: Tensor) -> Tensor:
+        saved.extend(values.saved_by(f, (x,)))
+        return f(x)
+
+    traced = torch.jit.trace(noted, x.clone().requires_grad_(), check_trace=False)
+    assert [tensor.dtype for tensor in saved] == [x.dtype]
+    assert_same(traced(x[:4500]), f(x[:4500]))
+
+
+class CountingWhole(TorchDispatchMode):
+    """Counts the new tensors of `elements` or more."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements, self.count = elements, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
+        if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in given:
+            self.count += made.numel() >= self.elements
+        return made
+
+
+def test_neither_pass_has_temporaries_of_the_size_of_x() -> None:
+    """What a backward gives is the only new tensor of that size."""
+    x = torch.linspace(-1, 1, 2**21)
+    steps = Steps((0.25, 1.0), lambda x: [x > 0])
+    with CountingWhole(x.numel()) as forward:
+        planes = few_bits.packed(x, steps)
+    call = make_call(OPS["leaky_relu"], "exact")
+    with CountingWhole(x.numel()) as backward:
+        made = few_bits.backward(x, [planes, tuple(x.shape), x.stride(), steps.slopes], (True,), call)
+    assert made is not None
+    assert_same(made[0], torch.where(x > 0, x, x / 4))
+    assert (forward.count, backward.count) == (0, 1)
+
+
+def test_the_formula_of_fewbit_does_not_compute_the_activation_again() -> None:
+    """It reads x alone."""
+    seen: list[str] = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    for f in (pg.gelu, pg.silu):
+        y = f(torch.zeros(10, requires_grad=True), rule="fewbit")
+        with Watching():
+            y.sum().backward()
+    assert "where" in seen
+    assert not {"gelu", "silu"} & set(seen)
+
+
 # --- its gradients ----------------------------------------------------------------------------------------------------
 
 
 @every_way
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several chunks, too, of which the last ends within a byte."""
     monkeypatch.setattr(few_bits, "CHUNK", 1024)
     f, _ = WAYS[way]
-    x, grad = inputs(dtype=dtype)
+    x, grad = inputs(5003, dtype)
     expected = by_formula(f, x, grad)
     assert_same(plainly(f, x, grad), expected)
     for off in (("native",), ("portable",), ("native", "portable")):
@@ -176,8 +243,11 @@ def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
     found = plainly(f, x, grad)
     assert_same(found, expected)
     assert found.stride() == x.stride()
-    assert_same(plainly(f, x, grad.clone(memory_format=torch.contiguous_format)), expected)
-    assert_same(plainly(f, x, grad[..., :1].expand_as(grad)), by_formula(f, x.detach(), grad[..., :1].expand_as(grad)))
+    contiguous, broadcast = grad.clone(memory_format=torch.contiguous_format), grad[..., :1].expand_as(grad)
+    for off in ((), ("native",)):
+        with kernels.off(*off):
+            assert_same(plainly(f, x, contiguous), expected)
+            assert_same(plainly(f, x, broadcast), by_formula(f, x.detach(), broadcast))
 
 
 @pytest.fixture
@@ -198,7 +268,7 @@ def test_the_contract_of_saved_tensors_and_values(name: str, dtype: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["gelu", "gelu, tanh", "silu", "leaky_relu", "hardsigmoid"])
+@pytest.mark.parametrize("name", ["gelu", "gelu, tanh", "silu", "leaky_relu", "leaky_relu by default", "hardsigmoid"])
 def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
     ours, theirs = {
         "gelu": (pg.gelu, functional.gelu),
@@ -208,6 +278,7 @@ def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
         ),
         "silu": (pg.silu, functional.silu),
         "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), lambda x: functional.leaky_relu(x, 0.3)),
+        "leaky_relu by default": (pg.leaky_relu, functional.leaky_relu),
         "hardsigmoid": (pg.hardsigmoid, functional.hardsigmoid),
     }[name]
     for elements in (4096, 100):

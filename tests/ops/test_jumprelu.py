@@ -11,7 +11,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.ops.steps import SLOPES
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, Sample
 
 # Densities of u, for one number.
 DENSITIES: dict[str, Callable[[float], float]] = {
@@ -127,6 +127,33 @@ def test_an_infinite_gradient_meets_no_zero() -> None:
     y = pg.jumprelu(x, threshold, bandwidth=1.0)
     to_x, to_threshold = torch.autograd.grad(y, (x, threshold), torch.tensor([math.inf, math.inf]))
     assert (to_x.tolist(), to_threshold.tolist()) == ([0.0, math.inf], [0.0, 0.0])
+    (first,) = torch.autograd.grad(
+        pg.jumprelu(x, threshold, bandwidth=1.0), threshold, torch.full((2,), math.inf), create_graph=True
+    )
+    assert torch.autograd.grad(first.sum(), threshold)[0].tolist() == [0.0, 0.0]
+
+
+@every_rule
+def test_forward_mode_is_the_transpose_of_backward(rule: str) -> None:
+    x, threshold, grad = _inputs()
+    tangents = torch.ones_like(x), torch.full_like(threshold, 2.0)
+
+    def f(x: Tensor, threshold: Tensor) -> Tensor:
+        return pg.jumprelu(x, threshold, bandwidth=0.375, window_to_x=True, rule=rule)
+
+    y, moved = torch.func.jvp(f, (x, threshold), tangents)
+    pulled = torch.func.vjp(f, x, threshold)[1](grad)
+    assert torch.equal(y, f(x, threshold))
+    torch.testing.assert_close((moved * grad).sum(), sum((p * t).sum() for p, t in zip(pulled, tangents, strict=True)))
+
+
+@pytest.mark.parametrize("sample", list(OPS["jumprelu"].samples())[:2], ids=lambda sample: sample.name)
+def test_the_samples_of_the_contract_lie_at_the_threshold_and_at_both_edges_of_its_window(sample: Sample) -> None:
+    """Beside each of the three, too, and far from it on either side."""
+    x, threshold, bandwidth, _ = sample.build(torch.float64)
+    for edge in (float(threshold), float(threshold) - bandwidth / 2, float(threshold) + bandwidth / 2):
+        beside = {edge * (1 - 2.0**-52), edge * (1 + 2.0**-52)}
+        assert {edge - 40, edge, edge + 40} | beside <= set(x.tolist())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -140,6 +167,10 @@ def test_a_threshold_that_is_wider_than_x_keeps_its_precision(dtype: torch.dtype
     assert threshold.grad is not None
     assert threshold.grad.dtype is torch.float32
     torch.testing.assert_close(threshold.grad, torch.tensor([-300 * 2.0**-8]), rtol=1e-5, atol=0)
+    below = torch.tensor([1.0 - 2.0**-20], requires_grad=True)
+    passed = pg.jumprelu(x, below, bandwidth=1.0)
+    assert passed.sum().item() == 300
+    assert torch.autograd.grad(passed.sum(), x)[0].tolist() == [[1.0]] * 300
 
 
 def test_thresholds_of_every_shape_that_broadcasts() -> None:

@@ -1,4 +1,4 @@
-"""Bad calls of rounding, steps, abs, gradient transforms, fake_quantize and custom rules: each whole text."""
+"""Bad calls of rounding, steps, abs, activations, gradient transforms, fake_quantize, custom rules: each whole text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ ONE_ARGUMENT: dict[str, Callable[..., object]] = {
     "clip_grad": lambda x: pg.clip_grad(x, 0.5),
     "fake_quantize": lambda x: pg.fake_quantize(x, 0.5),
     "jumprelu": lambda x: pg.jumprelu(x, 0.5, bandwidth=0.5),
+    "gelu": pg.gelu,
+    "silu": pg.silu,
+    "leaky_relu": pg.leaky_relu,
+    "hardsigmoid": pg.hardsigmoid,
 }
 
 CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
@@ -414,3 +418,21 @@ def test_a_zero_point_that_is_no_whole_number_is_rounded() -> None:
         number = pg.fake_quantize(x, 0.25, value, -4, 3)
         assert torch.equal(number, pg.fake_quantize(x, 0.25, torch.tensor(value), -4, 3))
         assert torch.equal(number, pg.fake_quantize(x, 0.25, round(value), -4, 3))
+
+
+@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc", "scale_grad", "reverse_grad", "clip_grad"])
+def test_forward_mode_is_there_where_the_rule_is_linear_in_grad(name: str) -> None:
+    x, tangent = torch.tensor([0.25, -1.5]), torch.tensor([3.0, -0.125])
+    if name == "clip_grad":
+        with pytest.raises(NotImplementedError, match="the rule reads the incoming gradient"):
+            torch.func.jvp(ONE_ARGUMENT[name], (x,), (tangent,))
+        return
+    factor = {"scale_grad": 0.5, "reverse_grad": -1.0}.get(name, 1.0)
+    assert torch.equal(torch.func.jvp(ONE_ARGUMENT[name], (x,), (tangent,))[1], tangent * factor)
+
+
+def test_a_scale_of_one_changes_no_grad() -> None:
+    x = torch.tensor([0.25, -1.5], requires_grad=True)
+    pg.scale_grad(x, 1.0).backward(torch.tensor([3.0, torch.inf]))
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, torch.inf]

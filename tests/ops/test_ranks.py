@@ -16,7 +16,7 @@ def _with_ranks(monkeypatch: pytest.MonkeyPatch, count: int, initialized: bool =
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed")
-@pytest.mark.parametrize("rule", ["inward", "sign", "elastic"])
+@pytest.mark.parametrize("rule", ["inward", "sign", "elastic", "leaky_inward", "inverting"])
 def test_warns_of_a_shared_parameter(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_ranks(monkeypatch, 2)
     with pytest.warns(
@@ -35,6 +35,8 @@ def test_is_silent_where_nothing_is_shared_or_everything_adds_up(monkeypatch: py
         _with_ranks(monkeypatch, 2)
         pg.clamp(PARAMETER, -1, 1, rule="zero")
         pg.clamp(PARAMETER, -1, 1, rule="identity")
+        pg.clamp(PARAMETER, -1, 1, rule="identity", edge="projected")
+        pg.clamp(PARAMETER, -1, 1, rule="leaky")
         pg.clamp(PARAMETER * 1, -1, 1)
         pg.clamp(PARAMETER.detach(), torch.tensor(-1.0))
         _with_ranks(monkeypatch, 1)

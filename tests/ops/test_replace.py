@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.fx
 from torch import Tensor
 
 import pseudograd as pg
@@ -136,6 +137,18 @@ def test_straight_through_of_the_identity_keeps_name_and_arguments() -> None:
     y.sum().backward()
     assert torch.equal(y, quantise(x.detach(), 0.5, shift=0.1))
     assert x.grad.tolist() == [1, 1]
+
+
+def test_a_traced_straight_through_keeps_replace_grad() -> None:
+    """torch.fx writes a call of it; else the graph would hold the hard function alone."""
+    traced = torch.fx.symbolic_trace(lambda x: pg.straight_through(torch.sign, torch.tanh)(x))
+    called = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
+    assert sorted(called) == ["replace_grad", "sign", "tanh"]
+    x = torch.tensor([-0.5, 2.0], requires_grad=True)
+    y = traced(x)
+    y.sum().backward()
+    assert y.tolist() == [-1, 1]
+    assert torch.allclose(x.grad, 1 - torch.tanh(x.detach()) ** 2)
 
 
 def test_hard_is_computed_without_a_graph() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
+from pseudograd.rule import OPS
 from pseudograd.testing.measure.gradients import saved_by
 
 X = torch.cat([torch.linspace(-3, 3, 241, dtype=torch.float64), torch.tensor([1e6 + 0.125, -1e6 - 0.375]).double()])
@@ -64,6 +67,69 @@ def test_the_smallest_steps_of_float64() -> None:
     x = torch.tensor([1.25e-307, 1.5e-307, 4.5e-308], dtype=torch.float64)
     assert _grad_x(lambda x: pg.round(x, decimals=307, rule="trust"), x, torch.ones(3)).tolist() == [1.0, 0.0, 0.0]
     assert _grad_x(lambda x: pg.round(x, decimals=308, rule="trust"), x, torch.ones(3)).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("rule", ["identity", "zero", "trust", "fourier"])
+@pytest.mark.parametrize("decimals", [-2, 0, 1, 3])
+def test_values_are_torchs_whatever_the_rule(rule: str, decimals: int) -> None:
+    assert torch.equal(pg.round(X, decimals=decimals, rule=rule), torch.round(X, decimals=decimals))
+    assert torch.equal(pg.round(X.clone().requires_grad_(), decimals=decimals, rule=rule), X.round(decimals=decimals))
+
+
+@pytest.mark.parametrize(("rule", "slope"), [("identity", 1.0), ("zero", 0.0)])
+def test_one_slope_for_every_x_under_every_transform(rule: str, slope: float) -> None:
+    f = lambda x: pg.round(x, decimals=1, rule=rule).sum()  # noqa: E731
+    assert torch.func.grad(f)(X).tolist() == [slope] * len(X)
+    leaf = X.clone().requires_grad_()
+    assert torch.autograd.grad(f(leaf), leaf, create_graph=True)[0].tolist() == [slope] * len(X)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    assert torch.autograd.grad(compiled(leaf), leaf)[0].tolist() == [slope] * len(X)
+    torch._dynamo.reset()
+
+
+def test_only_round_takes_decimals() -> None:
+    assert [OPS[name].inputs for name in ("round", "floor", "ceil", "trunc")] == [("x", "decimals"), *[("x",)] * 3]
+
+
+@pytest.mark.parametrize("rule", ["trust", "fourier"])
+@pytest.mark.parametrize("decimals", [309, -309, 1000])
+def test_more_decimals_than_float64_has_are_no_error(rule: str, decimals: int) -> None:
+    assert _grad_x(lambda x: pg.round(x, decimals=decimals, rule=rule), X[:1] * 0, torch.ones(1)).isfinite().all()
+
+
+@pytest.mark.parametrize("rule", ["trust", "fourier"])
+def test_backward_rounds_once(rule: str) -> None:
+    """y is not computed again: what x is rounded to is a part of the error."""
+    assert _ops_of_backward(lambda x: pg.round(x, rule=rule)).count("round") == 1
+
+
+def _ops_of_backward(f: Callable[[Tensor], Tensor]) -> list[str]:
+    names = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    y = f(X.clone().requires_grad_())
+    with Seen():
+        y.backward(GRAD)
+    return names
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_users_rule_of_round_has_nothing_for_decimals() -> None:
+    """Neither in its gradient nor in the reference that check_rule compares it with."""
+
+    @pg.register_rule("round", formula="grad * size", source="this test", is_linear=True)
+    def resized(grad: Tensor, x: Tensor, *, size: float = 0.5) -> Tensor:
+        return grad * size
+
+    assert torch.equal(_grad_x(lambda x: pg.round(x, decimals=1, rule="resized")), GRAD * 0.5)
+    assert "round" not in _ops_of_backward(lambda x: pg.round(x, rule="resized"))
+    reference = OPS["round"].rules["resized"].reference
+    assert reference(0.3, 3.0, 1, fl=lambda value: value, given={"size": 0.5}) == (1.5, 0.0)
 
 
 @pytest.mark.parametrize("rule", ["trust", "fourier"])

@@ -74,7 +74,13 @@ def test_the_documented_defaults() -> None:
     )
     assert pg.gradient(lambda x: pg.lower_bound(x, -1), X).tolist() == torch.where(X < -1, 0.0, ones).tolist()
     assert pg.gradient(lambda x: pg.upper_bound(x, 1), X, -1.0).tolist() == torch.where(X > 1, 0.0, -ones).tolist()
+    assert pg.gradient(lambda x: pg.relu(x, rule="inward"), X)[X != 0].tolist() == (X[X != 0] > 0).tolist()
+    inward = pg.gradient(lambda x: pg.hardtanh(x, rule="inward", edge="closed"), X)
+    assert inward.tolist() == torch.where(X < -1, 0.0, ones).tolist()
     assert pg.gradient(lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.25)), X)[0].item() == 0.25
+    for rule, grad in (("leaky", 1.0), ("leaky_inward", 1.0)):
+        assert pg.gradient(lambda x, rule=rule: pg.clamp(x, -1, 1, rule=rule), X, grad)[0].item() == pytest.approx(0.1)
+    assert pg.gradient(lambda x: pg.clamp(x, -1, 1, rule="leaky_inward"), X, -1.0)[-1].item() == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])

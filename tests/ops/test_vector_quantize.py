@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,8 +126,9 @@ def test_what_is_not_finite_is_decided_as_argmin_does(value: float, place: str) 
         (torch.float32, 0.915e19, (-0.03e19, 1.85e19), 1),  # the square of the nearest code is infinite in float32
         (torch.float32, 1e-23, (5.9e-23, -3.8e-23), 1),  # squares are a few subnormal units
         (torch.float64, 1e20, (1.0, 2.0), 0),  # the differences that decide cannot tell the codes apart
+        (torch.float64, 0.663e154, (-0.03e154, 1.35e154), 1),  # as the first
     ],
-    ids=["overflow", "underflow", "far away"],
+    ids=["overflow", "underflow", "far away", "overflow in double"],
 )
 def test_the_bound_covers_what_is_no_rounding_of_the_product(
     dtype: torch.dtype, vector: float, codes: tuple[float, ...], nearest_is: int
@@ -134,6 +136,75 @@ def test_the_bound_covers_what_is_no_rounding_of_the_product(
     x, codebook = torch.tensor([[vector]], dtype=dtype), torch.tensor(codes, dtype=dtype).unsqueeze(1)
     assert least_by_definition(x, codebook).item() == nearest_is
     assert pg.vector_quantize(x, codebook)[1].item() == nearest_is
+
+
+def gamma_by_definition(size: int, eps: float) -> float:
+    lost = size * eps / 2
+    return lost / (1 - lost)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("vector", "code"), [(0.75, -0.5), (0.0, 1.0), (-3.0, 0.0), (0.0, 0.0), ("limit", 0.0), ("limit", "limit")]
+)
+def test_scores_that_are_apart_by_twice_the_bound_are_certain(
+    vector: float | str, code: float | str, dtype: torch.dtype
+) -> None:
+    """What `slack` gives is the formula of its docstring. At "limit" squares are a little less than the 16th that is allowed."""
+    limits = torch.finfo(dtype)
+    almost = (limits.max / 16.5) ** 0.5 / (1 if code != "limit" else 2)
+    own, longest = (almost if value == "limit" else abs(float(value)) for value in (vector, code))
+    products = nearest._Products(torch.tensor([[longest], [-longest]], dtype=dtype), dtype)
+    scores, slack = products(torch.tensor([[own], [-own], [0.0]], dtype=dtype))
+    assert scores.shape == (3, 2)
+    size = 1 + 10  # what the product adds up, and the roundings around it
+    error = gamma_by_definition(size, limits.eps) * longest * (longest + 2 * own)
+    error += gamma_by_definition(size, torch.finfo(torch.float64).eps) * (longest + own) ** 2
+    error += 4 * size * limits.tiny
+    assert slack[:2].tolist() == pytest.approx([2 * error] * 2, rel=1e-5, abs=0)
+
+
+def test_where_nothing_is_certain_the_bound_is_infinite() -> None:
+    eps = 2.0**-23
+    assert nearest._gamma(2**22, eps) == 0.25 / 0.75
+    assert nearest._gamma(3 * 2**21, eps) == 0.375 / 0.625
+    for size in (2**23, 2**24, 2**30):
+        assert nearest._gamma(size, eps) == torch.inf
+    codes = torch.tensor([[2.0**62], [-(2.0**62)]])  # 2**63 squared is more than a 16th of the largest number
+    assert nearest._Products(codes, torch.float32)(codes)[1].tolist() == [torch.inf] * 2
+
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("vectors", "codes", "dtypes", "lowered"),
+    [
+        ([1.0, -3.0, 5.0], [0.0, 4.0, -4.0], (SINGLE, SINGLE), False),
+        ([1.0, -3.0, 5.0], [0.0], (SINGLE, SINGLE), False),
+        ([1e19, -1e19], [1e19], (SINGLE, SINGLE), False),
+        ([1e-10], [-1.0, 1.0], (DOUBLE, DOUBLE), False),
+        ([1e-10], [-1.0, 1.0], (SINGLE, DOUBLE), False),
+        ([1e-10], [-1.0, 1.0], (DOUBLE, SINGLE), False),
+        ([1e-10], [-1.0, 1.0], (SINGLE, SINGLE), True),
+    ],
+    ids=["far apart", "one code", "one code, overflow", "double", "double codes", "double vectors", "lowered products"],
+)
+def test_what_is_certain_is_not_searched_again(
+    vectors: list[float],
+    codes: list[float],
+    dtypes: tuple[torch.dtype, torch.dtype],
+    lowered: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products are in double precision where one of the two is, or where those in single precision are not what they say."""
+    again: list[int] = []
+    settle = nearest._settled
+    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1])
+    monkeypatch.setattr(nearest, "_keeps_single_precision", lambda device: not lowered)
+    x, codebook = (torch.tensor(v, dtype=dtype).unsqueeze(1) for v, dtype in zip((vectors, codes), dtypes, strict=True))
+    assert torch.equal(pg.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
+    assert not again
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
@@ -188,7 +259,17 @@ def test_no_temporary_is_larger_than_a_chunk(shift: float) -> None:
     x, codebook = torch.randn(3 * 2**11, 4) + shift, torch.randn(2**11, 4) + shift
     with Largest() as largest:
         nearest._nearest_code(x, codebook)
-    assert nearest.CHUNK / 4 < largest.numel <= nearest.CHUNK
+    assert nearest.CHUNK / 4 < largest.numel <= nearest.CHUNK == 2**22  # 16 MiB in single precision
+
+
+def test_no_temporary_is_larger_where_vectors_are_longer_than_there_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every vector is equally far from both codes, so all the pairs are compared by their differences."""
+    monkeypatch.setattr(nearest, "CHUNK", 2**12)
+    x, code = torch.zeros(64, 64), torch.ones(1, 64)
+    with Largest() as largest:
+        indices = nearest._nearest_code(x, torch.cat([code, -code]))
+    assert indices.tolist() == [0] * 64
+    assert largest.numel <= 2**12
 
 
 def test_autocast_and_lowered_products_do_not_touch_the_distances() -> None:
@@ -205,6 +286,37 @@ def test_autocast_and_lowered_products_do_not_touch_the_distances() -> None:
     finally:
         torch.set_float32_matmul_precision(before)
     assert nearest._keeps_single_precision(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mkldnn", "lowered"),
+    [
+        (SimpleNamespace(fp32_precision="ieee"), SimpleNamespace(fp32_precision="none"), set()),
+        (SimpleNamespace(), SimpleNamespace(), set()),
+        (SimpleNamespace(fp32_precision="tf32"), SimpleNamespace(fp32_precision="ieee"), {"cuda"}),
+        (SimpleNamespace(fp32_precision="ieee"), SimpleNamespace(fp32_precision="bf16"), {"cpu"}),
+        (SimpleNamespace(), SimpleNamespace(matmul=SimpleNamespace(fp32_precision="tf32")), {"cpu"}),
+    ],
+    ids=["full", "older torch", "tf32 on cuda", "bf16 on the processor", "tf32 in its products alone"],
+)
+def test_each_device_has_its_own_setting(
+    cuda: SimpleNamespace, mkldnn: SimpleNamespace, lowered: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", cuda)
+    monkeypatch.setattr(torch.backends, "mkldnn", mkldnn)
+    for device in ("cpu", "cuda"):
+        assert nearest._keeps_single_precision(torch.device(device)) == (device not in lowered)
+
+
+def test_settings_that_torch_cannot_sum_up_count_as_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises where the older and the newer interface were both used."""
+
+    def mixed() -> str:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    assert not nearest._keeps_single_precision(torch.device("cpu"))
 
 
 def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
@@ -240,6 +352,37 @@ def test_one_vector_no_vector_and_one_code() -> None:
     codes, index = pg.vector_quantize(x[:0], codebook)
     assert (codes.shape, index.shape) == ((0, 4), (0,))
     assert pg.vector_quantize(x, codebook[:1])[1].tolist() == [0] * 7
+
+
+SHAPES = [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes_are_known_without_values(shape: tuple[int, ...]) -> None:
+    codes, indices = pg.vector_quantize(torch.empty(shape, device="meta"), torch.empty(5, 4, device="meta"))
+    assert (codes.shape, indices.shape, indices.dtype) == (shape, shape[:-1], torch.int64)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_vectors_of_any_shape_are_quantised_one_by_one(rule: str, shape: tuple[int, ...]) -> None:
+    """The vectors, their gradients and the losses are those of the same vectors in rows."""
+    x, grad = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    codebook = torch.randn(6, 4, dtype=torch.float64)
+    leaf, rows = x.clone().requires_grad_(), x.reshape(-1, 4).clone().requires_grad_()
+    codes, indices = pg.vector_quantize(leaf, codebook, rule=rule)
+    codes_in_rows, indices_in_rows = pg.vector_quantize(rows, codebook, rule=rule)
+    assert indices.shape == shape[:-1]
+    assert torch.equal(indices.flatten(), indices_in_rows)
+    assert torch.equal(codes.reshape(-1, 4), codes_in_rows)
+    codes.backward(grad)
+    codes_in_rows.backward(grad.reshape(-1, 4))
+    assert torch.allclose(leaf.grad.reshape(-1, 4), rows.grad, rtol=1e-12, atol=1e-12)
+    for found, expected in (
+        (pg.commitment_loss(x, codes), pg.commitment_loss(x.reshape(-1, 4), codes_in_rows)),
+        (pg.codebook_loss(x, codebook, indices), pg.codebook_loss(x.reshape(-1, 4), codebook, indices_in_rows)),
+    ):
+        assert torch.allclose(found, expected, rtol=1e-12)
 
 
 # --- gradients, by every route ------------------------------------------------------------------------------------------
@@ -372,6 +515,16 @@ def test_vmap_over_single_vectors() -> None:
     assert torch.equal(codes, codebook[indices])
 
 
+def test_vmap_over_vectors_is_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    search = nearest._of_finite
+    monkeypatch.setattr(nearest, "_of_finite", lambda x, codes: (searched.append(len(x)), search(x, codes))[1])
+    x, codebook = problem(12)
+    indices = torch.vmap(lambda rows: pg.vector_quantize(rows, codebook)[1])(x.unflatten(0, (3, 4)))
+    assert torch.equal(indices.flatten(), least_by_definition(x, codebook))
+    assert searched == [12]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_compiled_values_are_the_codes_themselves(rule: str) -> None:
     x, codebook = problem(dtype=torch.float32)
@@ -415,9 +568,9 @@ def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("short", ["x", "code"])
-@pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4.5, True), (32, True)])
+@pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4, False), (4.5, True), (32, True)])
 def test_where_a_turn_ends(eps: float, turns: bool, short: str, dtype: torch.dtype) -> None:
-    """Where one is shorter than eps times the other, whose length here is 4: there the gradient passes as it is."""
+    """Where one is no longer than eps times the other, whose length here is 4: there the gradient passes as it is."""
     long, little = torch.ones(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype)
     little[0, 0] = eps * torch.finfo(dtype).eps
     x, code = (little, long) if short == "x" else (long, little)
@@ -426,6 +579,32 @@ def test_where_a_turn_ends(eps: float, turns: bool, short: str, dtype: torch.dty
     (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
     expected = grad[0].double() @ turn_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
     torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("apart", "turns"), [(0.5, False), (1.0, False), (2.0, True)])
+def test_where_opposite_ends(apart: float, turns: bool, dtype: torch.dtype) -> None:
+    """Directions whose middle is no longer than the root of eps are opposite; a turn in the plane would be almost -1."""
+    if apart == 1 and dtype is torch.float32:
+        return  # the root of eps is no number of single precision
+    x = torch.tensor([[1.0, 0.0]], dtype=dtype, requires_grad=True)
+    code = torch.tensor([[-1.0, apart * torch.finfo(dtype).eps ** 0.5]], dtype=dtype)
+    grad = torch.tensor([[3.0, -5.0]], dtype=dtype)
+    (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
+    assert torch.allclose(found, -grad if turns else grad, rtol=1e-2)
+
+
+@pytest.mark.parametrize("case", NO_TURN)
+def test_without_a_turn_the_largest_gradients_pass_too(case: str) -> None:
+    """Their sum is infinite in single precision."""
+    vector, code = NO_TURN[case]
+    x, codebook, grad = torch.tensor([vector]), torch.tensor([code]), torch.full((1, 3), 2e38)
+
+    def quantized(x: Tensor) -> Tensor:
+        return pg.vector_quantize(x, codebook, rule="rotation")[0]
+
+    assert torch.equal(torch.func.vjp(quantized, x)[1](grad)[0], grad)
+    assert torch.equal(torch.func.jvp(quantized, (x,), (grad,))[1], grad)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
@@ -585,6 +764,8 @@ def test_bad_calls_of_the_losses() -> None:
         pg.codebook_loss(x, codebook, torch.zeros(7, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"codebook_loss: indices must have shape \(7,\), got \(7, 1\)"):
         pg.codebook_loss(x, codebook, torch.zeros(7, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"codebook_loss: indices must have shape \(2, 3\), got \(2,\)"):
+        pg.codebook_loss(x[:6].unflatten(0, (2, 3)), codebook, torch.zeros(2, dtype=torch.int64))
 
 
 def test_scripting_is_refused_in_our_words() -> None:

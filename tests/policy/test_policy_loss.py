@@ -122,6 +122,20 @@ def test_at_a_tie_every_rule_gives_the_share_of_its_edge(edge: str, share: float
         torch.testing.assert_close(found, -a * lr.exp() * share, **ROUNDING)
 
 
+@pytest.mark.parametrize("space", ["ratio", "log"])
+def test_at_a_tie_the_second_derivatives_are_those_of_the_inside(space: str) -> None:
+    """Of -r * A: -r * A by log_ratio twice, and -r by log_ratio and the advantage, in either order."""
+    lr, a = (one.clone().requires_grad_() for one in at_ties())
+    y = pg.policy_loss(lr, a, low=0.5, high=1.0, space=space)
+    by_lr, by_a = torch.autograd.grad(y.sum(), (lr, a), create_graph=True)
+    twice, mixed = torch.autograd.grad(by_lr.sum(), (lr, a), retain_graph=True)
+    (other_order,) = torch.autograd.grad(by_a.sum(), lr)
+    ratio = lr.detach().exp()
+    torch.testing.assert_close(twice, -ratio * a.detach(), **ROUNDING)
+    torch.testing.assert_close(mixed, -ratio, **ROUNDING)
+    torch.testing.assert_close(other_order, -ratio, **ROUNDING)
+
+
 @pytest.mark.parametrize(("edge", "share"), [("closed", 1.0), ("half", 0.5), ("open", 0.0)])
 def test_at_the_ceiling_too(edge: str, share: float) -> None:
     lr, a = torch.tensor([math.log(4.0)], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)
@@ -129,16 +143,26 @@ def test_at_the_ceiling_too(edge: str, share: float) -> None:
     assert gradient_of(lambda lr: pg.policy_loss(lr, a, ceiling=4.0, edge=edge), lr)[1][0] == 4.0 * share
 
 
+@pytest.mark.parametrize("edge", ["closed", "half", "open"])
+@pytest.mark.parametrize("advantage", [0.5, 0.0])
+def test_at_the_ceiling_an_advantage_that_is_not_negative_passes_whole(advantage: float, edge: str) -> None:
+    lr = torch.tensor([math.log(4.0)], dtype=torch.float64, requires_grad=True)
+    a = torch.tensor([advantage], dtype=torch.float64, requires_grad=True)
+    y = pg.policy_loss(lr, a, high=None, ceiling=4.0, edge=edge)
+    (first,) = torch.autograd.grad(y.sum(), lr, create_graph=True)
+    assert (first.item(), torch.autograd.grad(first.sum(), a)[0].item()) == (-4.0 * advantage, -4.0)
+
+
 def test_a_ceiling_is_for_negative_advantages_and_gives_way_to_a_bound_below_it() -> None:
     lr, a = (
-        torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64).log(),
-        torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64),
+        torch.tensor([2.0, 4.0, 4.0, 4.0], dtype=torch.float64).log(),
+        torch.tensor([-1.0, 1.0, -1.0, 0.5], dtype=torch.float64),
     )
     value, (slope,) = gradient_of(lambda lr: pg.policy_loss(lr, a, high=None, ceiling=3.0), lr)
-    torch.testing.assert_close(value, torch.tensor([2.0, -4.0, 3.0], dtype=torch.float64), **ROUNDING)
-    torch.testing.assert_close(slope, torch.tensor([2.0, -4.0, 0.0], dtype=torch.float64), **ROUNDING)
+    torch.testing.assert_close(value, torch.tensor([2.0, -4.0, 3.0, -2.0], dtype=torch.float64), **ROUNDING)
+    torch.testing.assert_close(slope, torch.tensor([2.0, -4.0, 0.0, -2.0], dtype=torch.float64), **ROUNDING)
     clipped = pg.policy_loss(lr, a, high=1.0, ceiling=3.0, value="clipped")
-    torch.testing.assert_close(clipped, torch.tensor([2.0, -2.0, 2.0], dtype=torch.float64), **ROUNDING)
+    torch.testing.assert_close(clipped, torch.tensor([2.0, -2.0, 2.0, -1.0], dtype=torch.float64), **ROUNDING)
 
 
 # --- derivatives and transforms ---------------------------------------------------------------------------------------
@@ -224,6 +248,22 @@ def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype
     assert fits.all() or (name in ("ppo", "grpo", "dapo", "gppo", "ce_gppo", "gspo", "gmpo") and dtype is torch.float16)
 
 
+def test_each_gradient_ends_where_its_own_dtype_does() -> None:
+    """r = exp(12) is above the largest float16, not above the largest float32."""
+    for of_ratio, of_advantage in ((torch.float16, torch.float32), (torch.float32, torch.float16)):
+        lr, a = torch.tensor([12.0], dtype=of_ratio), torch.tensor([-1.5], dtype=of_advantage)
+        to_log_ratio, to_advantage = gradient_of(pg.policy_loss, lr, a)[1]
+        assert (to_log_ratio.dtype, to_advantage.dtype) == (of_ratio, of_advantage)
+        for found, exact in ((to_log_ratio, 1.5 * math.exp(12)), (to_advantage, -math.exp(12))):
+            most = torch.finfo(found.dtype).max
+            assert found.item() == pytest.approx(max(-most, min(most, exact)), rel=1e-5)
+
+
+def test_float32_has_infinite_gradients_where_they_are() -> None:
+    lr, a = torch.tensor([100.0]), torch.tensor([-1.0])
+    assert gradient_of(pg.policy_loss, lr, a)[1][0].item() == math.inf
+
+
 def test_infinite_ratios_of_silent_tokens_give_zero() -> None:
     lr = torch.tensor([torch.inf, -torch.inf, torch.inf, 200.0])
     a = torch.tensor([1.0, -1.0, 0.0, 1.0])
@@ -233,6 +273,12 @@ def test_infinite_ratios_of_silent_tokens_give_zero() -> None:
     leaf = lr.clone().requires_grad_()
     (first,) = torch.autograd.grad(pg.policy_loss(leaf, a).sum(), leaf, create_graph=True)
     assert torch.autograd.grad(first.sum(), leaf)[0].tolist() == [0.0] * 4
+    of_each = a.clone().requires_grad_()
+    by_both = torch.autograd.grad(pg.policy_loss(leaf, of_each).sum(), (leaf, of_each), create_graph=True)
+    assert by_both[1].tolist() == pytest.approx([-1.2, -0.8, -1.2, -1.2])
+    for one in by_both:
+        assert torch.autograd.grad(one.sum(), leaf, retain_graph=True)[0].tolist() == [0.0] * 4
+    assert torch.autograd.grad(by_both[0].sum(), of_each)[0].tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("name", pg.policies)
@@ -253,9 +299,10 @@ def test_a_sequence_of_which_no_token_counts_has_loss_0() -> None:
     lr, a = tokens()
     nothing = torch.zeros_like(lr, dtype=torch.bool)
     for name in pg.policies:
-        found, (to_log_ratio,) = gradient_of(partial(pg.policies[name], advantage=a, mask=nothing), lr)
+        found, to_each = gradient_of(partial(pg.policies[name], mask=nothing), lr, a)
         assert not found.any()
-        assert not to_log_ratio.any()
+        assert not to_each[0].any()
+        assert not to_each[1].any()  # NaN would count as some
 
 
 def test_the_mean_of_gspo_has_the_gradient_of_the_sequences_loss() -> None:
@@ -283,6 +330,29 @@ def test_the_mean_of_gmpo_has_the_gradient_of_the_sequences_loss() -> None:
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
 
 
+@pytest.mark.parametrize("shape", [(24,), (4, 15, 24)], ids=str)
+@pytest.mark.parametrize("name", ["gspo", "gmpo"])
+def test_the_last_dimension_is_the_sequence_whatever_comes_before(name: str, shape: tuple[int, ...]) -> None:
+    rows = math.prod(shape[:-1])
+    lr, a = (one[1 : 1 + rows] if rows == 1 else one for one in tokens())
+    value, slope = FORMULAS[name](lr, a)
+    lr, a = lr.reshape(shape), a.reshape(shape)
+    for mask in (None, torch.ones(shape, dtype=torch.bool)):
+        found, (to_log_ratio,) = gradient_of(partial(pg.policies[name], advantage=a, mask=mask), lr)
+        torch.testing.assert_close(found, value.reshape(shape), **ROUNDING)
+        torch.testing.assert_close(to_log_ratio, slope.reshape(shape), **ROUNDING)
+
+
+@pytest.mark.parametrize("name", ["gspo", "gmpo"])
+def test_a_sequence_of_which_one_token_counts_is_that_token(name: str) -> None:
+    lr, a = (one[:10] for one in tokens())
+    mask = torch.arange(24).expand_as(lr) == 3
+    value, slope = FORMULAS[name](lr[:, 3:4].contiguous(), a[:, 3:4].contiguous())
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies[name](lr, a, mask=mask), lr)
+    torch.testing.assert_close(found[mask], value[:, 0], **ROUNDING)
+    torch.testing.assert_close(to_log_ratio[mask], slope[:, 0], **ROUNDING)
+
+
 def test_the_advantage_broadcasts_and_pays_nothing_where_it_asks_for_nothing() -> None:
     lr, a = tokens()
     of_each = a[:, :1].clone().requires_grad_()
@@ -301,6 +371,14 @@ def test_a_policy_is_policy_loss_with_its_settings_and_takes_changes() -> None:
         assert torch.equal(policy(lr, a), pg.policy_loss(lr, a, **policy.settings))
     assert torch.equal(pg.policies["ppo"](lr, a, high=0.28), pg.policies["dapo"](lr, a))
     assert repr(pg.policies) == f"policies: {', '.join(pg.policies)}"
+
+
+def test_a_policy_of_ones_own_is_made_by_names_alone() -> None:
+    kind = type(pg.policies["ppo"])
+    mine = kind(name="mine", paper="none", projects="none", gradient="-A r", high=0.28)
+    assert mine.settings == pg.policies["dapo"].settings
+    with pytest.raises(TypeError, match="positional"):
+        kind("mine", "none", "none", "-A r")  # type: ignore[misc]
 
 
 def test_every_policy_says_where_it_is_from() -> None:
@@ -347,6 +425,11 @@ BAD = {
         ValueError,
         "ceiling must be above 1 + high = 1.25, got 1.25.",
     ),
+    "ceiling at 1 without high": (
+        lambda: pg.policy_loss(X, A, high=None, ceiling=1.0),
+        ValueError,
+        "ceiling must be above 1 + high = 1, got 1.0.",
+    ),
     "no bound": (
         lambda: pg.policy_loss(X, A, low=None, high=None),
         ValueError,
@@ -356,6 +439,11 @@ BAD = {
         lambda: pg.policy_loss(X, torch.ones(4)),
         ValueError,
         "advantage must broadcast with log_ratio of shape (2, 3), got (4,)",
+    ),
+    "another device": (
+        lambda: pg.policy_loss(X, A.to("meta")),
+        ValueError,
+        "policy_loss: advantage must be on cpu, the device of log_ratio, got 'meta'. Call .to('cpu') first.",
     ),
     "an integer": (
         lambda: pg.policy_loss(X, A.long()),

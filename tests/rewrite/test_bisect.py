@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import random
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pseudograd.cli import main
-from pseudograd.rewrite.bisection import RANDOM, SAME, Key, Place, _smallest, bisect
+from pseudograd.rewrite.bisection import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
@@ -18,15 +21,16 @@ OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
-def _searched(count: int, needed: set[int]) -> tuple[set[int], int]:
-    runs: list[list[Key]] = []
+def _searched(count: int, needed: set[int]) -> tuple[set[int], list[str]]:
+    """What is found, and what was asked for on the way, as the digits of the places."""
+    runs: list[str] = []
 
     def is_enough(some: list[Key]) -> bool:
-        runs.append(some)
+        runs.append("".join(key[0] for key in some))
         return needed <= {int(key[0]) for key in some}
 
     found = _smallest(is_enough, [(str(number),) for number in range(count)])
-    return {int(key[0]) for key in found}, len(runs)
+    return {int(key[0]) for key in found}, runs
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 16, 33, 100])
@@ -34,7 +38,7 @@ def test_one_place_is_found_in_two_runs_for_each_halving(count: int) -> None:
     for culprit in range(count):
         found, runs = _searched(count, {culprit})
         assert found == {culprit}
-        assert runs <= 2 * math.ceil(math.log2(count)), (count, culprit, runs)
+        assert len(runs) <= 2 * math.ceil(math.log2(count)), (count, culprit, runs)
 
 
 def test_several_places_that_are_needed_together() -> None:
@@ -45,10 +49,172 @@ def test_several_places_that_are_needed_together() -> None:
         assert _searched(count, needed)[0] == needed
 
 
+@pytest.mark.parametrize(
+    ("count", "needed", "runs"),
+    [
+        (10, {4}, "01234 012 34 3 4"),
+        (5, {0, 4}, "012 34 01 23 4 234 014 0 1 4 14 04 0 4"),  # halves, quarters, all but a quarter, and so on
+    ],
+)
+def test_what_is_tried_in_which_order(count: int, needed: set[int], runs: str) -> None:
+    assert _searched(count, needed) == (needed, runs.split())
+
+
 def test_the_caller_that_tells_two_ways_apart() -> None:
     one = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
     two = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
     assert (one.via([one, two]), two.via([one, two]), one.via([one])) == ("lib.py:20", "lib.py:30", None)
+
+
+def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
+    short = Place("clamp", "lib.py:1", "?", "clamp(x)", ("lib.py:1", "lib.py:5"))
+    long = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*short.path, "main.py:9"))
+    assert (long.via([short, long]), short.via([short, long])) == ("main.py:9", None)
+
+
+def test_a_place_is_the_same_however_often_it_is_called() -> None:
+    place = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "main.py:9"))
+    assert place.calls == 0
+    assert place == Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "main.py:9"), calls=3)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+INSIDE = tuple(f"lib.py:{line}" for line in (1, 5, 20, 30, 40, 50))
+TOLD = (
+    Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*INSIDE, "main.py:9")),
+    Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:6", "main.py:9")),
+    Place("relu", "main.py:4", "main.py:4", "relu(x)", ("main.py:4", "main.py:8")),
+    Place("round", "lib.py:3", "main.py:6", "round(x)", ("lib.py:3", "main.py:6")),
+)
+HEAD = "bisect: as it is the program passes, with pin_edge('open') everywhere it fails; 9 runs\n"
+TEXTS = {
+    "several": (
+        Bisection("pin_edge('open')", FOUND, (True, False), (TOLD[0], TOLD[2], TOLD[3]), TOLD, 9),
+        "bisect: of 4 these 3 lines decide, each is needed:\n"
+        "  clamp        lib.py:1\n"
+        "               reached from lib.py:5, from lib.py:20, from lib.py:30, from lib.py:40\n"
+        "               in the program: main.py:9\n"
+        "  relu         main.py:4\n"
+        "  round        lib.py:3\n"
+        "               in the program: main.py:6",
+    ),
+    "one": (
+        Bisection("pin_edge('open')", FOUND, (True, False), TOLD[2:3], TOLD, 9),
+        "bisect: of 4 this line decides:\n  relu         main.py:4",
+    ),
+    "no call": (
+        Bisection("pin_edge('open')", SAME, (True, False), (), (), 9),
+        "bisect: nothing to find: the change decides nothing (the change reached no call)",
+    ),
+    "the same": (
+        Bisection("pin_edge('open')", SAME, (True, False), (), TOLD, 9),
+        "bisect: nothing to find: the change decides nothing (it reached 4 places)",
+    ),
+    "random": (
+        Bisection("pin_edge('open')", RANDOM, (True, False), (), TOLD, 9),
+        "bisect: the same run passed once and failed once: the program does not repeat. "
+        "Fix its seeds, or make --check sharper.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_answer_in_words(name: str) -> None:
+    found, text = TEXTS[name]
+    assert str(found) == HEAD + text
+
+
+# --- which runs there are ---------------------------------------------------------------------------------------------
+
+_run = subprocess.run
+
+
+def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set[str]], int]) -> None:
+    """A program that calls torch at four lines; its exit status by those that are changed. Checks are run as they are."""
+
+    def run(command: Any, **how: Any) -> Any:
+        if how.get("shell"):
+            return _run(command, **how)
+        given = json.loads(Path(command[3]).read_text())
+        seen = [{"op": "clamp", "where": n, "user_where": n, "expression": "", "path": [n], "calls": 1} for n in "abcd"]
+        Path(given["seen"]).write_text(json.dumps(seen))
+        changed = set("abcd") if given["places"] is None else {path for _, path in given["places"]}
+        return subprocess.CompletedProcess(command, status(changed))
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def test_a_set_of_lines_is_run_once_and_the_answer_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(tmp_path, monkeypatch, "none")
+    runs: list[tuple[int, int, int, bool]] = []
+    _instead_of_processes(monkeypatch, lambda changed: {"a", "d"} <= changed)
+    found = bisect("train.py", pin="open", on_run=lambda *numbers: runs.append(numbers))
+    assert [place.where for place in found.decide] == ["a", "d"]
+    changed = [0, 4, 0, 2, 2, 1, 1, 1, 1, 3, 3, 2, 2]  # nothing, all, nothing again; at last the answer again
+    passes = [number not in (2, 11, 12, 13) for number in range(1, 14)]
+    assert runs == [(number, some, 4, ok) for number, (some, ok) in enumerate(zip(changed, passes, strict=True), 1)]
+    assert (found.passes, found.runs) == ((True, False), 13)
+
+
+def test_an_answer_that_does_not_repeat_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(tmp_path, monkeypatch, "none")
+    before: list[set[str]] = []
+
+    def status(changed: set[str]) -> int:
+        before.append(changed)
+        return "c" in changed and before.count({"c"}) < 2
+
+    _instead_of_processes(monkeypatch, status)
+    found = bisect("train.py", pin="open")
+    assert (found.outcome, found.decide, len(found.places)) == (RANDOM, (), 4)
+
+
+def test_a_check_is_a_shell_command_that_nobody_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _program(tmp_path, monkeypatch, "none")
+
+    def status(changed: set[str]) -> int:
+        (tmp_path / "changed.txt").write_text("".join(sorted(changed)))
+        return 3
+
+    _instead_of_processes(monkeypatch, status)
+    found = bisect("train.py", pin="open", checked_by="echo of the check; ! grep b changed.txt && test -e train.py")
+    assert (found.passes, [place.where for place in found.decide]) == ((True, False), ["b"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_file_is_no_module_unless_that_is_said() -> None:
+    with pytest.raises(ValueError, match=r"bisect: the script must be a file, got 'nowhere.py'\."):
+        bisect("nowhere.py", pin="open")
+
+
+RUN_AS_PYTHON_DOES = """\
+import json, sys
+import torch
+compiled = []
+
+@torch.compile(backend=lambda graph, inputs: compiled.append(1) or graph.forward)
+def f(x):
+    return torch.clamp(x, 0.0, 1.0)
+
+f(torch.zeros(1, requires_grad=True)).sum().backward()
+json.dump([sys.argv, "" in sys.path, compiled], open("found.json", "w"))
+sys.exit(5)
+"""
+
+
+def test_a_run_is_a_process_of_its_own_in_which_nothing_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(RUN_AS_PYTHON_DOES)
+    monkeypatch.chdir(tmp_path)
+    asked = {"pin": OTHER, "overrides": [], "program": "train.py", "is_module": False}
+    runner = _Runner(asked, ["--lr", "0.1"], None, lambda *numbers: None)
+    assert not runner.run(None)
+    assert json.loads((tmp_path / "found.json").read_text()) == [["train.py", "--lr", "0.1"], False, []]
+    assert [(place.op, place.where, place.calls) for place in runner.places.values()] == [("clamp", "train.py:7", 1)]
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -76,7 +242,7 @@ ENDINGS = {
     "two": "sys.exit(second == 1.0 or third == 1.0)"
     if installed_era() == CLOSED_ERA
     else "sys.exit(second + third < 2)",
-    "none": "sys.exit(0)",
+    "none": "print('of the program')",
     "random": "import os; ran = os.path.exists('ran'); open('ran', 'w').close(); sys.exit(ran)",
     "checked": "sys.exit(3)",
 }
@@ -104,8 +270,11 @@ def test_one_line_of_the_caller_decides(
     assert [(one["op"], one["where"], one["via"]) for one in found["decide"]] == [
         ("clamp", _line("return torch.clamp"), _line("second = "))
     ]
-    assert len(found["places"]) == 4
-    assert found["runs"] <= 2 * 2 + 4
+    assert "torch.clamp(x, 0.0, 1.0)" in found["decide"][0]["expression"]
+    second, pulled = _line("second = "), _line("f(x).sum()")
+    assert found["decide"][0]["path"] == [_line("return torch.clamp"), second, pulled, second]
+    assert [one["calls"] for one in found["places"]] == [1] * 4
+    assert found["runs"] == 3 + 3 + 1  # without and with the change and again without; the search; its answer again
     assert found["passes"] == [installed_era() == OPEN_ERA, installed_era() == CLOSED_ERA]
     assert shown.err.startswith("bisect: run 1, the change at 0 of ")
 
@@ -128,11 +297,14 @@ def test_a_check_decides_instead_of_the_status(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(("ending", "outcome"), [("none", SAME), ("random", RANDOM)])
 def test_nothing_is_guessed(
-    ending: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ending: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """And of what the program prints nothing is shown."""
     _program(tmp_path, monkeypatch, ending)
     assert main(("bisect", "--override", "clamp=inward", "train.py")) == 1
-    assert outcome in capsys.readouterr().out
+    shown = capfd.readouterr().out
+    assert outcome in shown
+    assert "of the program" not in shown
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.compiled import _undispatched
 from pseudograd.rewrite.context import Rewriting
+from pseudograd.rewrite.mode import Rewrite
 
 from ..choices import one_in
 from .calls import SPELLINGS, inputs_for
@@ -84,6 +88,21 @@ def test_a_new_context_of_the_same_rule_compiles_nothing_new() -> None:
             with override(clamp="inward"):
                 assert slope(f) == [0.0, 1.0, 1.0, 1.0, 1.0]
             slope(f)
+
+
+def test_a_parameter_is_a_constant_of_the_graph() -> None:
+    """As a number that changes it would become a symbol, which some torch versions take for a size of x."""
+    taken: list[int] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        taken.append(len(inputs))
+        return graph.forward
+
+    f = torch.compile(clamp_to_one, backend=backend, fullgraph=True)
+    for value in (0.5, 0.25, 0.125):
+        with override(clamp=rules.leaky(value)):
+            assert slope(f)[0] == value
+    assert taken == [1, 1, 1]
 
 
 SOME = ("torch.clamp", "torch.clamp, tensors", "x.clamp_", "x.clamp_min", "aten.clamp", "torch.minimum")
@@ -238,6 +257,23 @@ def test_what_runs_other_functions_in_compiled_code(name: str, contexts: str, re
     assert eager[0] != eager[1]
 
 
+def test_dynamo_hands_a_checkpoint_to_the_modes_of_others() -> None:
+    """Past ours and the default device (None, where the compiled code sets it) it calls the checkpoint itself."""
+    call = _undispatched(lambda self, tx, args, kwargs: "handed to them")
+    variable = SimpleNamespace(_call_function=lambda tx, args, kwargs: "called")
+
+    def under(*modes: Any) -> str:
+        stack = [SimpleNamespace(value=mode) for mode in modes]
+        tx = SimpleNamespace(symbolic_torch_function_state=SimpleNamespace(mode_stack=stack))
+        return str(call(variable, tx, (), {}))
+
+    ours, device, other = Rewrite({}, None), torch.device("cpu"), TorchFunctionMode()
+    with device:  # which is a mode while it is entered
+        (device_mode,) = torch.overrides._get_current_function_mode_stack()
+    assert {under(ours), under(None), under(device_mode), under(ours, device_mode, None)} == {"called"}
+    assert {under(), under(other), under(ours, other), under(other, None)} == {"handed to them"}
+
+
 def test_backward_of_a_compiled_call_after_the_context() -> None:
     x = torch.tensor(X, requires_grad=True)
     with override(clamp="inward"):
@@ -377,6 +413,27 @@ def test_the_rule_of_a_site_by_its_bounds() -> None:
     with override(clamp=lambda site: "identity" if site.max == 1.0 else None):
         eager = slope(lambda x: torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5))
         assert slope(f) == eager == [1.0, 2.0, 2.0, 2.0, 1.0]
+
+
+def test_the_site_of_a_minimum_has_its_bound_where_that_is_known() -> None:
+    """Compiled code over functorch does not tell which of the two it is."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.minimum(torch.full((5,), 1.0), x * 1)
+
+    with override(clamp=lambda site: None if site.max is None else "identity"):
+        assert slope(f) == slope(compiled(f)) == [1.0] * 5
+    x = torch.tensor(X)
+    with override(clamp=lambda site: "zero" if site.max is None else "identity"):
+        assert compiled(torch.func.grad(lambda x: f(x).sum()))(x).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_the_context_that_names_the_family_reports_a_compiled_call() -> None:
+    f = compiled(clamp_to_one)
+    with override(clamp="inward") as outer, override(relu="inward") as inner:
+        slope(f)
+    assert [site.op for site in outer.report().rewritten] == ["clamp"]
+    assert inner.report().rewritten == ()
 
 
 def test_the_report_names_compiled_lines() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pseudograd.rewrite import override, pin_edge
+from pseudograd import torch_private
+from pseudograd.rewrite import entered, override, pin_edge
 from pseudograd.torch_eras import ERAS, era_of, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
@@ -273,6 +274,38 @@ def test_a_thread_that_did_not_enter_it_is_not_rewritten() -> None:
     assert found == [STOCK]
 
 
+def test_one_context_in_two_threads_ends_in_the_one_that_leaves_it() -> None:
+    """Whichever entered it last."""
+    context = override(clamp="inward")
+    entered, may_leave = threading.Event(), threading.Event()
+    found: list[list[float]] = []
+
+    def work() -> None:
+        with context:
+            entered.set()
+            may_leave.wait(10)
+            found.append(slope())
+        found.append(slope())
+
+    thread = threading.Thread(target=work)
+    with context:
+        thread.start()
+        entered.wait(10)
+    found.append(slope())
+    may_leave.set()
+    thread.join()
+    assert found == [STOCK, INWARD, STOCK]
+
+
+def test_where_torch_hides_its_stack_of_modes_contexts_end_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "has_mode_stack", False)
+    with override(clamp="inward"):
+        with override(clamp="identity"):
+            assert slope() == IDENTITY
+        assert slope() == INWARD
+    assert slope() == STOCK
+
+
 def test_backward_may_run_after_the_context() -> None:
     x = OUT.clone().requires_grad_()
     with override(clamp="inward"):
@@ -350,11 +383,12 @@ def test_a_tensor_bound_makes_x_require_grad_as_in_torch() -> None:
 
 
 def saved(f, *inputs: Tensor) -> list[tuple[object, ...]]:
-    """What a call hands to autograd to keep, in order."""
+    """What a call hands to autograd to keep, in order, and whether that is an input itself or a copy."""
     kept: list[tuple[object, ...]] = []
+    given = {value.data_ptr() for value in inputs}
 
     def pack(tensor: Tensor) -> Tensor:
-        kept.append((tuple(tensor.shape), tensor.dtype))
+        kept.append((tuple(tensor.shape), tensor.dtype, tensor.data_ptr() in given))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -504,6 +538,64 @@ def test_nested_contexts_hold_in_backward() -> None:
         checkpoint(lambda x: torch.relu(torch.clamp(x, -1.0, 1.0)), x, use_reentrant=True).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == INWARD
+
+
+class Refining(torch.autograd.Function):
+    """Its backward runs a forward of its own, with a call that no rewriting reaches, and learns from it."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = OUT.clone().requires_grad_()
+            functional.margin_ranking_loss(x, x, torch.ones(3))
+            return torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0]
+
+
+BACKWARDS: dict[str, Callable[[Tensor], None]] = {
+    "y.backward": lambda y: y.backward(),
+    "autograd.backward": lambda y: torch.autograd.backward(y),
+    "of an edge": lambda y: torch.autograd.backward(torch.autograd.graph.get_gradient_edge(y), torch.ones(())),
+}
+
+
+@pytest.mark.parametrize("inside_another", [True, False])
+@pytest.mark.parametrize("way", BACKWARDS)
+def test_a_forward_inside_a_backward_is_rewritten_once(way: str, inside_another: bool) -> None:
+    x = OUT.clone().requires_grad_()
+    y = Refining.apply(x).sum()  # type: ignore[no-untyped-call]
+    around, context = override(relu="identity"), override(clamp="inward")
+    with around if inside_another else contextlib.nullcontext(), context:
+        BACKWARDS[way](y)
+        assert slope() == INWARD
+    assert x.grad is not None
+    assert x.grad.tolist() == INWARD
+    assert sum(site.calls for site in context.report().rewritten) == 2
+    assert [site.calls for site in context.report().missed] == [1]
+    assert (around.report().rewritten, around.report().missed) == ((), ())
+
+
+def test_contexts_for_a_recomputation_stand_where_torch_has_taken_them_off() -> None:
+    """While torch runs a call of its own its stack is empty, whatever is entered."""
+    with override(clamp="inward"):
+        modes = entered.modes()
+        torch_private.pop_mode()
+        with entered.exactly(modes):
+            assert slope() == INWARD
+        assert slope() == STOCK
+        torch_private.push_mode(modes[0])
+
+
+def test_contexts_for_a_recomputation_leave_the_modes_of_others() -> None:
+    with torch.device("meta"), override(clamp="identity"):
+        with entered.exactly(()):
+            assert torch.ones(1).is_meta
+            assert entered.modes() == ()
+        assert torch.ones(1).is_meta
+        assert len(entered.modes()) == 1
 
 
 # --- dtypes and subclasses -------------------------------------------------------------------------------------------

@@ -52,6 +52,22 @@ def test_a_module_gets_the_rule_and_keeps_its_values(name: str, rule: object, in
     done.undo()
 
 
+def test_a_module_that_has_no_inplace_leaves_its_input() -> None:
+    model = nn.Sequential(nn.GELU())
+    x = torch.tensor(X, requires_grad=True) * 1
+    plain = model(x)
+    convert(model, "fewbit")
+    assert torch.equal(model(x), plain)
+    assert x.tolist() == X
+
+
+def test_hardsigmoid_takes_the_rule_of_its_own_op_too() -> None:
+    model = nn.Sequential(nn.Hardsigmoid())
+    convert(model, "exact")
+    assert repr(model[0]) == "Hardsigmoid(rule=exact)"
+    assert torch.equal(gradient(model), gradient(pg.hardsigmoid))
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -477,6 +493,9 @@ def test_fx_outside_a_model_warns() -> None:
     convert(model, "identity")
     with pytest.warns(UserWarning, match=r"convert: ReLU is traced outside a model that holds it, so the graph has"):
         traced = fx.symbolic_trace(model[0])
+    assert torch.equal(gradient(traced), gradient(torch.relu))
+    with pytest.warns(UserWarning, match=r"convert: ReLU is traced outside a model that holds it, so the graph has"):
+        traced = fx.symbolic_trace(lambda x: model[0].forward(x))
     assert torch.equal(gradient(traced), gradient(torch.relu))
 
 

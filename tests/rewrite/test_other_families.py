@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -94,6 +95,57 @@ def test_fake_quantize(rule: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "passes"),
+    [
+        (torch.float32, torch.float32, 1.0),
+        (torch.float32, torch.float64, 1.0),
+        (torch.float16, torch.float32, 0.0),
+        (torch.float16, torch.float64, 1.0),
+    ],
+    ids=str,
+)
+def test_a_zero_point_with_a_fraction_is_added_before_the_rounding(
+    kind: torch.dtype, dtype: torch.dtype, passes: float
+) -> None:
+    """The first x lies just below 3.5 steps, where the grid ends; with a float16 zero point alone torch rounds x / scale, up to it."""
+    x = torch.tensor([[3.254999876022339, 3.2, 4.0, -1.0]], dtype=dtype, requires_grad=True)
+    scale, zero_point = torch.tensor([0.62]), torch.tensor([-1.75], dtype=kind)
+    with override(fake_quantize="zero"):
+        y = torch.fake_quantize_per_channel_affine(x, scale, zero_point, 0, -4, 3)
+        (found,) = torch.autograd.grad(y.sum(), x)
+    assert found.tolist() == [[passes, 1.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(torch.int32, 1.0), (torch.float32, 0.0), (torch.float16, 0.0)], ids=str)
+def test_a_whole_zero_point_is_added_after_the_rounding(kind: torch.dtype, passes: float) -> None:
+    """2.5 becomes 2 and then 3, the end of the grid; 2.5 + 1 becomes 4."""
+    x, zero_point = torch.tensor([[2.5, 2.25, 3.5]], requires_grad=True), torch.tensor([1], dtype=kind)
+    with override(fake_quantize="zero"):
+        y = torch.fake_quantize_per_channel_affine(x, torch.ones(1), zero_point, 0, -4, 3)
+        (found,) = torch.autograd.grad(y.sum(), x)
+    assert found.tolist() == [[passes, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("f", [torch.floor, torch.ceil, torch.trunc])
+def test_a_rule_of_rounding_to_the_nearest_leaves_the_others_to_torch_and_says_so(f: Callable[..., Tensor]) -> None:
+    with override(round="trust") as context:
+        assert torch.equal(gradient(torch.round), gradient(lambda x: pg.round(x, rule="trust")))
+        assert gradient(f).tolist() == [0.0] * 9
+    assert [site.op for site in context.report().rewritten] == ["round"]
+    assert [site.why for site in context.report().missed] == [f"{f.__name__} has no rule trust"]
+    with override(round=lambda site: "ste"), pytest.raises(ValueError, match=f"^{f.__name__}: rule must be one of "):
+        gradient(f)
+
+
+def test_hardsigmoid_has_two_switches_and_its_own_counts_first() -> None:
+    with override(relu="identity"):
+        torch.testing.assert_close(gradient(functional.hardsigmoid), torch.tensor(GRAD) / 6)
+    with override(relu="identity", hardsigmoid="exact") as context:
+        assert torch.equal(gradient(functional.hardsigmoid), gradient(pg.hardsigmoid))
+    assert [site.rule for site in context.report().rewritten] == ["exact"]
+
+
 def test_fake_quantize_of_what_is_not_finite_keeps_torchs_values() -> None:
     x = torch.tensor([torch.inf, -torch.inf, torch.nan], requires_grad=True)
     plain = torch.fake_quantize_per_tensor_affine(x, 0.25, 0, -4, 3)
@@ -152,6 +204,22 @@ def test_a_users_own_rule_can_be_chosen() -> None:
     finally:
         for op in pg.rule.OPS.values():
             op.rules.pop("quarter_of_rewrite", None)  # type: ignore[attr-defined]
+
+
+def test_a_users_own_rule_is_told_which_bound_a_constant_is() -> None:
+    @pg.register_rule("clamp", formula="2 * grad above, 3 * grad below", source="this test", is_linear=True)
+    def by_the_bound_of_rewrite(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
+        return grad * (2.0 if min is None else 3.0)
+
+    bound = torch.zeros(9)
+    try:
+        with override(clamp="by_the_bound_of_rewrite"):
+            for f, beyond, factor in ((torch.minimum, 8, 2.0), (torch.maximum, 0, 3.0)):
+                assert gradient(lambda x, f=f: f(x, bound))[beyond] == factor * GRAD[beyond]
+                assert gradient(lambda x, f=f: f(bound, x))[beyond] == factor * GRAD[beyond]
+    finally:
+        for op in pg.rule.OPS.values():
+            op.rules.pop("by_the_bound_of_rewrite", None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("family", ["round", "sign", "fake_quantize"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
 from pseudograd import rules
@@ -151,6 +154,50 @@ def test_no_rewrite_raises_where_torch_does_not(name: str, rule: str) -> None:
     assert x.grad is not None
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (1, 3), (1, 1), (2, 3)], ids=str)
+def test_in_place_a_bound_that_fits_into_x_is_rewritten(shape: tuple[int, ...]) -> None:
+    x = torch.linspace(-2.0, 2.0, 6).reshape(2, 3).requires_grad_()
+    for low, high in ((torch.full(shape, -1.0), torch.ones(3)), (torch.full((3,), -1.0), torch.full(shape, 1.0))):
+        with override(clamp="identity") as context:
+            y = (x * 1).clamp_(low, high)
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [[1.0] * 3] * 2
+        assert torch.equal(y, x.clamp(-1, 1))
+        assert [site.calls for site in context.report().rewritten] == [1]
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_bound"), [((1,), (3,)), ((3,), (1, 3)), ((1, 3), (2, 3)), ((2, 1), (2, 3)), ((2, 3), (2,))], ids=str
+)
+@pytest.mark.parametrize("place", ["min", "max"])
+def test_in_place_a_larger_bound_is_torchs_error_and_said(
+    place: str, of_x: tuple[int, ...], of_bound: tuple[int, ...]
+) -> None:
+    def outcome() -> str:
+        bounds = {"min": torch.zeros(()), "max": torch.ones(()), place: torch.ones(of_bound)}
+        with pytest.raises(RuntimeError) as error:
+            (torch.ones(of_x, requires_grad=True) * 1).clamp_(**bounds)
+        return str(error.value)
+
+    plain = outcome()
+    with override(clamp="identity") as context:
+        assert outcome() == plain
+    assert [site.why for site in context.report().missed] == ["a bound of another dtype or a larger shape, in place"]
+
+
+@pytest.mark.parametrize("place", ["min", "max"])
+def test_in_place_a_bound_of_another_dtype_is_left_to_torch_and_said(place: str) -> None:
+    x = torch.tensor([-2.0, 0.0, 2.0], dtype=torch.float16, requires_grad=True)
+    bounds = {"min": torch.tensor([-1.0] * 3).half(), "max": torch.ones(3).half()}
+    bounds[place] = bounds[place].float()
+    with override(clamp="identity") as context:
+        y = (x * 1).clamp_(**bounds)
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [0.0, 1.0, 0.0]
+    assert [site.why for site in context.report().missed] == ["a bound of another dtype or a larger shape, in place"]
+    with override(clamp="identity") as context:
+        torch.clamp(x, **bounds)
+    assert context.report().missed == ()
+
+
 def test_a_rule_that_needs_both_bounds_leaves_one_bound_to_torch_and_says_so() -> None:
     x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
     with override(clamp="elastic") as context:
@@ -231,6 +278,7 @@ def test_functions_of_lists(name: str, rule: str, sign: float) -> None:
     with override(clamp=rule) as context:
         ys = f(xs)
         found = torch.autograd.grad(ys, xs, [torch.full((3,), sign)] * 2)
+    assert type(ys) is type(f(xs))
     assert [y.tolist() for y in ys] == [x.clamp(low, high).tolist() for x in xs]
     wanted = [[gradient(rule, value, sign, low, high)[0] for value in x.tolist()] for x in xs]
     assert [grad.tolist() for grad in found] == wanted
@@ -259,7 +307,32 @@ def test_functions_of_lists_in_place_and_where_nothing_is_recorded() -> None:
 
 def test_a_foreach_call_that_torch_refuses_is_torchs_own_error() -> None:
     xs = [torch.ones(2, requires_grad=True)]
-    with override(clamp="identity"):
-        for wrong in (lambda: torch._foreach_clamp_min(xs, [1.0, 2.0]), lambda: torch._foreach_clamp_min(xs)):
-            with pytest.raises((RuntimeError, TypeError)):
-                wrong()
+
+    def outcome(wrong: Any) -> tuple[type, str]:
+        with pytest.raises((RuntimeError, TypeError)) as error:
+            wrong()
+        return error.type, str(error.value)
+
+    for wrong in (lambda: torch._foreach_clamp_min(xs, [1.0, 2.0]), lambda: torch._foreach_clamp_min(xs)):
+        plain = outcome(wrong)
+        with override(clamp="identity"):
+            assert outcome(wrong) == plain
+
+
+class _Noting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_foreach_call_stays_one_call_where_nothing_is_recorded() -> None:
+    xs = [torch.ones(2, requires_grad=True), torch.ones(3)]
+    with _Noting() as noting, override(clamp="identity"), torch.no_grad():
+        noting.names.clear()
+        torch._foreach_clamp_max_(xs, 0.5)
+        called = [name for name in noting.names if "clamp" in name]
+    assert called == ["_foreach_clamp_max_"]

@@ -135,6 +135,27 @@ def test_the_bound_is_where_torch_rounds_it_to(dtype: torch.dtype) -> None:
         assert found.tolist() == [0.0, share, 1.0, share, 0.0, 0.0]
 
 
+def test_tensor_bounds_are_compared_in_the_dtype_of_two() -> None:
+    """A bound without dimensions takes that of x, in which 0.1 is another number; y has that of the other bound."""
+    x = torch.tensor([0.1, 0.05, 0.5], dtype=torch.float16, requires_grad=True)
+    bounds = torch.tensor(0.1), torch.ones(3)
+    plain = torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0]
+    with forced(installed_era(), ""):
+        assert torch.equal(torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0], plain)
+    for edge, share in SHARES.items():
+        with pin_edge(edge):
+            assert torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0].tolist() == [share, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("f", [torch.clamp_min, torch.fmax], ids=lambda f: f.__name__)
+def test_a_share_of_nothing_is_nothing_of_an_infinite_gradient_too(f: Any) -> None:
+    inf = torch.tensor([torch.inf])
+    for edge, expected in (("open", [0.0, torch.inf]), ("closed", [torch.inf, 0.0])):
+        x, bound = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+        with pin_edge(edge):
+            assert [grad.item() for grad in torch.autograd.grad(f(x, bound), (x, bound), inf)] == expected
+
+
 def test_nested_in_an_override_the_inner_one_decides() -> None:
     x = torch.tensor([-2.0, -1.0, 0.0], requires_grad=True)
     with override(clamp="identity"), pin_edge("half"):

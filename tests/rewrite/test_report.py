@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import linecache
 import sys
@@ -10,6 +11,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 from pseudograd.rewrite import override, pin_edge
@@ -107,7 +109,7 @@ def test_a_composite_of_another_family_is_not_missed() -> None:
     assert context.report().missed == ()
 
 
-@pytest.mark.parametrize("last", ["torch", "backward"])
+@pytest.mark.parametrize("last", ["torch", "backward", "backward unseen"])
 def test_torchscript_is_missed_and_named(last: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -118,11 +120,35 @@ def test_torchscript_is_missed_and_named(last: str) -> None:
             if last == "torch":
                 y = y.sum()  # where it shows
             else:
-                torch.autograd.backward(y, torch.ones(3))
+                with torch._C.DisableTorchFunction() if last == "backward unseen" else contextlib.nullcontext():
+                    torch.autograd.backward(y, torch.ones(3))
     missed = context.report().missed
     assert missed
     assert sum(site.calls for site in missed) == 2
     assert all("TorchScript" in site.why for site in missed)
+
+
+def test_what_no_mode_sees_is_named_where_its_result_is_used() -> None:
+    """To look at it is no use."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(_scripted)
+    with override(clamp="inward") as context:
+        y = scripted(leaf())
+        assert y.shape == (3,)
+        assert y.requires_grad
+        y.sum()  # of use
+    assert {site.where for site in context.report().missed} == {_line("of use")}
+
+
+def test_what_was_made_outside_the_context_is_not_missed() -> None:
+    """Neither before it nor between two entries of one context."""
+    context = override(clamp="inward")
+    for _ in range(2):
+        y = torch.clamp(leaf(), -1, 1) * 1
+        with context:
+            y.sum().backward()
+    assert context.report().missed == ()
 
 
 def _scripted(x: Tensor) -> Tensor:
@@ -213,6 +239,27 @@ def test_a_call_that_is_our_own_is_not_counted() -> None:
         (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
         assert torch.autograd.grad(first.sum(), x)[0].tolist() == [0.0, 2.0, 2.0]
     assert context.report().rewritten == ()
+    assert context.report().missed == ()
+
+
+def test_what_a_tangent_of_our_own_is_computed_with_is_not_missed() -> None:
+    """That of a scale rounds x, and has a gradient itself."""
+    import pseudograd as pg
+
+    scale = torch.tensor(0.5, requires_grad=True)
+    with override(round="identity") as context, forward_ad.dual_level():
+        y = pg.fake_quantize(leaf(), forward_ad.make_dual(scale, torch.ones(())), 0, -2, 2)
+        forward_ad.unpack_dual(y).tangent.sum()
+    assert context.report().missed == ()
+
+
+def test_a_rewritten_call_is_not_missed_as_well() -> None:
+    """Nor is one that is missed, for its reason, missed twice."""
+    x = leaf()
+    with override(clamp="elastic") as context:
+        (torch.clamp(x, -1, 1) * torch.clamp(x, min=0.0)).sum().backward()
+    assert [site.calls for site in context.report().rewritten] == [1]
+    assert [(site.calls, site.why) for site in context.report().missed] == [(1, "rule elastic needs both bounds")]
 
 
 # --- the rule of a site ----------------------------------------------------------------------------------------------
@@ -252,6 +299,24 @@ def test_a_site_tells_line_module_and_bounds() -> None:
     assert torch.equal(seen[4].max, torch.ones(3))
     assert torch.equal(seen[5].min, torch.zeros(3))
     assert all(s.where.startswith("tests/rewrite/test_report.py:") for s in seen)
+
+
+def test_a_site_under_a_transform_knows_its_bound() -> None:
+    """What a transform has wrapped is x."""
+    seen: list[Site] = []
+    zeros = torch.zeros(3)
+
+    def choose(site: Site) -> None:
+        seen.append(site)
+
+    with override(clamp=choose):
+        for f in (lambda x: torch.maximum(x, zeros), lambda x: torch.maximum(zeros, x)):
+            torch.func.grad(lambda x, f=f: f(x).sum())(leaf().detach())
+    assert [(site.min.tolist(), site.max) for site in seen] == [([0.0] * 3, None)] * 2
+    seen.clear()
+    with override(clamp=choose):
+        torch.func.grad(lambda x: torch.maximum(x * 0, x).sum())(leaf().detach())
+    assert [(site.min, site.max) for site in seen] == [(None, None)]  # either may be
 
 
 def test_rules_by_module_and_none_for_torchs_own() -> None:

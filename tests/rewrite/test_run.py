@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pseudograd.rewrite import override
+from pseudograd.rewrite.run import run as run_program
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
@@ -176,11 +179,15 @@ def test_the_reports_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 def test_json_tells_what_was_missed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "missed.py").write_text(
         "import torch\n"
-        "x = torch.ones(3, requires_grad=True)\n"
-        "torch.nn.functional.margin_ranking_loss(x, x * 2, torch.ones(3)).backward()\n"
+        "größe = torch.ones(3, requires_grad=True)\n"
+        "torch.nn.functional.margin_ranking_loss(größe, größe * 2, torch.ones(3)).backward()\n",
+        encoding="utf-8",
     )
     assert run(capsys, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
-    (context,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["contexts"]
+    text = (tmp_path / "found.json").read_text(encoding="utf-8")
+    assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
+    (context,) = json.loads(text)["contexts"]
+    assert "größe * 2" in context["missed"][0]["expression"]
     assert context["rewritten"] == []
     (site,) = context["missed"]
     assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
@@ -214,6 +221,11 @@ def test_json_that_cannot_be_written_in_the_end(capsys: pytest.CaptureFixture[st
 # --- --require --------------------------------------------------------------------------------------------------------
 
 
+def test_nothing_is_required_unless_that_is_said() -> None:
+    assert run_program("train.py", [], False, [override(relu="inward")]) == 0
+    assert run_program("train.py", [], False, [override(relu="inward")], requires=True) == 3
+
+
 def test_require_wants_every_context_to_have_rewritten_something(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--require", "--pin", "half", "train.py")[0] == 0
     code, out, err = run(capsys, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
@@ -240,6 +252,7 @@ def test_a_program_that_closes_its_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "--require", "train.py", "--close"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "__main__ ['--close'] [0.0, 0.5, 1.0]\n")
+    assert done.stderr.startswith("pseudograd: pin_edge('half'): 1 call rewritten")
 
 
 WRONG = {
@@ -313,6 +326,11 @@ def test_a_wrong_call_gets_one_line(
 
 
 def test_as_a_process(tmp_path: Path) -> None:
+    """The report comes after all that the program prints, into one pipe too."""
     command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "train.py", "a"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "__main__ ['a'] [0.0, 0.5, 1.0]\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("__main__ ['a'] [0.0, 0.5, 1.0]\npseudograd: pin_edge('half'): 1 call rewritten")

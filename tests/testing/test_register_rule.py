@@ -14,6 +14,8 @@ from pseudograd import rules
 from pseudograd.cli import main
 from pseudograd.rule import OPS, RuleObject
 from pseudograd.testing import check_rule
+from pseudograd.testing.contract.cases import Case
+from pseudograd.testing.measure.inputs import DTYPES
 from pseudograd.testing.measure.transforms import by_backward, by_func_grad, by_vmap_of_grad, diagonal_by_jvp
 
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
@@ -210,6 +212,11 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "register_rule: formula must be a line of text, got ' '.",
     ),
+    "no source": (
+        lambda: pg.register_rule("clamp", formula="f", source=None, is_linear=True),  # type: ignore[arg-type]
+        ValueError,
+        "register_rule: source must be a line of text, got None.",
+    ),
     "taken": (
         lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_named("identity")),
         ValueError,
@@ -235,6 +242,11 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "register_rule: _sums must return one gradient for each element of x, got a Tensor of torch.float32 and shape ().",
     ),
+    "returns no tensor": (
+        lambda: pg.register_rule("round", formula="f", source="s", is_linear=True)(_says_nothing),  # type: ignore[type-var]
+        ValueError,
+        "register_rule: _says_nothing must return one gradient for each element of x, got None.",
+    ),
 }
 
 
@@ -254,6 +266,10 @@ def _sums(grad: Tensor, x: Tensor) -> Tensor:
     return grad.sum()
 
 
+def _says_nothing(grad: Tensor, x: Tensor) -> None:
+    pass
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_registration_says_what_to_do(case: str) -> None:
     call, kind, text = WRONG[case]
@@ -267,6 +283,43 @@ def test_a_wrong_registration_says_what_to_do(case: str) -> None:
 def test_a_function_with_the_wrong_arguments() -> None:
     with pytest.raises(ValueError, match=r"register_rule: fading must take \(grad, x\), got"):
         _register("round", fading)
+    with pytest.raises(ValueError, match=r"register_rule: toggled must take \(grad, x, y, min, max\), got"):
+        _register("clamp", toggled)
+
+
+@pytest.mark.parametrize("op", ["clamp", "fake_quantize", "sign", "round"])
+def test_the_one_call_at_registration_reaches_beyond_on_and_between_the_bounds(op: str) -> None:
+    """So that a function that fails on some x fails there, and not in a backward."""
+    calls: list[tuple[Any, ...]] = []
+
+    def seeing(*given: Any) -> Tensor:
+        calls.append(given)
+        return given[0] * given[1]
+
+    _register(op, seeing)
+    ((grad, x, *outside),) = calls
+    assert (grad.tolist(), x.tolist()) == ([1.0] * 5, [-2.0, -1.0, 0.0, 1.0, 2.0])
+    if op in ("clamp", "fake_quantize"):
+        y, *bounds = outside
+        assert (bounds, y.tolist()) == ([-1.0, 1.0], x.clamp(-1, 1).tolist())
+    else:
+        assert not outside
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_a_reference_the_function_itself_runs_in_the_precision_of_backward(dtype: torch.dtype) -> None:
+    """float32 for half precision, as backward has it."""
+    seen: list[torch.dtype] = []
+
+    def seeing(grad: Tensor, x: Tensor) -> Tensor:
+        seen.append(x.dtype)
+        return grad * x
+
+    _register("round", seeing)
+    case = Case(OPS["round"], OPS["round"].rules["seeing"])
+    seen.clear()
+    assert case.reference_in(dtype)(0.5, 3.0, 0.0)[0] == 1.5
+    assert seen == [torch.float64 if dtype is torch.float64 else torch.float32]
 
 
 def test_check_rule_of_what_is_not_there() -> None:
