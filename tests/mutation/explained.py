@@ -119,5 +119,5 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_pulled",
         "grad < 0 -> grad <= 0",
     ): "a grad of 0 gives 0 either way, and the sign of a blocked zero is free",
-    ("trace/frames.py", "compiled_line", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
+    ("trace/frames.py", "compiled_lines", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
 }
