@@ -202,6 +202,14 @@ def test_forward_mode_of_mixed_dtypes_has_the_form_of_the_result() -> None:
     assert tangent.tolist() == [1, 1, 1]
 
 
+def test_forward_mode_adds_what_each_input_gives() -> None:
+    x, low = torch.tensor([-2.0, 0.0, 2.0]), torch.tensor([-1.0, -1.0, -1.0])
+    tangents = torch.tensor([3.0, 4.0, 5.0]), torch.tensor([10.0, 20.0, 30.0])
+    y, tangent = torch.func.jvp(lambda x, low: pg.clamp(x, low, rule="zero"), (x, low), tangents)
+    assert y.tolist() == [-1, 0, 2]
+    assert tangent.tolist() == [10, 4, 5]
+
+
 def test_export_while_recording_warns_that_the_rule_is_dropped() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:

@@ -17,10 +17,11 @@ from torch.utils.checkpoint import (
 from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
-from pseudograd import kernels
+from pseudograd import engine, kernels
 from pseudograd.kernels import codes
+from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import of_one_kind
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
@@ -230,6 +231,137 @@ def test_the_device_of_tensors_with_the_same_dispatch_keys_is_found_once(monkeyp
     assert remembered == {}
     assert kernels._device(torch.zeros(1), 5) == "cpu"
     assert remembered == {5: "cpu"}
+
+
+def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
+    asked: list[tuple[bool, ...]] = []
+
+    def serves(call: Any, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+        asked.append(wants)
+        return TWO_BITS.serves(call, inputs, wants)
+
+    watched = TWO_BITS.replaced(serves=serves)
+    kernels.register(watched, RULES)
+    try:
+        for f in (pg.clamp, pg.clamp_):
+            x = X.clone().requires_grad_()
+            (found,) = torch.autograd.grad(f(x * 1, -1.0, 1.0), x, GRAD)
+            assert set(asked) == {(True, False, False)}
+            asked.clear()
+            torch.testing.assert_close(found, plainly(clamp_of("inward")), rtol=0, atol=0, equal_nan=True)
+            asked.clear()
+    finally:
+        kernels.remove(watched)
+
+
+def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(two_bits: list[str]) -> None:
+    x, threshold = torch.tensor([0.25, 2.0], requires_grad=True), torch.tensor([0.5, 0.5], requires_grad=True)
+    node = pg.jumprelu(x, threshold, bandwidth=0.5).grad_fn
+    found = engine.inputs_kept_by(node, OPS["jumprelu"])
+    assert found is not None
+    call, (kept_x, kept_threshold, bandwidth, _) = found
+    assert call.label == "jumprelu/window"
+    assert (kept_x.tolist(), kept_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
+    assert engine.inputs_kept_by(node, OPS["clamp"]) is None
+    assert engine.inputs_kept_by(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
+    bits = pg.clamp(x * 1, -1.0, 1.0).grad_fn
+    assert engine.inputs_kept_by(bits, OPS["clamp"]) is None
+
+
+def _neighbours(value: float, dtype: torch.dtype) -> Tensor:
+    """The number before it, itself and the number behind it."""
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    bits = torch.tensor(abs(value), dtype=dtype).view(integers) + torch.arange(-1 if value else 0, 2, dtype=integers)
+    found = bits.view(dtype) * (1 if value >= 0 else -1)
+    return found if value else torch.cat([-found, found])
+
+
+ENDS = [
+    *((0.0, 1.0), (-1.0, 0.0), (-3.0, 0.1), (-0.3, 2.0), (0.5, 0.5), (0.0, 0.0), (0.0, None), (1.0, None), (None, 0.0)),
+    *((None, -4.0), (-torch.inf, 1.0), (-1.0, torch.inf), (-torch.inf, None), (None, torch.inf)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "edge"),
+    [("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")],
+)
+def test_a_range_ends_at_its_bounds_and_not_one_number_further(rule: str, edge: str, dtype: torch.dtype) -> None:
+    tiny = _neighbours(0.0, dtype)[-1:]
+    inner = torch.tensor([0.25, -0.25, torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    for low, high in ENDS:
+        x = torch.cat([inner, *(_neighbours(bound, dtype) for bound in (low, high) if bound not in (None, *inner))])
+        below, above, at = torch.zeros(3, len(x), dtype=torch.bool)
+        if low is not None:
+            below, at = x < torch.tensor(low, dtype=dtype), x == torch.tensor(low, dtype=dtype)
+        if high is not None:
+            above, at = x > torch.tensor(high, dtype=dtype), at | (x == torch.tensor(high, dtype=dtype))
+        for one in (torch.ones(1, dtype=dtype), tiny, tiny * 0):
+            for grad in (one.expand(len(x)), -one.expand(len(x))):
+                blocked = below | above if rule == "zero" else (below & (grad > 0)) | (above & (grad < 0))
+                expected = torch.where(blocked, 0, grad)
+                if rule == "sign":
+                    expected = torch.where(above, 1, torch.where(below, -1, grad))
+                expected = torch.where(at, 0, expected) if edge == "open" else expected
+                for bounds in (
+                    (low, high),
+                    [None if end is None else torch.tensor(end, dtype=dtype) for end in (low, high)],
+                ):
+                    leaf = x.clone().requires_grad_()
+                    (found,) = torch.autograd.grad(pg.clamp(leaf, *bounds, rule=rule, edge=edge), leaf, grad)
+                    assert torch.equal(found, expected), (low, high, grad[0])
+
+
+def test_few_bits_are_read_by_a_kernel_too() -> None:
+    x, grad, wants = torch.linspace(-4, 4, 5000), torch.linspace(-1, 2, 5000), (True,)
+    call = call_for(OPS["silu"], "fewbit")
+    residual = kernels.residual_of(call, (x,), wants)
+    _, kept = residual.encode(call, (x,), wants)
+    found = kernels.backward(residual, grad, kept, wants, call)
+    assert found is not None
+    assert torch.equal(found[0], residual.pull(grad, kept, wants, call)[0])
+
+
+@pytest.mark.parametrize("kind", ["numbers", "tensors"])
+@pytest.mark.parametrize(
+    ("rule", "edge"), [("zero", "closed"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")]
+)
+def test_hooks_that_keep_integers(rule: str, edge: str, kind: str) -> None:
+    bounds = (-1.0, 1.0) if kind == "numbers" else (torch.tensor(-1.0), torch.tensor(1.0))
+    x, grad = torch.tensor([-2.0, 0.0, 2.0]), torch.tensor([4.0, 5.0, 6.0])
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.int(), lambda t: t):
+        y = pg.clamp((leaf := x.requires_grad_()) * 1, *bounds, rule=rule, edge=edge)
+    (found,) = torch.autograd.grad(y, leaf, grad)
+    assert found.dtype is torch.float32
+    assert found.tolist() == {"zero": [0, 5, 0], "inward": [0, 5, 6], "sign": [-1, 5, 1]}[rule]
+
+
+IN_FUSED_CALLS = {("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "open"), ("sign", "closed")}
+
+
+@pytest.mark.parametrize("edge", OPS["clamp"].edges)
+@pytest.mark.parametrize("rule", ["zero", "inward", "sign", "leaky"])
+def test_what_runs_in_fused_calls_of_torch(rule: str, edge: str) -> None:
+    """Between numbers that are finite and not crossed; "inward" between tensors too. All else is the formula's."""
+    x, grad = torch.linspace(-2, 2, 9), torch.ones(9)
+
+    def runs(low: Any, high: Any, maximize: bool = False, wants: tuple[bool, ...] = (True, False, False)) -> bool:
+        call = call_for(OPS["clamp"], rule, edge, maximize)
+        return kernels.backward(INPUTS, grad, [x, low, high], wants, call) is not None
+
+    fused = (rule, edge) in IN_FUSED_CALLS
+    for low, high in ((-1.0, 1.0), (0.0, None), (None, 0.5), (1.0, 1.0), (-1, 1)):
+        assert runs(low, high) == fused
+        assert runs(low, high, maximize=True) == (fused and rule == "zero")  # whose gradient is linear
+    tensors = fused and (rule, edge) == ("inward", "closed")
+    for low, high in ((1.0, -1.0), (-torch.inf, 1.0), (-1.0, torch.inf), (torch.nan, 1.0), (-torch.inf, None)):
+        assert runs(low, high) == tensors
+    ends = torch.tensor(-1.0), torch.tensor(1.0)
+    assert runs(*ends) == runs(None, ends[1]) == tensors
+    assert not any(runs(*ends, wants=wants) for wants in ((True, True, False), (True, False, True)))
+    assert not runs(ends[0].double(), ends[1])
+    assert not runs(ends[0], ends[1].half())
 
 
 GRADS: dict[str, Callable[[], Tensor]] = {

@@ -115,7 +115,7 @@ def test_what_is_saved(case: Case, how: str) -> None:
         values.check_saved(case)
 
 
-def test_a_library_for_this_torch_is_used() -> None:
+def test_a_native_library_for_this_torch_is_used() -> None:
     """Else every test of it would be left out, and nobody would know."""
     if native.LIBRARY.exists() and os.environ.get("PSEUDOGRAD_NATIVE", "") != "0" and torch.__version__ >= (2, 10):
         assert native.status()["state"] == "active", native.status()["why"]

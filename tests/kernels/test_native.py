@@ -21,8 +21,9 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.kernels import codes, native
+from pseudograd.kernels import codes, few_bits, native
 from pseudograd.rule import OPS, Interval, call_for, prepared
+from pseudograd.testing.contract.cases import cases_of
 
 from ..engine.two_bits import TWO_BITS
 from .ways import FOR_EVERYTHING, codes_from, needs_native, way
@@ -144,6 +145,22 @@ def test_every_processor_gives_the_formula_of_elastic(
     finally:
         torch.set_flush_denormal(False)
     assert "pull_x" in calls
+
+
+@pytest.mark.parametrize(("bounds", "width"), [((-3e38, 3e38), 1.0), ((0.0, 1e9), 1e30)])
+def test_elastic_pulls_nothing_back_over_an_infinite_width(bounds: tuple[float, float], width: float) -> None:
+    x, grad = torch.tensor([-torch.inf, -torch.inf, 1.0, torch.inf, torch.inf]), torch.tensor([2.0, -2, 3, 4, -4])
+    for _ in range(2):
+        found = gradient(lambda x: pg.clamp(x, *bounds, rule=pg.rules.elastic(width)), x, grad)[1]
+        assert found.tolist() == [0, -2, 3, 4, 0]
+
+
+@pytest.mark.parametrize("edge", ["open", "half", "projected"])
+def test_elastic_has_its_edge_too(edge: str) -> None:
+    x, grad = torch.tensor([-1.0, -1.0, 0.5, 1.0, 1.0]), torch.tensor([2.0, -2, 3, 4, -4])
+    expected = {"open": [0, 0, 3, 0, 0], "half": [1, -1, 3, 2, -2], "projected": [0, -2, 3, 4, 0]}[edge]
+    for _ in range(2):
+        assert gradient(lambda x: pg.clamp(x, -1, 1, rule="elastic", edge=edge), x, grad)[1].tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -268,6 +285,13 @@ def test_bounds_that_are_not_plain_reach_no_operator(calls: list[str]) -> None:
     assert calls == []
     assert same_bits(y, expected_y)
     assert same(torch.autograd.grad(y, leaf, grad)[0], expected)
+
+
+def test_a_bound_of_another_dtype_reaches_no_operator(calls: list[str]) -> None:
+    x, low = torch.tensor([-2.0, -2.0, 2.0]), torch.tensor(-1.0, dtype=torch.float16)
+    y, found = gradient(lambda x: pg.clamp(x, low), x, torch.tensor([1.0, -1.0, 1.0]))
+    assert (y.dtype, y.tolist(), found.tolist()) == (torch.float32, [-1, -1, 2], [0, -1, 1])
+    assert calls == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -580,6 +604,36 @@ def test_tensors_of_more_dimensions_than_the_operators_count(
     assert bool(set(calls) - {"clamp_between"}) == (dimensions == 15)  # which declines them itself
 
 
+@pytest.mark.parametrize(("dimensions", "ran"), [(15, ["pull_x"]), (16, [])])
+def test_a_slope_is_computed_in_c_up_to_15_dimensions(dimensions: int, ran: list[str], calls: list[str]) -> None:
+    x = torch.tensor([-0.5, 0.25]).reshape([2] + [1] * (dimensions - 1))
+    found = gradient(lambda x: pg.sign(x, rule="triangle"), x, torch.full_like(x, 3.0))[1]
+    assert found.flatten().tolist() == [1.5, 2.25]
+    assert calls == ran
+
+
+@pytest.mark.parametrize("learned", ["min", "max"])
+@pytest.mark.parametrize(
+    ("rule", "to_x"), [("identity", [1, 2, 3, 4]), ("zero", [0, 0, 3, 0]), ("inward", [0, 0, 3, 4])]
+)
+def test_one_learned_bound_of_two_gets_its_gradient(rule: str, to_x: list[int], learned: str) -> None:
+    bounds = {name: torch.tensor(value, requires_grad=name == learned) for name, value in (("min", -1.0), ("max", 1.0))}
+    x = torch.tensor([-3.0, -2.0, 0.0, 2.0], requires_grad=True)
+    y = pg.clamp(x, bounds["min"], bounds["max"], rule=rule)
+    found = torch.autograd.grad(y, (x, bounds[learned]), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert [one.tolist() for one in found] == [to_x, 3 if learned == "min" else 4]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(-1.0, 1.0, [1, 0, 0, -1]), (-1.0, None, [1, 0, 1, -1]), (None, 1.0, [1, -1, 0, -1])]
+)
+def test_ascent_between_tensors(low: float | None, high: float | None, expected: list[int], calls: list[str]) -> None:
+    bounds = [None if bound is None else torch.tensor(bound) for bound in (low, high)]
+    x, grad = torch.tensor([-2.0, -2.0, 2.0, 2.0]), torch.tensor([1.0, -1.0, 1.0, -1.0])
+    assert gradient(lambda x: pg.clamp(x, *bounds, maximize=True), x, grad)[1].tolist() == expected
+    assert calls == ["pull_bounds"]
+
+
 @pytest.mark.parametrize("size", [8, 5000])
 @pytest.mark.parametrize("f", MANY_RULES, ids=range(len(MANY_RULES)))
 def test_hooks_that_hand_out_another_dtype(f: Callable[[Tensor], Tensor], size: int) -> None:
@@ -693,6 +747,8 @@ def test_arguments_that_are_found_as_others_are(doors: list[str]) -> None:
         y = pg.clamp(torch.full((3,), -1.0).requires_grad_(), zero, 1.0)
         assert torch.equal(y.detach().signbit(), torch.full((3,), zero).signbit())
         assert y.signbit().all() == (str(zero) == "-0.0")
+        y = pg.clamp(torch.full((3,), 1.0).requires_grad_(), -1.0, zero)
+        assert y.signbit().all() == (str(zero) == "-0.0")
     pg.clamp(_x(), -1, 1, maximize=False)
     for wrong in (0, 1, None):
         with pytest.raises(TypeError, match="maximize"):
@@ -773,6 +829,7 @@ FIRST: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "tensors": (lambda x: pg.clamp(x, ZERO - 1, ZERO + 1), ["encode_between", "pull_code"]),
     "one tensor": (lambda x: pg.clamp(x, ZERO - 1), ["pull_bounds"]),
     "elastic": (lambda x: pg.clamp(x, -1, 1, rule="elastic"), ["pull_x"]),
+    "narrow elastic": (lambda x: pg.clamp(x, -1, 1, rule=pg.rules.elastic(0.25)), ["pull_x"]),
     "gelu": (lambda x: pg.gelu(x, rule="fewbit"), ["steps", "slopes"]),
     "window": (pg.sign, ["inside", "slopes"]),
     "triangle": (lambda x: pg.sign(x, rule="triangle"), ["pull_x"]),
@@ -958,6 +1015,26 @@ def test_without_a_library_or_with_a_broken_one(tmp_path: Any, monkeypatch: pyte
     assert "older than 2.10" in native._load()[1]
 
 
+@pytest.mark.parametrize("version", ["2.10.0", "2.10.0a0+git1234567", "2.11", "3.0.1.dev20300101+cpu"])
+def test_it_loads_for_torch_from_2_10_on_and_takes_the_best_loops(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    state, why, operators = native._load()
+    assert state == "active"
+    best = next(name for name, number in LEVELS.items() if number == operators.choose(2))
+    assert why.startswith(f"{best}, for clamp/zero, ")
+
+
+def test_an_operator_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes longer than many a call."""
+    found: list[Any] = []
+    monkeypatch.setattr(native, "raw", lambda operator: (found.append(operator), operator)[1])
+    operators = type(native.operators)()
+    assert operators.clamp is operators.clamp
+    assert found == [torch.ops.pseudograd_native.clamp.default]
+
+
 @pytest.mark.parametrize("bounds", [(-1, 1), (torch.full((5000,), -1.0), torch.ones(()))], ids=["numbers", "tensors"])
 def test_codes_are_kept_by_every_kind_of_checkpoint(bounds: tuple[Any, Any]) -> None:
     from torch.utils.checkpoint import checkpoint
@@ -1080,6 +1157,24 @@ def test_few_bits_are_the_plain_ones(which: int, dtype: torch.dtype, level: None
         assert (words[0] == words[1]).all()
 
 
+def test_few_bits_give_a_gradient_for_each_input_and_no_more(calls: list[str]) -> None:
+    """Autograd takes more without a word."""
+    lengths = set()
+    for case in [case for op in OPS.values() for case in cases_of(op)]:
+        if (case.op.rule_set, case.rule.name) in few_bits.KEYS:
+            call, inputs = case.call(), next(iter(case.samples())).build(torch.float32)
+            wants = (True, *[False] * (len(inputs) - 1))
+            with way("native code"):
+                if (made := kernels.forward(few_bits.FEW_BITS, call, inputs, wants)) is None:
+                    continue  # steps that C does not know
+                found = kernels.backward(few_bits.FEW_BITS, torch.ones_like(made[0]), made[1], wants, call)
+            assert found is not None
+            assert len(found) == len(inputs)
+            lengths.add(len(found))
+    assert len(lengths) > 1
+    assert set(calls) == {"steps", "inside", "slopes"}
+
+
 @pytest.mark.parametrize("of_grad", ["contiguous", "channels_last", "transposed", "expanded"])
 @pytest.mark.parametrize("of_x", ["contiguous", "channels_last", "transposed"])
 def test_layouts_of_few_bits(of_x: str, of_grad: str) -> None:
@@ -1155,7 +1250,8 @@ def test_slopes_are_those_of_the_formula(which: int, dtype: torch.dtype, level: 
     f, rule, given = SLOPES[which]
     row = getattr(pg.rules, rule)(**given)
     farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
-    far = torch.tensor([1e18, 2e18, 3e18, 1e19, 1e150, 2e153, farthest, -farthest], dtype=torch.float64).to(dtype)
+    around = [share * farthest for share in (0.95, 1.0, -1.0, 1.05)]
+    far = torch.tensor([1e18, 2e18, 3e18, 1e19, 1e150, 2e153, *around], dtype=torch.float64).to(dtype)
     for size in (1, 63, 320):
         x, grad = numbers(dtype, size)
         x, grad = torch.cat([x, far]), torch.cat([grad, torch.ones_like(far)])

@@ -86,7 +86,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(id of a node, name of the innermost function that holds it); annotations and types are left out."""
+    """(id of a node, name of the innermost function that holds it)."""
     for function in ast.walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for node in ast.walk(function):

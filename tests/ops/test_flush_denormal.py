@@ -49,7 +49,8 @@ def everything():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         least = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
         bound = 3 * least
-        numbers = torch.tensor([-bound, -2 * least, -0.0, least, 2 * least, bound, 4 * least, 1.0], dtype=torch.float64).to(dtype)
+        few = [-2.0, -bound, -2 * least, -0.0, least, 2 * least, bound, 4 * least, 1.0, 2.0]
+        numbers = torch.tensor(few, dtype=torch.float64).to(dtype)
         calls = [
             lambda x, rule=rule, edge=edge, bounds=bounds: pg.clamp(x, *bounds, rule=rule, edge=edge)
             for bounds in ((bound, 1.0), (-1.0, bound), (-bound, bound), (0.0, bound))
@@ -62,6 +63,11 @@ def everything():
             lambda x: pg.fake_quantize(x, 1e-40, 0, -8, 7),
             lambda x: pg.fake_quantize(x, torch.tensor(1e-40), 0, -8, 7),
             lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300))),
+            lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300)), edge="projected"),
+            lambda x: pg.clamp(x, 0.75 * 2.0**-126, 1.0, rule="zero"),
+            lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(0.75 * 2.0**-126)),
+            lambda x: pg.clamp(x, 0.0, 2.0**-20, rule=pg.rules.elastic(0.75 * 2.0**-106)),
+            lambda x: pg.clamp(x, 2.0**-126, 1.5 * 2.0**-126, rule=pg.rules.elastic(4.0)),
         ]
         for call in calls:
             for sign in (1.0, -1.0):

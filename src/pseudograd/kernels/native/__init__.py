@@ -90,14 +90,14 @@ def _plan(call: Call, low: float | None, high: float | None, dtype: torch.dtype)
 
 @lru_cache(maxsize=4096)
 def _plan_of_elastic(call: Call, low: float, high: float, dtype: torch.dtype, flushes: bool) -> Plan | None:
-    """`flushes` is there to be remembered by. The steps of the formula, rounded as there."""
+    """`flushes` is there to be remembered by. The steps of the formula, rounded as there; the span is for `_prepare` alone."""
     if dtype not in DTYPES or call.edge != "closed":
         return None
     span = rounded_to(rounded_to(high, dtype) - rounded_to(low, dtype), dtype)
     scale = rounded_to(rounded_to(call.parameters["width"], dtype) * span, dtype)
     if not 0 < scale < math.inf:  # nor is the span
         return None
-    return Plan(_ELASTIC, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), factor=scale)
+    return Plan(_ELASTIC, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), factor=scale, other=span)
 
 
 def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.dtype, packed: int = 0) -> Tensor:
@@ -218,14 +218,14 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
     return operators.slopes(grad, planes, _in_a_tensor(slopes)), *[None] * (len(wants) - 1)
 
 
-_LEAST_NORMAL = 2.0**-126  # of float32: a smaller bound is rounded as the processor is told at the time
+_LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
 
 def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
-    if any(bound and abs(bound) < _LEAST_NORMAL for bound in (low, high)):
+    if any(number and abs(number) < _LEAST_NORMAL for number in (low, high, *call.numbers.values())):
         return None
     plan = _plan(call, low, high, dtype)
-    if plan is None or 0 < plan.factor < _LEAST_NORMAL:
+    if plan is None or 0 < plan.other < _LEAST_NORMAL:
         return None
     return Prepared(
         operators.clamp,
