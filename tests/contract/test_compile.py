@@ -131,7 +131,7 @@ def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("rule", ["zero", "inward"])
+@pytest.mark.parametrize("rule", ["zero", "inward", "identity"])
 def test_compiled_bounds_get_their_summed_gradients(rule: str, dynamic: bool) -> None:
     import pseudograd as pg
 
@@ -157,3 +157,47 @@ def test_a_rule_object_made_while_compiling(dynamic: bool) -> None:
     compiled = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     x = torch.tensor([-2.0, 0.0, 2.0])
     assert transforms.by_backward(compiled, x, torch.full_like(x, 2)).tolist() == [0.5, 2, 0.5]
+
+
+_FACTOR = 2.0
+
+
+def _times_a_global(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
+    return grad * _FACTOR
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_compiled_transform_reads_again_what_a_users_formula_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pseudograd as pg
+
+    pg.register_rule("clamp", formula="k * grad", source="a test", is_linear=True)(_times_a_global)
+    compiled = _compiled(torch.func.grad(lambda x: pg.clamp(x, -1, 1, rule="_times_a_global").sum()))
+    for factor in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "_FACTOR", factor)
+        assert compiled(torch.tensor([-2.0, 0.0, 2.0])).tolist() == [factor, 1, factor]
+
+
+@pytest.mark.parametrize("rule", ["zero", "inward", "identity"])
+def test_a_compiled_call_on_cpu_keeps_x_and_no_bools(rule: str) -> None:
+    """Where a compiler may choose what it keeps: bools are fewer bytes, and take ten times as long to read."""
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    import pseudograd as pg
+
+    kept: list[torch.dtype] = []
+
+    def backward(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        kept.extend(value.dtype for value in inputs)
+        return make_boxed_func(graph)
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, inputs: make_boxed_func(graph),
+        bw_compiler=backward,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    x = torch.linspace(-2, 2, 5, requires_grad=True)
+    torch.compile(lambda x: pg.clamp(x * 2, -1, 1, rule=rule), backend=backend, fullgraph=True)(x).sum().backward()
+    assert x.grad is not None
+    assert kept
+    assert torch.bool not in kept

@@ -104,6 +104,49 @@ def test_a_wrapped_grad_alone_gets_formulas(rule: str) -> None:
     assert getattr(found, "inner", found).tolist() == _expected(rule)
 
 
+class Noted(Wrapped):
+    """Notes whose operators it meets."""
+
+    seen: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(func.namespace)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_a_wrapped_grad_meets_no_operator_but_torchs(size: int) -> None:
+    for _ in range(3):
+        x = torch.linspace(-2, 2, size, requires_grad=True)
+        y = pg.clamp(x, -1, 1)
+        Noted.seen.clear()
+        (found,) = torch.autograd.grad(y, x, Noted(torch.ones(size)))
+        assert torch.equal(getattr(found, "inner", found), (x >= -1).float())
+        assert set(Noted.seen) == {"aten"}
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_what_a_hook_hands_out_wrapped_meets_no_operator_but_torchs(size: int) -> None:
+    for _ in range(3):
+        x = torch.linspace(-2, 2, size, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, Noted):
+            y = pg.clamp(x, -1, 1)
+            Noted.seen.clear()
+            (found,) = torch.autograd.grad(y, x, torch.ones(size))
+        assert torch.equal(getattr(found, "inner", found), (x >= -1).float())
+        assert set(Noted.seen) == {"aten"}
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_every_call_of_the_same_has_a_second_derivative(size: int) -> None:
+    for _ in range(3):
+        x, grad = torch.linspace(-2, 2, size, requires_grad=True), torch.ones(size, requires_grad=True)
+        (first,) = torch.autograd.grad(pg.clamp(x, -1, 1, rule="zero"), x, grad, create_graph=True)
+        (slope,) = torch.autograd.grad(first.sum(), grad)
+        assert torch.equal(slope, ((x >= -1) & (x <= 1)).float())
+
+
 class Counting(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()

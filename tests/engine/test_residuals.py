@@ -256,7 +256,8 @@ def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
 
 def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(two_bits: list[str]) -> None:
     x, threshold = torch.tensor([0.25, 2.0], requires_grad=True), torch.tensor([0.5, 0.5], requires_grad=True)
-    node = pg.jumprelu(x, threshold, bandwidth=0.5).grad_fn
+    y = pg.jumprelu(x, threshold, bandwidth=0.5)
+    node = y.grad_fn
     found = engine.inputs_kept_by(node, OPS["jumprelu"])
     assert found is not None
     call, (kept_x, kept_threshold, bandwidth, _) = found
@@ -264,8 +265,8 @@ def test_what_a_node_keeps_is_told_where_it_keeps_the_inputs_of_that_primitive(t
     assert (kept_x.tolist(), kept_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
     assert engine.inputs_kept_by(node, OPS["clamp"]) is None
     assert engine.inputs_kept_by(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
-    bits = pg.clamp(x * 1, -1.0, 1.0).grad_fn
-    assert engine.inputs_kept_by(bits, OPS["clamp"]) is None
+    bits = pg.clamp(x * 1, -1.0, 1.0)
+    assert engine.inputs_kept_by(bits.grad_fn, OPS["clamp"]) is None
 
 
 def _neighbours(value: float, dtype: torch.dtype) -> Tensor:

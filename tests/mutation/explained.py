@@ -145,5 +145,23 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "RuleLike | Mapping[Any, Value] -> RuleLike & Mapping[Any, Value]",
     ): "an annotation, never evaluated",
     ("trace/frames.py", "key", "0 -> 1"): "it stands for no line, and no code has either number",
+    ("engine.py", "module", "False -> True"): "a gradient to a constant bound is computed and thrown away",
+    (
+        "engine.py",
+        "run_prepared",
+        "x.dim() > codes.MOST_DIMENSIONS -> x.dim() >= codes.MOST_DIMENSIONS",
+    ): "a call that is not prepared gives the same",
+    (
+        "engine.py",
+        "_keeps_another_residual",
+        "x.requires_grad and torch.is_grad_enabled() -> x.requires_grad or torch.is_grad_enabled()",
+    ): "what requires no grad is a leaf, and with grad mode off only a transform or forward mode comes here: both are asked for",
+    (
+        "engine.py",
+        "_in_backward",
+        "torch.where(grad == grad, x, x) -> torch.where(grad == grad, x, x)",
+    ): "x either way",
+    ("engine.py", "_in_backward", "grad == grad -> grad != grad"): "x either way, and computed from grad",
+    ("engine.py", "forward", "1 + count -> 1 - count"): "a rule that has numbers keeps the same whatever is wanted",
     ("trace/frames.py", "compiled_lines", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
 }
