@@ -100,8 +100,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("kernels/__init__.py", "module", "0 -> 1"): "the number of a state is only compared with another",
     ("kernels/__init__.py", "_changed", "_state += 1 -> _state -= 1"): "the number of a state only has to be new",
     ("kernels/__init__.py", "_changed", "1 -> 2"): "the number of a state only has to be new",
-    ("kernels/__init__.py", "register", "Residual | Kernel -> Residual & Kernel"): "an annotation, never evaluated",
-    ("kernels/__init__.py", "remove", "Residual | Kernel -> Residual & Kernel"): "an annotation, never evaluated",
     (
         "kernels/residuals.py",
         "module",
@@ -117,6 +115,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_pulled",
         "grad < 0 -> grad <= 0",
     ): "a grad of 0 gives 0 either way, and the sign of a blocked zero is free",
+    (
+        "engine.py",
+        "backward",
+        "type(x) is Tensor -> type(x) is not Tensor",
+    ): "either way the same kernel runs: this one is shorter, and the operators refuse what is not plain",
     (
         "kernels/native/__init__.py",
         "_load",
@@ -138,12 +141,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("kernels/native/__init__.py", "_pull_slope", "0.0 -> 1.0"): "the loops of a slope read no lower bound",
     ("kernels/native/__init__.py", "_pull_slope", "1.0 -> 2.0"): "what a memory is asked by is the sign of it alone",
     ("rewrite/report.py", "_identity", "0 -> 1"): "it stands for no frame, and no frame's code has either number",
-    ("rewrite/report.py", "_line", "Rewritten | Missed -> Rewritten & Missed"): "an annotation, never evaluated",
-    (
-        "rewrite/modules.py",
-        "convert",
-        "RuleLike | Mapping[Any, Value] -> RuleLike & Mapping[Any, Value]",
-    ): "an annotation, never evaluated",
     ("trace/frames.py", "key", "0 -> 1"): "it stands for no line, and no code has either number",
     ("engine.py", "module", "False -> True"): "a gradient to a constant bound is computed and thrown away",
     (

@@ -64,6 +64,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     silent |= {id(part) for node in keywords if node.arg in DATA_OF_TESTS for part in ast.walk(node.value)}
     samples = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_samples"]
     silent |= {id(part) for function in samples for part in ast.walk(function)}
+    silent |= {id(part) for annotation in _annotations(tree) for part in ast.walk(annotation)}
     for position, node in enumerate(ast.walk(tree)):
         if id(node) in silent:
             continue
@@ -91,6 +92,14 @@ def _functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for node in ast.walk(function):
                 yield id(node), function.name
+
+
+def _annotations(tree: ast.AST) -> Iterator[ast.expr]:
+    """Types, which no value hangs on."""
+    for node in ast.walk(tree):
+        found = getattr(node, "annotation", None) or getattr(node, "returns", None)
+        if found is not None:
+            yield found
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[ast.AST], ast.AST]]:
