@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import pseudograd as pg
 from pseudograd import doctor, torch_eras, torch_forms
@@ -283,3 +285,207 @@ def test_that_search_would_find_a_second_list() -> None:
     assert _named("NODES = {'ClampMin': 'clamp'}\nOTHERS = [torch.relu, aten.round_]\n") == {
         *("ClampMin", "clamp", "relu", "round_"),
     }
+
+
+def test_a_row_that_comes_and_goes_leaves_the_others() -> None:
+    owner = SimpleNamespace(unheard_of=lambda input: input)
+    spellings, forms = dict(torch_forms.SPELLINGS), list(torch_forms.FORMS)
+    assert torch_forms.form_of_node("UnheardOfBackward0") is None
+    form = torch_forms.add(torch_forms.Form("unheard_of", switches=("clamp",), owners=(owner,), nodes=("UnheardOf",)))
+    try:
+        assert torch_forms.form_of_node("UnheardOfBackward0") is form
+        assert torch_forms.SPELLINGS[owner.unheard_of].form is form
+    finally:
+        torch_forms.take_out(form)
+    assert torch_forms.form_of_node("UnheardOfBackward0") is None
+    assert (spellings, forms) == (torch_forms.SPELLINGS, torch_forms.FORMS)
+
+
+def test_switches_overlap_where_a_function_has_both() -> None:
+    assert torch_forms.overlap(["clamp"], ["edge"])
+    assert torch_forms.overlap(["relu", "round"], ["hardsigmoid"])
+    assert not torch_forms.overlap(["round"], ["edge"])
+    assert not torch_forms.overlap([], ["edge"])
+    with pg.override(hardsigmoid="exact") as context:
+        functional.hardsigmoid(LEAF)
+        torch.relu(LEAF)
+    assert [site.op for site in context.report().rewritten] == ["hardsigmoid"]
+
+
+def test_a_hardtanh_of_one_value_has_a_rule_and_one_without_values_is_torchs() -> None:
+    x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
+    with pg.override(relu="identity") as context:
+        assert torch.autograd.grad(functional.hardtanh(x, 0.5, 0.5).sum(), x)[0].tolist() == [1.0, 1.0, 1.0]
+        torch.ops.aten.hardtanh(x, 1.0, -1.0)
+    assert [site.calls for site in context.report().rewritten] == [1]
+
+
+# --- how calls are read -----------------------------------------------------------------------------------------------
+
+aten = torch.ops.aten
+LEAF, ONE, TWO = torch.ones(2, requires_grad=True), torch.ones(()), torch.full((2,), 2.0)
+SCALES, ZEROS, SCALE = torch.ones(2), torch.zeros(2, dtype=torch.int32), torch.ones(1, requires_grad=True)
+# function, arguments, keywords; primitive, inputs behind x, in place: or None
+CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[str, tuple[Any, ...], bool] | None]] = [
+    (torch.clamp, (LEAF, -1), {}, ("torch.clamp", (-1, None), False)),
+    (torch.clamp, (LEAF,), {"max": 1}, ("torch.clamp", (None, 1), False)),
+    (torch.clamp, (LEAF, -1, TWO), {}, ("torch.clamp", (-1, TWO), False)),
+    (torch.clamp, (LEAF,), {}, None),
+    (torch.clamp, (LEAF, -1, 1), {"out": TWO}, None),
+    (torch.clamp, (LEAF, -1, 1, 2), {}, None),
+    (torch.clamp, ("x", -1, 1), {}, None),
+    (torch.Tensor.clamp_, (LEAF, -1, 1), {}, ("torch.clamp", (-1, 1), True)),
+    (aten.clamp, (LEAF, -1, 1), {}, ("torch.clamp", (-1, 1), False)),
+    (aten.clamp.Tensor, (LEAF, ONE), {"max": TWO}, ("torch.clamp", (ONE, TWO), False)),
+    (aten.clamp.default, (LEAF, -1), {"max": TWO}, None),
+    (aten.clamp_.default, (LEAF,), {"max": 1}, ("torch.clamp", (None, 1), True)),
+    (torch.clamp_min, (LEAF, 0), {}, ("torch.clamp_min", (0, None), False)),
+    (torch.clamp_max, (LEAF, 0), {}, ("torch.clamp_max", (None, 0), False)),
+    (torch.clamp_min, (LEAF, None), {}, None),
+    (torch.clamp_max, (LEAF, None), {}, None),
+    (torch.relu, (), {"x": LEAF}, ("torch.relu", (0.0, None), False)),
+    (functional.relu, (LEAF, True), {}, ("torch.relu", (0.0, None), True)),
+    (functional.relu, (LEAF,), {"inplace": False}, ("torch.relu", (0.0, None), False)),
+    (functional.relu, (LEAF,), {}, ("torch.relu", (0.0, None), False)),
+    (functional.relu, (), {"x": LEAF}, None),
+    (functional.relu_, (LEAF,), {}, ("torch.relu", (0.0, None), True)),
+    (functional.relu6, (LEAF,), {}, ("torch.relu6", (0.0, 6.0), False)),
+    (functional.hardtanh, (LEAF,), {}, ("torch.hardtanh", (-1.0, 1.0), False)),
+    (functional.hardtanh, (LEAF, 1, 0), {}, None),
+    (functional.hardsigmoid, (LEAF, True), {}, ("torch.hardsigmoid", (-3.0, 3.0), True)),
+    (functional.gelu, (LEAF,), {}, ("gelu", (0,), False)),
+    (functional.gelu, (LEAF,), {"approximate": "tanh"}, ("gelu", (1,), False)),
+    (functional.gelu, (LEAF,), {"approximate": "erf"}, None),
+    (functional.silu, (LEAF, True), {}, ("silu", (), True)),
+    (functional.leaky_relu, (LEAF,), {}, ("leaky_relu", (0.01,), False)),
+    (torch.maximum, (LEAF, TWO), {}, ("torch.maximum", (TWO, None), False)),
+    (torch.minimum, (LEAF, TWO), {}, ("torch.minimum", (None, TWO), False)),
+    (torch.maximum, (LEAF, LEAF * 2), {}, None),
+    (torch.maximum, (TWO, ONE), {}, None),
+    (torch.max, (LEAF,), {}, None),
+    (torch.max, (LEAF, 0), {}, None),
+    (torch.max, (TWO,), {}, None),
+    (torch.max, (TWO, 0), {}, None),
+    (torch.fmin, (LEAF, TWO), {}, ("torch.fmin", (TWO,), False)),
+    (torch.fmax, (LEAF, TWO), {}, ("torch.fmax", (TWO,), False)),
+    (torch.fmin, (LEAF, 0), {}, None),
+    (torch.round, (LEAF,), {}, ("torch.round", (0,), False)),
+    (torch.round, (LEAF,), {"decimals": 2}, ("torch.round", (2,), False)),
+    (torch.sign, (LEAF,), {}, ("torch.sign", (0.0,), False)),
+    (
+        torch.fake_quantize_per_tensor_affine,
+        (LEAF, 1.0, 0, 0, 15),
+        {},
+        ("torch.fake_quantize_per_tensor_affine", (1.0, 0, 0, 15), False),
+    ),
+    (torch.fake_quantize_per_tensor_affine, (LEAF, SCALE, ZEROS, 0, 15), {}, None),
+    (
+        torch.fake_quantize_per_channel_affine,
+        (LEAF, SCALES, ZEROS, 0, 0, 15),
+        {},
+        ("torch.fake_quantize_per_channel_affine", (SCALES, ZEROS, 0, 0, 15), False),
+    ),
+    (torch.fake_quantize_per_channel_affine, (LEAF, SCALE, ZEROS, 0, 0, 15), {}, None),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_call_is_read_as_a_primitive_and_its_inputs(number: int) -> None:
+    f, args, kwargs, wanted = CALLS[number]
+    found = torch_forms.SPELLINGS[f].read(args, kwargs)
+    if wanted is None:
+        assert found is None
+        return
+    assert found is not None
+    primitive, (x, *inputs), in_place = found
+    assert (primitive, in_place) == (wanted[0], wanted[2])
+    assert x is LEAF
+    assert len(inputs) == len(wanted[1])
+    for one, other in zip(inputs, wanted[1], strict=True):
+        assert one is other or (type(one) is type(other) and one == other)
+
+
+def test_a_tensor_and_one_that_learns_are_of_two_in_either_order() -> None:
+    for f in (torch.minimum, torch.maximum):
+        found = torch_forms.SPELLINGS[f].read((TWO, LEAF), {})
+        assert found is not None
+        name, inputs, in_place = found
+        assert (name, in_place) == (f"torch.{f.__name__}, of two", False)
+        assert inputs[0] is TWO
+        assert inputs[1] is LEAF
+
+
+def test_a_call_with_lists_is_read_for_each_tensor() -> None:
+    spelling = torch_forms.SPELLINGS[torch._foreach_clamp_min]  # type: ignore[attr-defined]
+    assert spelling.read_each(([LEAF, TWO], 0.5), {}) == [(LEAF, 0.5), (TWO, 0.5)]
+    assert spelling.read_each(([LEAF, TWO],), {"scalars": [0.5, 1.5]}) == [(LEAF, 0.5), (TWO, 1.5)]
+    assert spelling.read_each(((LEAF,),), {"self": [TWO], "scalar": (1.5,)}) == [(TWO, 1.5)]
+    assert spelling.read_each(([LEAF, TWO], [0.5]), {}) is None
+    assert spelling.read_each(([LEAF, TWO],), {}) is None
+
+
+# --- what the table says of a node ------------------------------------------------------------------------------------
+
+
+def _form(name: str) -> torch_forms.Form:
+    (form,) = (form for form in torch_forms.FORMS if name in form.names)
+    return form
+
+
+@pytest.mark.parametrize(
+    ("name", "of_numbers", "of_tensors"),
+    [
+        ("clamp", [1.0, 0.0], [1.0, 0.5]),
+        ("clamp_max", [1.0, 0.0], [1.0, 0.5]),  # as clamp
+        ("relu", [0.0, 0.0], []),
+        ("maximum", [], [0.5, 0.5]),
+        ("fmin", [1.0, 0.0], [1.0, 0.5]),
+        ("sign", [], []),
+    ],
+)
+def test_what_x_gets_at_a_bound_in_each_era(name: str, of_numbers: list[float], of_tensors: list[float]) -> None:
+    for has_tensor_bound, shares in ((False, of_numbers), (True, of_tensors)):
+        wanted = dict(zip((CLOSED_ERA, OPEN_ERA), shares, strict=True)) if shares else {}
+        assert torch_forms.shares_at_the_edge(_form(name), has_tensor_bound) == wanted
+
+
+def test_what_a_node_keeps_is_read_as_the_call_was() -> None:
+    x, low = torch.tensor([-2.0, 0.5], requires_grad=True), torch.zeros(2)
+    y, z = torch.clamp(x, -1.0, 1.0), torch.clamp_min(x, low)
+    kept = torch_forms.kept_by(_form("clamp"), y.grad_fn)
+    assert kept is not None
+    assert (kept.values[0] is x, kept.values[1:]) == (True, [-1.0, 1.0])
+    assert (kept.primitive, kept.inputs[0] is x, kept.inputs[1:]) == ("torch.clamp", True, (-1.0, 1.0))
+    kept = torch_forms.kept_by(_form("clamp_min"), z.grad_fn)
+    assert kept is not None
+    assert (kept.primitive, kept.inputs[1].tolist(), kept.inputs[2]) == ("torch.clamp_min", [0.0, 0.0], None)
+
+
+def test_a_node_that_keeps_too_little_says_nothing() -> None:
+    x = torch.tensor([-2.0, 0.5], requires_grad=True)
+    assert torch_forms.kept_by(_form("relu"), torch.relu(x).grad_fn) is None
+    assert torch_forms.kept_by(_form("clamp"), torch.relu(x).grad_fn) is None
+    assert torch_forms.kept_by(_form("minimum"), torch.minimum(x, x * 2).grad_fn) is None  # which is no clamp
+    y = torch.clamp(x, -1.0, 1.0)
+    y.sum().backward()
+    assert torch_forms.kept_by(_form("clamp"), y.grad_fn) is None  # freed
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_way_of_the_table_has_a_bound_at_0(way: AtTheBound) -> None:
+    x = torch.tensor([-0.75, 0.75], requires_grad=True)
+    (slopes,) = torch.autograd.grad(way.f(x, torch.zeros(2)).sum(), x)
+    assert sorted(slopes.tolist()) == ([0.0, 0.0] if way.text == "clamp(x, 0, 0)" else [0.0, 1.0])
+
+
+@pytest.mark.parametrize("text", [text for text in WAYS if not text.startswith("fake_quantize")])
+def test_the_text_of_a_way_is_what_it_computes(text: str) -> None:
+    x, tensor = torch.tensor([-2.0, -0.5, 0.25, 0.75, 1.5, 9.0]), torch.zeros(6)
+    names = {**vars(torch), "relu6": functional.relu6, "hardtanh": functional.hardtanh}
+    wanted = eval(text, names, {"x": x.clone(), "tensor": tensor})
+    assert torch.equal(WAYS[text].f(x, tensor), wanted)
+
+
+def test_the_grid_of_the_table_is_0_to_15() -> None:
+    x = torch.tensor([-1.0, 1.0, 15.0, 16.0])
+    assert WAYS["fake_quantize(x), least grid value"].f(x, torch.zeros(4)).tolist() == [0.0, 1.0, 15.0, 15.0]

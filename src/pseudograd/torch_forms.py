@@ -125,7 +125,7 @@ class Spelling:
 
     __slots__ = ("aliases", "arrange", "defaults", "form", "in_place", "name", "takes", "takes_inplace")
 
-    def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool = False) -> None:
+    def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool) -> None:
         self.form = form
         self.name = name
         self.arrange = arrange

@@ -204,6 +204,18 @@ def test_the_module_is_named() -> None:
     assert d.parameters == ["0.weight", "0.bias"]
 
 
+def test_a_model_at_the_id_of_one_that_is_gone_is_named() -> None:
+    ids: list[int] = []
+    with diagnose() as d:
+        for _ in range(20):
+            net = torch.nn.Linear(1, 1)
+            torch.clamp(net(torch.ones(1)), -1.0, 1.0).backward()
+            ids.append(id(net))
+            del net
+    assert len(set(ids)) < len(ids), "no id came back, so this test shows nothing"
+    assert d.parameters == ["weight", "bias", *["Linear.weight", "Linear.bias"] * 19]
+
+
 def test_nothing_is_kept_alive() -> None:
     x = torch.tensor(X, requires_grad=True)
     with diagnose() as d:

@@ -141,6 +141,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("kernels/native/__init__.py", "_pull_slope", "0.0 -> 1.0"): "the loops of a slope read no lower bound",
     ("kernels/native/__init__.py", "_pull_slope", "1.0 -> 2.0"): "what a memory is asked by is the sign of it alone",
     ("rewrite/report.py", "_identity", "0 -> 1"): "it stands for no frame, and no frame's code has either number",
+    (
+        "torch_forms.py",
+        "module",
+        "x * 1 -> x / 1",
+    ): "either is a tensor that may be changed in place, with the values and the slope of x",
     ("trace/frames.py", "key", "0 -> 1"): "it stands for no line, and no code has either number",
     ("engine.py", "module", "False -> True"): "a gradient to a constant bound is computed and thrown away",
     (

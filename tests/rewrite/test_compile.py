@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -436,12 +437,35 @@ def test_the_context_that_names_the_family_reports_a_compiled_call() -> None:
     assert inner.report().rewritten == ()
 
 
+def test_the_report_names_the_program_s_line_beside_that_of_a_package(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "library.py"
+    package.parent.mkdir()
+    package.write_text("def bounded(x):\n    return torch.clamp(x * 1, -1.0, 1.0)\n")
+    space: dict[str, Any] = {"torch": torch}
+    exec(compile(package.read_text(), str(package), "exec"), space)
+    bounded = space["bounded"]
+
+    def program(x: Tensor) -> Tensor:
+        return bounded(x) * 2
+
+    with override(clamp="identity") as context:
+        assert slope(compiled(program)) == [2.0] * 5
+    (site,) = context.report().rewritten
+    line = program.__code__.co_firstlineno + 1
+    assert site.where == "library.py:2"
+    assert site.user_where.endswith(f"test_compile.py:{line}")
+    assert site.expression == "return torch.clamp(x * 1, -1.0, 1.0)"
+
+
 def test_the_report_names_compiled_lines() -> None:
     f = compiled(clamp_to_one)
     with override(clamp="inward") as context:
         slope(f)
         slope(f)
     (site,) = context.report().rewritten
-    assert (site.op, site.rule, site.compiled) == ("clamp", "inward/closed", True)
+    assert (site.op, site.rule, site.calls, site.compiled) == ("clamp", "inward/closed", 1, True)
     assert "test_compile.py:" in site.where
-    assert "traced into compiled code" in str(context.report())
+    assert str(context.report()) == (
+        "override(clamp='inward'): 0 calls rewritten at 1 line, 1 traced into compiled code\n"
+        f"   compiled  clamp        inward/closed    {site.where}"
+    )

@@ -223,6 +223,9 @@ def test_a_conversion_names_its_modules_and_counts_them_where_they_are_many() ->
     assert repr(convert(many, "inward")) == (
         "Conversion(20 modules: 0 (ReLU), 1 (ReLU), 2 (ReLU), 3 (ReLU), 4 (ReLU), 5 (ReLU), and 14 more)"
     )
+    assert repr(convert(many[:6], "leaky")) == (
+        "Conversion(6 modules: 0 (ReLU), 1 (ReLU), 2 (ReLU), 3 (ReLU), 4 (ReLU), 5 (ReLU))"
+    )
     assert repr(convert(many, {"7": "zero"})) == "Conversion(1 module: 7 (ReLU))"
 
 

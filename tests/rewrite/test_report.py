@@ -71,6 +71,18 @@ def test_calls_are_counted_by_line() -> None:
     )
 
 
+def test_calls_of_one_op_are_counted_apart_by_line_and_ties_are_in_alphabetical_order() -> None:
+    with override(clamp="inward", relu="identity") as context:
+        torch.relu(leaf())  # called first
+        torch.clamp(leaf(), -1, 1)  # one line
+        torch.clamp(leaf(), -1, 1)  # another line
+    assert context.report().rewritten == (
+        _rewritten("clamp", "torch.clamp(leaf(), -1, 1)", "one line", 1, "inward/closed"),
+        _rewritten("clamp", "torch.clamp(leaf(), -1, 1)", "another line", 1, "inward/closed"),
+        _rewritten("relu", "torch.relu(leaf())", "called first", 1, "identity/open"),
+    )
+
+
 def test_nothing_is_said_in_words() -> None:
     with override(clamp="inward") as context:
         torch.exp(leaf())
@@ -138,7 +150,8 @@ def test_what_no_mode_sees_is_named_where_its_result_is_used() -> None:
         assert y.shape == (3,)
         assert y.requires_grad
         y.sum()  # of use
-    assert {site.where for site in context.report().missed} == {_line("of use")}
+        torch.sum(input=scripted(leaf()))  # of use by its name
+    assert {site.where for site in context.report().missed} == {_line("of use"), _line("of use by its name")}
 
 
 def test_what_was_made_outside_the_context_is_not_missed() -> None:

@@ -6,17 +6,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import pseudograd as pg
+from pseudograd import engine
 from pseudograd.trace import around_backward, frames, functions, nodes
+
+DOORS = ("run", "run_prepared")
+AT_FIRST = vars(torch.autograd.Function).get("apply"), *(getattr(engine, door) for door in DOORS)
 
 
 def _here() -> Any:
-    return frames.calling_frame(1)
+    return frames.calling_frame()
 
 
 def test_the_calling_frame_is_the_line_that_calls() -> None:
@@ -50,6 +55,39 @@ def test_the_program_is_outside_every_package(tmp_path: Path) -> None:
     assert frames.program_frame(None) is None
 
 
+def _calling(file: str, f: Callable[[], Any]) -> Callable[[], Any]:
+    """A function of that file which calls `f` in its second line."""
+    space: dict[str, Any] = {"f": f}
+    exec(compile("def called():\n    return f()\n", file, "exec"), space)
+    return space["called"]  # type: ignore[no-any-return]
+
+
+def test_packages_and_frozen_modules_are_no_program(tmp_path: Path) -> None:
+    package = str(tmp_path / "site-packages" / "library.py")
+    called = _calling("<frozen importlib._bootstrap>", _calling(package, lambda: (frames.place(2), sys._getframe(1))))
+    place, frame = called()
+    found = frames.program_frame(frame)
+    assert found is not None
+    assert found.f_code.co_filename == __file__
+    assert str(place.call) == "library.py:2"
+    assert place.program is not None
+    assert place.program.code is found.f_code
+
+
+def test_a_line_is_shown_from_site_packages_or_the_current_folder_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file, wanted in (
+        (tmp_path / "program" / "train.py", "program/train.py"),
+        (tmp_path.parent / "train.py", tmp_path.parent / "train.py"),
+        (tmp_path / "site-packages" / "one" / "site-packages" / "two" / "model.py", "two/model.py"),
+        ("<made by one//two>", "<made by one//two>"),
+        ("", ""),
+    ):
+        assert frames.shown(str(file), 3) == f"{wanted}:3"
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
 def test_the_expression_is_the_call_and_not_its_line() -> None:
     def seen() -> str:
@@ -66,6 +104,37 @@ def test_the_expression_is_the_call_and_not_its_line() -> None:
         ),
     )  # fmt: skip
     assert several[1] == "seen( )"
+
+
+def _point_in(path: Path, text: str) -> frames.Point:
+    """Where a program of that text calls `see`."""
+    path.write_text(text)
+    seen: list[frames.Point] = []
+    space: dict[str, Any] = {"see": lambda *_: seen.append(frames.point(sys._getframe(1)))}  # type: ignore[arg-type]
+    exec(compile(text, str(path), "exec"), space)
+    return seen[0]
+
+
+def test_the_expression_in_the_last_line_of_a_file(tmp_path: Path) -> None:
+    point = _point_in(tmp_path / "train.py", "found = 1, see(2)")
+    assert point.expression == ("see(2)" if sys.version_info >= (3, 11) else "found = 1, see(2)")
+
+
+def test_of_a_file_that_lost_its_end_the_expression_is_the_line_that_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    point = _point_in(path, "x = 1\nsee(\n    x,\n    x,\n)\n")
+    path.write_text("x = 1\nsee(\n    x,\n")
+    assert point.expression == "see("
+    path.write_text("x = 1\n")
+    assert point.expression == ""
+
+
+def test_where_python_keeps_no_columns_the_expression_is_the_line(tmp_path: Path) -> None:
+    """As under -X no_debug_ranges."""
+    path = tmp_path / "train.py"
+    path.write_text("x = see(\n    1)\n")
+    code: Any = SimpleNamespace(co_filename=str(path), co_positions=lambda: [(1, 2, None, None)])
+    assert frames.Point(code, 1, 0).expression == "x = see("
 
 
 def test_an_expression_without_source_is_empty() -> None:
@@ -102,6 +171,46 @@ def test_modules_have_their_path_in_the_outermost_one() -> None:
     assert frames.place(1).module is None
 
 
+def test_a_module_that_moved_has_its_new_path() -> None:
+    seen: list[str | None] = []
+
+    class Inner(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(frames.place(1).module)
+            return x
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.body = Inner(), torch.nn.Sequential(Inner())
+            self.used = [self.first, self.body[0]]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for module in self.used:
+                x = module(x)
+            return x
+
+    def paths_of(model: Model) -> list[str | None]:
+        seen.clear()
+        model(torch.ones(1))
+        return seen.copy()
+
+    model = Model()
+    assert paths_of(model) == ["first", "body.0"]
+    model.used.append(model.body.append(Inner())[1])
+    assert paths_of(model) == ["first", "body.0", "body.1"]
+    del model.body[0]
+    assert paths_of(model) == ["first", None, "body.0"]
+    model.first, model.body[0] = model.body[0], model.first
+    assert paths_of(model) == ["body.0", None, "first"]
+    model.body = None  # type: ignore[assignment]
+    assert paths_of(model) == [None, None, "first"]
+    model.used = model.used[2:]
+    assert paths_of(model) == ["first"]
+    del model.first
+    assert paths_of(model) == [None]
+
+
 def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:
     x = torch.ones(2, requires_grad=True)
     ranges = nodes.Ranges()
@@ -114,6 +223,49 @@ def test_nodes_of_a_call_and_nodes_that_nobody_saw() -> None:
     assert sorted(node.name() for node in ranges.unseen_behind((z,))) == ["ExpBackward0", "MulBackward0"]
     assert ranges.unseen_behind((z,)) == [], "each is found once"
     assert [node.name() for node in nodes.of([x, (z, other)])] == ["MulBackward0", "CosBackward0"]
+
+
+def test_a_node_that_two_ways_lead_to_is_found_once() -> None:
+    x = torch.ones(2, requires_grad=True)
+    ranges = nodes.Ranges()
+    ranges.start_afresh()
+    y = x.exp()
+    found = ranges.unseen_behind([y + y])
+    assert sorted(node.name() for node in found) == ["AddBackward0", "ExpBackward0"]
+
+
+def test_a_call_that_was_seen_hides_what_it_took() -> None:
+    """Whoever looks at its result has no need to look behind it."""
+    x = torch.ones(2, requires_grad=True)
+    ranges = nodes.Ranges()
+    ranges.start_afresh()
+    hidden = x.exp()
+    assert ranges.unseen_behind([]) == []
+    y, _ = ranges.of_call(torch.sin, (hidden,), {})
+    assert ranges.unseen_behind([y]) == []
+    assert ranges.unseen_behind([hidden]) == [hidden.grad_fn]
+
+
+def test_the_last_sixteen_ranges_are_remembered() -> None:
+    x = torch.ones(2, requires_grad=True)
+    ranges = nodes.Ranges()
+    ranges.start_afresh()
+    made = []
+    for _ in range(20):
+        made.append(x.exp())
+        ranges.unseen_behind([])
+    assert [len(ranges.unseen_behind([y])) for y in made] == [0] * 4 + [1] * 16
+
+
+def test_all_nodes_that_a_backward_can_reach() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x.exp()
+    z = y * x.cos() + y
+    everything = ["AccumulateGrad", "AddBackward0", "CosBackward0", "ExpBackward0", "MulBackward0"]
+    assert sorted(type(node).__name__ for node in nodes.behind([z])) == everything
+    edge = torch.autograd.graph.get_gradient_edge(y)
+    assert sorted(type(node).__name__ for node in nodes.behind([edge, x])) == ["AccumulateGrad", "ExpBackward0"]
+    assert nodes.behind([x]) == []
 
 
 @pytest.fixture
@@ -161,6 +313,21 @@ def test_without_subscribers_torch_has_its_own_function() -> None:
     assert torch.autograd._engine_run_backward is before  # type: ignore[attr-defined]
 
 
+def test_torchs_function_keeps_its_name_among_subscribers() -> None:
+    def around(roots: Any, grads: Any) -> Any:
+        return lambda: None
+
+    def described(function: Any) -> tuple[str, ...]:
+        return function.__module__, function.__name__, function.__qualname__, function.__doc__
+
+    before = described(torch.autograd._engine_run_backward)  # type: ignore[attr-defined]
+    around_backward.subscribe(around)
+    try:
+        assert described(torch.autograd._engine_run_backward) == before  # type: ignore[attr-defined]
+    finally:
+        around_backward.unsubscribe(around)
+
+
 def test_watchers_of_functions_see_results_and_nothing_else() -> None:
     """One may come only to learn whether a Function runs; and `run_prepared` gives None where it is not asked."""
     x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
@@ -171,3 +338,43 @@ def test_watchers_of_functions_see_results_and_nothing_else() -> None:
     with functions.watched(None):
         pg.clamp(x, -1, 1)
     assert len(seen) == len(made)
+
+
+@pytest.mark.parametrize("is_patched", [True, False])
+def test_functions_of_a_program_are_watched_and_left_as_they_were(
+    is_patched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody has put an `apply` of their own there."""
+    inside: list[bool] = []
+    calls: list[type] = []
+    seen: list[torch.Tensor] = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            inside.append(functions.is_inside())
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return grad * 2
+
+    def apply(cls: Any, *args: Any) -> Any:
+        calls.append(cls)
+        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
+
+    x = torch.ones(2, requires_grad=True)
+    with monkeypatch.context() as patch:
+        if is_patched:
+            patch.setattr(torch.autograd.Function, "apply", classmethod(apply))
+        before = vars(torch.autograd.Function).get("apply")
+        with functions.watched(seen.append):
+            made = Twice.apply(x)
+            assert not functions.is_inside()
+        assert vars(torch.autograd.Function).get("apply") is before
+        Twice.apply(x)
+    assert [id(result) for result in seen] == [id(made)]
+    assert made.tolist() == [2.0, 2.0]
+    assert inside == [True, False]
+    assert calls == [Twice, Twice] * is_patched
+    assert (vars(torch.autograd.Function).get("apply"), *(getattr(engine, door) for door in DOORS)) == AT_FIRST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -47,7 +48,7 @@ class Recorder:
         self.influence = Influence(self.leaves)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self.roots: dict[int, Any] = {}  # the outermost modules that ran
-        self._known_roots: set[int] = set()
+        self._named_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
@@ -240,10 +241,11 @@ class Recorder:
         """The parameters of modules that ran, where the user named no model."""
         for key, reference in list(self.roots.items()):
             module = reference()
-            if key in self._known_roots or module is None:
+            named = self._named_roots.get(key)
+            if module is None or (named is not None and named() is module):  # a new one may get the id of an old one
                 continue
-            self._known_roots.add(key)
-            prefix = f"{type(module).__name__}." if len(self._known_roots) > 1 else ""
+            prefix = f"{type(module).__name__}." if self._named_roots else ""
+            self._named_roots[key] = reference
             self.leaves.add_module(module, prefix)
 
 

@@ -208,7 +208,7 @@ class _AtPlaces(RuleBySite):
 
 def _path() -> Iterable[str]:
     """The lines that lead here, from the call of torch outwards; neither torch's, nor ours, nor Python's own."""
-    frame: Any = frames.calling_frame(3)
+    frame: Any = frames.calling_frame()
     while frame is not None:
         file = frame.f_code.co_filename
         if (
@@ -222,7 +222,7 @@ def _path() -> Iterable[str]:
 
 def _ends() -> dict[str, str]:
     """The line that calls torch and the program's own, as a report names them."""
-    frame = frames.calling_frame(3)
+    frame = frames.calling_frame()
     call, program = frames.point(frame), frames.point(frames.program_frame(frame))
     expression = "" if call is None else call.expression
     return {"where": frames.named(call), "user_where": frames.named(program), "expression": expression}

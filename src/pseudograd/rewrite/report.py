@@ -51,10 +51,10 @@ class Report:
     label: str
     rewritten: tuple[Rewritten, ...]
     missed: tuple[Missed, ...]
-    is_torchs_own: bool = False  # a pin to the era of the installed torch
+    is_torchs_own: bool  # a pin to the era of the installed torch
 
     @classmethod
-    def of(cls, label: str, logs: Iterable[Log], is_torchs_own: bool = False) -> Report:
+    def of(cls, label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
         done: Counter[tuple[tuple[str, str, str, str], str, bool]] = Counter()  # by place, rule, and whether compiled
         missed: Counter[tuple[tuple[str, str, str, str], str]] = Counter()
         for log in logs:
@@ -136,10 +136,10 @@ class Log:
         self.nodes = Ranges()
 
     def count(self, spelling: Any, call: Any, why: str | None) -> None:
-        self._add(spelling.name, shown_rule(call), why, 3)
+        self._add(spelling.name, shown_rule(call), why)
 
-    def _add(self, op: str, rule: str, why: str | None, depth: int) -> None:
-        frame = frames.calling_frame(depth + 1)
+    def _add(self, op: str, rule: str, why: str | None) -> None:
+        frame = frames.calling_frame()
         program = frames.program_frame(frame)
         key = op, rule, *_identity(frame), *_identity(program), why
         known = self.calls.get(key)
@@ -171,11 +171,11 @@ class Log:
         for node in nodes:
             name = node.name()
             if name.startswith(_SCRIPT):
-                self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into", 2)
+                self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
                 continue
             form = torch_forms.form_of_node(name)
             if form is not None and any(switch in mode.replacements for switch in form.switches):
-                self._add(form.names[0], "", why, 2)
+                self._add(form.names[0], "", why)
 
 
 def _name(func: Any) -> str:

@@ -29,9 +29,9 @@ def is_of_a_package(file: str) -> bool:
     return _PACKAGES in file
 
 
-def calling_frame(depth: int) -> FrameType | None:
+def calling_frame() -> FrameType | None:
     """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
         frame = frame.f_back
     return frame
@@ -129,7 +129,8 @@ NOWHERE = Place(None, None, None)
 def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
     """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
     call = program = None
-    innermost = outermost = None
+    innermost: Any = None
+    outermost: Any = None
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
@@ -145,9 +146,9 @@ def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = No
                 if _PACKAGES not in file and not file.startswith("<frozen"):
                     program = Point(code, frame.f_lineno, frame.f_lasti)
         frame = frame.f_back
-    if outermost is not None and roots is not None and id(outermost) not in roots:
+    if outermost is not None and roots is not None:
         roots[id(outermost)] = weakref.ref(outermost)
-    return Place(call, program, None if innermost is None or outermost is None else _path(innermost, outermost))
+    return Place(call, program, None if innermost is None else _path(innermost, outermost))
 
 
 def shown(code: CodeType | str, line: int) -> str:
@@ -165,10 +166,21 @@ _paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.Wea
 
 
 def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
-    paths = _paths.get(root)
-    if paths is None or id(module) not in paths:
-        paths = _paths[root] = {id(module): path for path, module in root.named_modules()}
-    return paths.get(id(module))
+    path = _paths.get(root, {}).get(id(module))
+    if path is None or not _stands_at(path, module, root):
+        _paths[root] = {id(module): path for path, module in root.named_modules()}
+        path = _paths[root].get(id(module))
+    return path
+
+
+def _stands_at(path: str, module: torch.nn.Module, root: Any) -> bool:
+    """Still? Layers move where one before them is taken out, and a new one may get the id of an old one."""
+    for name in filter(None, path.split(".")):
+        children: dict[str, Any] = getattr(root, "_modules", {})
+        if name not in children:
+            return False
+        root = children[name]
+    return root is module
 
 
 def compiled_lines() -> tuple[str, str, str]:
