@@ -66,7 +66,10 @@ def is_recording(*inputs: Any) -> bool:
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
     if transforms_are_active() or in_forward_mode():
-        return _over_functorch(call, inputs) if _is_compiling() else PseudogradFunctional.apply(call, *inputs)
+        if _is_compiling():
+            return _over_functorch(call, inputs)
+        with own:
+            return PseudogradFunctional.apply(call, *inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():

@@ -173,6 +173,16 @@ def test_grad_is_blocked_where_the_slope_is_0_even_if_it_is_infinite() -> None:
 
 
 @every_step
+def test_the_second_derivative_follows_a_slope_that_crosses_0(step: Callable[..., Tensor]) -> None:
+    x = torch.tensor([-0.5, 0.0, 0.5], requires_grad=True)
+    grad = torch.tensor([1.0, -2.0, 3.0])
+    (first,) = torch.autograd.grad(step(x, rule=pg.rules.custom(torch.sin)), x, grad, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, grad * x.detach().cos())
+    assert first[1] == 0
+
+
+@every_step
 def test_a_grad_of_0_has_no_second_derivative_where_the_slope_crosses_0(step: Callable[..., Tensor]) -> None:
     x, grad = torch.tensor([0.0, 0.5], requires_grad=True), torch.zeros(2, requires_grad=True)
     (first,) = torch.autograd.grad(step(x, rule=pg.rules.custom(torch.sin)), x, grad, create_graph=True)

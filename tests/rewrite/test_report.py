@@ -7,6 +7,8 @@ import inspect
 import linecache
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -255,15 +257,37 @@ def test_a_call_that_is_our_own_is_not_counted() -> None:
     assert context.report().missed == ()
 
 
-def test_what_a_tangent_of_our_own_is_computed_with_is_not_missed() -> None:
-    """That of a scale rounds x, and has a gradient itself."""
+def _second(f: Callable[[Tensor], Tensor], scale: Tensor) -> None:
+    (first,) = torch.autograd.grad(f(scale).sum(), scale, create_graph=True)
+    torch.autograd.grad(first * 2, scale, allow_unused=True)
+
+
+def _tangent(f: Callable[[Tensor], Tensor], scale: Tensor) -> None:
+    with forward_ad.dual_level():
+        forward_ad.unpack_dual(f(forward_ad.make_dual(scale, torch.ones(())))).tangent.sum()
+
+
+WAYS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "second derivative": _second,
+    "forward mode": _tangent,
+    "jvp": lambda f, scale: torch.func.jvp(f, (scale,), (torch.ones(()),)),
+    "jvp of a jvp": lambda f, scale: torch.func.jacfwd(torch.func.jacfwd(f))(scale),
+    "hessian": lambda f, scale: torch.func.hessian(f)(scale),
+    "vmap": lambda f, scale: torch.func.vmap(f)(scale.expand(2)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_what_our_own_op_rounds_is_neither_rewritten_nor_missed(
+    way: Callable[[Callable[[Tensor], Tensor], Tensor], Any],
+) -> None:
+    """The slope of the scale rounds x, and has a gradient itself."""
     import pseudograd as pg
 
-    scale = torch.tensor(0.5, requires_grad=True)
-    with override(round="identity") as context, forward_ad.dual_level():
-        y = pg.fake_quantize(leaf(), forward_ad.make_dual(scale, torch.ones(())), 0, -2, 2)
-        forward_ad.unpack_dual(y).tangent.sum()
-    assert context.report().missed == ()
+    x, scale = leaf(), torch.tensor(0.5, requires_grad=True)
+    with override(round="identity") as context:
+        way(lambda scale: pg.fake_quantize(x, scale, 0, -2, 2), scale)
+    assert (context.report().rewritten, context.report().missed) == ((), ())
 
 
 def test_a_rewritten_call_is_not_missed_as_well() -> None:

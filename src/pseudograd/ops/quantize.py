@@ -116,6 +116,11 @@ def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
 _EXACT = 2**23  # float32 holds the difference of two codes of a grid that reaches no further
 
 
+def _rounded(position: Tensor) -> Tensor:
+    """Its gradient is 0, so a second derivative need not record it, and no report of `override(round=...)` should count it."""
+    return torch.round(position.detach())
+
+
 def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, Tensor]:
     """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them.
 
@@ -127,16 +132,16 @@ def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, 
         scale = torch.full_like(wide, scale, dtype=torch.float32)
     elif scale.dtype is not torch.float64 or wide.dtype is not torch.float64:
         scale = scale.float()
-    zero = torch.round(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
+    zero = _rounded(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
     position = wide * scale.reciprocal().to(wide.dtype)
-    return position, torch.round(position) + zero, zero, scale
+    return position, _rounded(position) + zero, zero, scale
 
 
 def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Tensor:
     _, code, zero, scale = _grid(x, scale, zero_point)
     if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
         code = code.double()
-        zero = torch.round(zero_point.double()) if isinstance(zero_point, Tensor) else zero
+        zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
     steps = torch.clamp(code, quant_min, quant_max) - zero
     return (steps.to(scale.dtype) * scale).to(x.dtype)
 

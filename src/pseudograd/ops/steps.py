@@ -113,7 +113,9 @@ def _custom(
     wants: tuple[bool, ...],
     given: dict[str, Callable[[Tensor], Tensor]],
 ) -> Gradients:
-    return _times(grad, given["slope"](widened(x))), None
+    slope, grad = given["slope"](widened(x)), widened(grad)
+    # A finite grad stays, so that the second derivative follows a slope that crosses 0.
+    return torch.where((slope == 0) & ~grad.isfinite(), 0.0, grad) * slope, None
 
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
