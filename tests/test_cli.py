@@ -45,6 +45,24 @@ relu: default rule zero, edge open (or closed, half, projected)
     also called      straight-through, clamp_ste, preserve-gradient
 """
 
+PROGRAM = """\
+import torch
+
+
+def f(x):
+    return torch.clamp(x, -1.0, 1.0)
+
+
+def train(clamp, seed):
+    x = torch.full((2,), 2.0, requires_grad=True)
+    clamp(x, -1.0, 1.0).sum().backward()
+    return float(x.grad.sum())
+
+
+if __name__ == "__main__":
+    f(torch.full((2,), 2.0, requires_grad=True) * 1).sum().backward()
+"""
+
 
 def test_rules_of_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "rules", "relu")
@@ -198,6 +216,32 @@ def test_bare_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"pseudograd {pseudograd.__version__}\n", "")
+
+
+WITH_TORCH_ALONE = {
+    "": (0, "usage: pseudograd"),
+    "rules relu": (0, "relu: default rule zero"),
+    "doctor": (0, "portable    active"),
+    "run --override clamp=inward program.py": (0, "1 call rewritten at 1 line"),
+    "diagnose program.py": (0, "diagnose: 1 backward pass"),
+    "audit program:f --low -2 --high 2": (0, "the same as clamp(x, -1, 1"),
+    "bisect --override clamp=identity program.py": (1, "the change decides nothing"),
+    "tune --task program:train --rules zero,inward --budget 10": (0, "inward"),
+    "compare": (2, "must be installed, got none. Run pip install"),
+}
+
+
+@pytest.mark.parametrize("asked", WITH_TORCH_ALONE)
+def test_only_compare_needs_more_than_torch(asked: str, tmp_path: Path) -> None:
+    """NumPy is more, too: torch only suggests it."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    more = ("numpy", "matplotlib", "rich", "sklearn", "scipy")
+    script = f"import sys; sys.modules.update(dict.fromkeys({more})); from pseudograd.cli import main; sys.exit(main())"
+    command = [sys.executable, "-W", "ignore", "-c", script, *asked.split()]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    status, text = WITH_TORCH_ALONE[asked]
+    assert text in found.stdout + found.stderr
+    assert found.returncode == status
 
 
 def test_what_is_not_installed_is_named_with_an_install_that_exists(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from . import words
 from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CONDITIONS, EACH, SEED = (10, 100, 1000), 20, 0
 ROWS, COLUMNS, NOISE = 60, 40, 0.01
@@ -52,6 +54,8 @@ class Problems:
 
 def matrix(random: np.random.Generator, condition: float) -> np.ndarray[Any, Any]:
     """(60, 40) with largest singular value 1, so that plain descent is stable up to rate 2; condition is that of its Gram matrix."""
+    import numpy as np
+
     left, _ = np.linalg.qr(random.normal(size=(ROWS, COLUMNS)))
     right, _ = np.linalg.qr(random.normal(size=(COLUMNS, COLUMNS)))
     return left * np.logspace(0, -np.log10(condition) / 2, COLUMNS) @ right
@@ -70,6 +74,8 @@ def solved(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 
 def batch(given: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Problems:
+    import numpy as np
+
     best = [solved(a, b) for a, b in given]
     matrices, observed = zip(*given, strict=True)
     return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
@@ -77,6 +83,8 @@ def batch(given: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) ->
 
 @cache
 def problems() -> Problems:
+    import numpy as np
+
     given = []
     for condition in CONDITIONS:
         random = np.random.default_rng(SEED)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +29,8 @@ _SETTING = (
 @cache
 def phases() -> tuple[Problems, ...]:
     """Three batches of the same matrices, each with measurements of its own."""
+    import numpy as np
+
     random, changes = np.random.default_rng(SEED), np.random.default_rng(SEED_OF_CHANGES)
     first = []
     for _ in range(PROBLEMS):
