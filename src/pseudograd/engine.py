@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -66,10 +66,7 @@ def is_recording(*inputs: Any) -> bool:
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
     if transforms_are_active() or in_forward_mode():
-        if _is_compiling():
-            return _over_functorch(call, inputs)
-        with own:
-            return PseudogradFunctional.apply(call, *inputs)
+        return _over_functorch(call, inputs) if _is_compiling() else _apply_functional(call, inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
@@ -442,6 +439,11 @@ class PseudogradFunctional(Function):
         return total
 
 
+def _apply_functional(call: Call, inputs: Iterable[Any]) -> Tensor:
+    with own:  # its forward runs under the modes of `rewrite`
+        return PseudogradFunctional.apply(call, *inputs)
+
+
 class PseudogradCompiled(Function):
     """For Dynamo: plain formulas, and neither a jvp (Dynamo refuses it) nor a vmap rule.
 
@@ -497,8 +499,7 @@ def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
 def _in_graph(*leaves: Any) -> Tensor:
     """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
     call, inputs = split(leaves)
-    with own:
-        return PseudogradFunctional.apply(call, *inputs)
+    return _apply_functional(call, inputs)
 
 
 def _register(imported: Any) -> None:

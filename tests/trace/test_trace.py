@@ -157,15 +157,21 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.M
         assert f"{text!r} and see" in space["found"]
 
 
+class Inner(torch.nn.Module):
+    """Notes where it stands when it runs."""
+
+    def __init__(self, seen: list[str | None]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(frames.place(1).module)
+        return x
+
+
 def test_modules_have_their_path_in_the_outermost_one() -> None:
     seen: list[str | None] = []
-
-    class Inner(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(frames.place(1).module)
-            return x
-
-    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Sequential(Inner()))
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Sequential(Inner(seen)))
     model(torch.ones(1))
     assert seen == ["1.0"]
     assert frames.place(1).module is None
@@ -174,15 +180,10 @@ def test_modules_have_their_path_in_the_outermost_one() -> None:
 def test_a_module_that_moved_has_its_new_path() -> None:
     seen: list[str | None] = []
 
-    class Inner(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(frames.place(1).module)
-            return x
-
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.body = Inner(), torch.nn.Sequential(Inner())
+            self.first, self.body = Inner(seen), torch.nn.Sequential(Inner(seen))
             self.used = [self.first, self.body[0]]
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -197,7 +198,7 @@ def test_a_module_that_moved_has_its_new_path() -> None:
 
     model = Model()
     assert paths_of(model) == ["first", "body.0"]
-    model.used.append(model.body.append(Inner())[1])
+    model.used.append(model.body.append(Inner(seen))[1])
     assert paths_of(model) == ["first", "body.0", "body.1"]
     del model.body[0]
     assert paths_of(model) == ["first", None, "body.0"]

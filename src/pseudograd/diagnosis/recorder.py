@@ -47,8 +47,8 @@ class Recorder:
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
         self.influence = Influence(self.leaves)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
-        self.roots: dict[int, Any] = {}  # the outermost modules that ran
-        self._named_roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
+        self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
@@ -239,13 +239,12 @@ class Recorder:
 
     def _name_roots(self) -> None:
         """The parameters of modules that ran, where the user named no model."""
-        for key, reference in list(self.roots.items()):
+        for reference in list(self.roots.values()):
             module = reference()
-            named = self._named_roots.get(key)
-            if module is None or (named is not None and named() is module):  # a new one may get the id of an old one
+            if module is None or reference in self._named_roots:
                 continue
             prefix = f"{type(module).__name__}." if self._named_roots else ""
-            self._named_roots[key] = reference
+            self._named_roots.add(reference)
             self.leaves.add_module(module, prefix)
 
 

@@ -174,7 +174,10 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
 
 
 def _stands_at(path: str, module: torch.nn.Module, root: Any) -> bool:
-    """Still? Layers move where one before them is taken out, and a new one may get the id of an old one."""
+    """Is the module still at this path? Layers move where one before them is taken out, and a new one may get the id of an old one.
+
+    torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
+    """
     for name in filter(None, path.split(".")):
         children: dict[str, Any] = getattr(root, "_modules", {})
         if name not in children:
