@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import torch_forms
+from ..kernels import native
 from ..torch_private import physical
 from ..trace.frames import Place
 from .windows import Windows
@@ -50,11 +52,22 @@ class Tally:
         return {name: float(self.sums.get(name, 0)) for name in names}
 
 
-class Grads(NamedTuple):
-    """The gradient that arrived at a node, and where nothing of it left: None where nothing is cut."""
+class Grads:
+    """The gradient that arrived at a node, and what of its shape left."""
 
-    arrived: Tensor
-    cut: Tensor | None
+    def __init__(self, arrived: Tensor, left: list[Tensor]) -> None:
+        self.arrived = arrived
+        self.left = left
+
+    @cached_property
+    def cut(self) -> Tensor | None:
+        """Where nothing leaves towards any input; None where all does, because it is the same memory."""
+        if any(one.data_ptr() == self.arrived.data_ptr() for one in self.left):
+            return None
+        cut = self.arrived != 0
+        for one in self.left:
+            cut = cut & (one == 0)
+        return cut
 
 
 def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
@@ -66,7 +79,12 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
     if not alike and any(one is not None for one in leaving):
         return None
     grad, alike = physical(grad.detach()), [physical(one.detach()) for one in alike]
-    arrived, cut = _arrived_and_cut(grad, alike)
+    counts = native.tally(grad, alike, is_full)
+    if counts is not None:
+        names = COUNTS[1:] if is_full else ("arrived", "cut")
+        return {"elements": grad.numel(), **{name: counts[name] for name in names}}, Grads(grad, alike)
+    grads = Grads(grad, alike)
+    arrived, cut = _arrived_and_cut(grads)
     found: Sums = {"elements": grad.numel(), "arrived": arrived}
     found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
     if is_full:
@@ -74,32 +92,32 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
         found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
         found["nonfinite"] = _nonfinite(grad, total)
-    return {key: _settled(value) for key, value in found.items()}, Grads(grad, cut)
+    return {key: _settled(value) for key, value in found.items()}, grads
 
 
-def _arrived_and_cut(grad: Tensor, alike: list[Tensor]) -> tuple[Any, Tensor | None]:
-    """How many gradients other than 0 arrive, and where none of them leaves towards any input. Where nothing that leaves is 0, one
-    look at it tells both, on a device that may be waited for.
+def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:
+    """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
+    device that may be waited for.
     """
-    if any(one.data_ptr() == grad.data_ptr() for one in alike):
-        return torch.count_nonzero(grad), None
-    if len(alike) == 1 and grad.device.type == "cpu":
-        left = int(torch.count_nonzero(alike[0]))
-        if left == grad.numel():
-            return left, None
-    cut = grad != 0
-    arrived = torch.count_nonzero(cut)
-    for one in alike:
-        cut = cut & (one == 0)
-    return arrived, cut
+    grad, left = grads.arrived, grads.left
+    if len(left) == 1 and grad.device.type == "cpu":
+        leaves = int(torch.count_nonzero(left[0]))
+        if leaves == grad.numel():
+            return leaves, None
+    return torch.count_nonzero(grad), grads.cut
 
 
 def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:
     """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
-    grad, cut = grads
+    grad = grads.arrived
     x, low, high = _bounded(kept)
     if x is None or x.shape != grad.shape:
         return None
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        counts = native.tally(grad, grads.left, False, x, low, high)
+        if counts is not None:
+            return _sides_of(counts)
+    cut = grads.cut
     below = x < low if low is not None else None
     above = x > high if high is not None else None
     at = _either(x == low if low is not None else None, x == high if high is not None else None)
@@ -120,6 +138,12 @@ def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:
     for sign, signed in (("-", up), ("+", down)):
         found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
     return {key: _settled(value) for key, value in found.items()}
+
+
+def _sides_of(counts: Sums) -> Sums:
+    for sign in SIGNS:
+        counts[f"inside{sign}"] = counts[f"all{sign}"] - sum(counts[side + sign] for side in SIDES if side != "inside")
+    return {name: counts[name] for name in _KNOWN}
 
 
 def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:

@@ -147,6 +147,25 @@ static uint64_t sum_of(Value handle) {
     return sum;
 }
 
+/* Counts alone: the magnitudes behind them are summed in another order on each processor. */
+static uint64_t counts_of(Value handle) {
+    Fake *t = (Fake *)handle;
+    uint64_t sum = 0;
+    if (t->numel != COUNTS + 2) abort();
+    for (int k = 0; k < COUNTS; k++) sum = sum * 1000003 + (uint64_t)((double *)t->memory)[k];
+    aoti_torch_delete_tensor_object(t);
+    return sum;
+}
+
+static uint64_t tally(Fake *grad, Fake *one, Fake *other, Fake *x, int has) {
+    Value stack[5] = {(Value)grad, (Value)one, (Value)other, (Value)x, (Value)ascending(3)};
+    ((double *)((Fake *)stack[4])->memory)[0] = -1.0;
+    ((double *)((Fake *)stack[4])->memory)[1] = 1.0;
+    ((double *)((Fake *)stack[4])->memory)[2] = has;
+    run("tally", stack);
+    return counts_of(stack[0]);
+}
+
 /* run_operators [the best processor: 0 plain, 1 AVX2, 2 AVX-512] [one case in how many] */
 int main(int arguments, char **given) {
     const int32_t dtypes[] = {HALF, BFLOAT, SINGLE, DOUBLE};
@@ -158,10 +177,10 @@ int main(int arguments, char **given) {
             for (unsigned n = 0; n < sizeof(inners) / sizeof(*inners); n++)
                 for (int layout = 0; layout < 3; layout++)
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
-                        uint64_t first[11];
+                        uint64_t first[12];
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {
-                            uint64_t found[11] = {0};
+                            uint64_t found[12] = {0};
                             Value stack[8] = {(Value)(int64_t)level};
                             run("choose", stack);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
@@ -195,8 +214,10 @@ int main(int arguments, char **given) {
                             run("steps", stack), code = stack[0];
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 2), stack[1] = code, stack[2] = (Value)ascending(4);
                             run("slopes", stack), found[10] = sum_of(stack[0]);
+                            found[11] = tally(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3),
+                                              numbers(dtypes[d], 4 - p % 2, inners[n], 4), numbers(dtypes[d], layout, inners[n], 1), (int)p * 7 % 64);
                             if (!level) memcpy(first, found, sizeof(found));
-                            for (int i = 0; i < 11; i++)
+                            for (int i = 0; i < 12; i++)
                                 if (found[i] != first[i]) {
                                     wrong++;
                                     if (wrong < 10)
@@ -220,6 +241,8 @@ int main(int arguments, char **given) {
                     uint64_t found = sum_of(stack[0]);
                     stack[0] = (Value)flat(dtypes[d], size, 7), stack[1] = (Value)ascending(4);
                     run("inside", stack), found ^= sum_of(stack[0]) * (uint64_t)bits;
+                    for (int has = bits * 20; has < bits * 20 + 20; has++)
+                        found ^= (uint64_t)has * tally(flat(dtypes[d], size, 5), flat(dtypes[d], size, 6), flat(dtypes[d], size, 7), flat(dtypes[d], size, 8), has);
                     if (!level) first[0] = found;
                     if (found != first[0]) wrong++, printf("slopes: dtype %u size %ld bits %d level %d differs\n", d, (long)size, bits, level);
                 }

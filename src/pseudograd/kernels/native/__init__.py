@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
-from .. import Kernel, Prepared, few_bits, register
+from .. import Kernel, Prepared, device_of, few_bits, register
 from ..codes import (
     ABOVE,
     BELOW,
@@ -216,6 +217,55 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
     if grad.stride() != strides:
         grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)
     return operators.slopes(grad, planes, _in_a_tensor(slopes)), *[None] * (len(wants) - 1)
+
+
+# In the order of Tally in rules.h: what a diagnosis counts. A sign is that of the gradient.
+TALLIED = (
+    *(
+        "arrived",
+        "cut",
+        "nonfinite",
+        "left",
+        "recoverable",
+        "at_bound",
+        "below-",
+        "below+",
+        "at-",
+        "at+",
+        "above-",
+        "above+",
+    ),
+    *("all-", "all+", "magnitude", "cut_magnitude"),
+)
+_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
+
+
+def tally(
+    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None = None, low: Any = None, high: Any = None
+) -> dict[str, Any] | None:
+    """The counts of one backward call in one pass over memory, by the names of TALLIED; None for what the operator does not serve.
+
+    leaving: at most two of the shape and dtype of grad, or none where nothing leaves. Where x is given, it has bounds that are numbers.
+    """
+    if operators is None or len(leaving) > 2 or grad.dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
+        return None
+    others = (*leaving, *(() if x is None else (x,)))
+    if any(one.dtype is not grad.dtype for one in others) or device_of((grad, *others)) != "cpu":
+        return None
+    has = (_IS_FULL if is_full else 0) | (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)[len(leaving)]
+    if x is not None:
+        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
+    settings = _in_a_tensor((_bound(low, grad.dtype), _bound(high, grad.dtype), float(has)))
+    one, other = (*leaving, grad, grad)[:2]
+    with without_torch_function():
+        found = operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
+    if not found:
+        return None
+    return dict(zip(TALLIED, [*map(int, found[:-2]), *found[-2:]], strict=True))
+
+
+def _bound(number: Any, dtype: torch.dtype) -> float:
+    return 0.0 if number is None else rounded_to(float(number), dtype)
 
 
 _LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time

@@ -351,7 +351,69 @@ static void NAME(slopes)(const void *grad, const uint8_t *const *planes, void *o
     else NAME(slopes_by)(grad, planes, out, slopes, 3, n);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x), NAME(encode_between), NAME(steps), NAME(inside), NAME(slopes)};
+/* What arrives at an op, what leaves it towards one input and another, and where x stands; see Tally. NaN leaves, and stands inside. */
+INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const T *x, V low, V high, int has, Tally *tally) {
+    uint64_t none = 0, up = 0, down = 0, finite = 0, stays = ~(uint64_t)0, below = 0, above = 0, at = 0, to_min = 0, to_max = 0;
+    V sizes[64 / LANE(lanes)], zero = LANE(all)(0.0), infinite = LANE(all)(INFINITY);
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V g = LOAD(grad + i);
+        M is_up = LANE(less)(g, zero);
+        V magnitude = LANE(select)(is_up, LANE(minus)(zero, g), g);
+        sizes[i / LANE(lanes)] = magnitude;
+        none |= LANE(bits)(LANE(equal)(g, zero)) << i;
+        up |= LANE(bits)(is_up) << i;
+        down |= LANE(bits)(LANE(less)(zero, g)) << i;
+        finite |= LANE(bits)(LANE(less)(magnitude, infinite)) << i;
+    }
+    if (has & HAS_LEFT)
+        for (int i = 0; i < 64; i += LANE(lanes)) {
+            uint64_t lanes = ~(uint64_t)0 >> (64 - LANE(lanes)), still = LANE(bits)(LANE(equal)(LOAD(one + i), zero));
+            if (has & HAS_OTHER) still &= LANE(bits)(LANE(equal)(LOAD(other + i), zero));
+            stays &= ~((~still & lanes) << i);
+        }
+    if (has & HAS_X)
+        for (int i = 0; i < 64; i += LANE(lanes)) {
+            V v = LOAD(x + i);
+            if (has & HAS_MIN) {
+                uint64_t same = LANE(bits)(LANE(equal)(v, low)) << i, outside = LANE(bits)(LANE(less)(v, low)) << i;
+                below |= outside, at |= same, to_min |= outside | same;
+            }
+            if (has & HAS_MAX) {
+                uint64_t same = LANE(bits)(LANE(equal)(v, high)) << i, outside = LANE(bits)(LANE(less)(high, v)) << i;
+                above |= outside, at |= same, to_max |= outside | same;
+            }
+        }
+    uint64_t cut = ~none & stays;
+    const uint64_t words[COUNTS] = {~none, cut, ~finite, ~stays, ((to_min & up) | (to_max & down)) & cut, at & ~none, below & up, below & down,
+                                    at & up, at & down, above & up, above & down, up, down};
+    for (int k = 0; k < (has & HAS_X ? COUNTS : RECOVERABLE); k++) tally->counts[k] += __builtin_popcountll(words[k]);
+    if (!(has & IS_FULL)) return;
+    V all = zero, of_cut = zero; /* at most 64 numbers in the dtype of a lane, then in float64 */
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V magnitude = sizes[i / LANE(lanes)];
+        all = LANE(plus)(all, magnitude);
+        of_cut = LANE(plus)(of_cut, LANE(select)(LANE(from_bits)(cut >> i), magnitude, zero));
+    }
+    LANE(number) each[2][LANE(lanes)];
+    memcpy(each[0], &all, sizeof(V)), memcpy(each[1], &of_cut, sizeof(V));
+    for (int j = 0; j < LANE(lanes); j++) tally->magnitude += (double)each[0][j], tally->cut_magnitude += (double)each[1][j];
+}
+
+static void NAME(tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
+                        int64_t n) {
+    const T *g = grad, *first = one, *second = other, *v = x;
+    V low = LANE(all)(min), high = LANE(all)(max);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(tally_block)(g + i, first + i, second + i, v + i, low, high, has, tally);
+    if (i == n) return;
+    T rest[4][64] = {{0}}; /* zeros count nowhere */
+    size_t left = (size_t)(n - i) * sizeof(T);
+    memcpy(rest[0], g + i, left), memcpy(rest[1], first + i, left), memcpy(rest[2], second + i, left), memcpy(rest[3], v + i, left);
+    NAME(tally_block)(rest[0], rest[1], rest[2], rest[3], low, high, has, tally);
+}
+
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x),  NAME(encode_between),
+                                  NAME(steps),  NAME(inside),    NAME(slopes), NAME(tally)};
 
 #undef V
 #undef M

@@ -4,6 +4,7 @@ They cannot raise, so they serve every strided layout, and give a tensor without
 which `pseudograd.kernels.native` never hands in. Nothing else of a tensor is asked than sizes, strides, dtype and memory: that it is an
 ordinary one on CPU is for the caller to know. */
 #define _DEFAULT_SOURCE /* for madvise */
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "rules.h"
@@ -507,6 +508,65 @@ OPERATOR(slopes_operator) {
     stack[0] = (Value)made.handle;
 }
 
+/* --- counts of a backward, for a diagnosis --------------------------------------------------------------------------- */
+
+typedef struct {
+    const Loops *loops;
+    double min, max;
+    int has;
+    int64_t numel;
+    Walk tensors[4]; /* grad, what leaves towards one input and another, x */
+    Tally *parts;    /* one for each GRAIN elements, so that the sum does not depend on the threads */
+} Counting;
+
+static void tally_part(int64_t from, int64_t to, void *argument) {
+    const Counting *work = argument;
+    double buffers[4][CHUNK];
+    for (int64_t part = from; part < to; part++) {
+        int64_t start = part * GRAIN, end = start + GRAIN < work->numel ? start + GRAIN : work->numel;
+        for (int64_t count; start < end; start += count) {
+            const void *found[4];
+            count = end - start < CHUNK ? end - start : CHUNK;
+            for (int k = 0; k < 4; k++) found[k] = elements(&work->tensors[k], start, count, buffers[k]);
+            work->loops->tally(found[0], found[1], found[2], found[3], work->min, work->max, work->has, &work->parts[part], count);
+        }
+    }
+}
+
+/* Nothing, where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. The settings: min, max,
+   and what there is (HAS_...). */
+OPERATOR(tally_operator) {
+    Tensor tensors[5], made;
+    Counting work = {0};
+    double found[3];
+    for (int k = 0; k < 5; k++) tensors[k] = tensor((Handle)stack[k]);
+    const Tensor *grad = &tensors[0], *settings = &tensors[4];
+    int fits = is_served(grad) && settings->dtype == F64 && settings->dim == 1 && settings->numel == 3 && settings->strides[0] == 1;
+    int64_t order = fits ? order_of(grad) : 0, parts = (grad->numel + GRAIN - 1) / GRAIN, size = COUNTS + 2, one = 1;
+    for (int k = 0; fits && k < 4; k++)
+        fits = tensors[k].dtype == grad->dtype && walk(&tensors[k], grad->dim, grad->sizes, order, &work.tensors[k]);
+    if (fits) work.parts = calloc((size_t)parts + 1, sizeof(Tally));
+    if (work.parts) {
+        memcpy(found, settings->memory, sizeof(found));
+        work.loops = loops[grad->dtype], work.min = found[0], work.max = found[1], work.has = (int)found[2], work.numel = grad->numel;
+        if (parts <= 1) tally_part(0, parts, &work);
+        else torch_parallel_for(0, parts, 1, tally_part, &work);
+        for (int64_t part = 1; part < parts; part++) {
+            for (int k = 0; k < COUNTS; k++) work.parts[0].counts[k] += work.parts[part].counts[k];
+            work.parts[0].magnitude += work.parts[part].magnitude, work.parts[0].cut_magnitude += work.parts[part].cut_magnitude;
+        }
+        made = empty(1, &size, &one, dtypes[F64]);
+        double *to = (double *)made.memory;
+        for (int k = 0; k < COUNTS; k++) to[k] = (double)work.parts[0].counts[k];
+        to[COUNTS] = work.parts[0].magnitude, to[COUNTS + 1] = work.parts[0].cut_magnitude;
+        free(work.parts);
+    } else {
+        made = nothing();
+    }
+    release(stack, 5);
+    stack[0] = (Value)made.handle;
+}
+
 /* --- registration --------------------------------------------------------------------------------------------------- */
 
 /* The best loops for this processor; `most` leaves the better ones out: 0 plain, 1 AVX2, 2 AVX-512. */
@@ -542,6 +602,7 @@ static const struct {
     {"steps", "steps(Tensor x, Tensor thresholds) -> Tensor", "CPU", steps_operator},
     {"inside", "inside(Tensor x, Tensor interval) -> Tensor", "CPU", inside_operator},
     {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
+    {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
 };
 

@@ -1,9 +1,13 @@
 /* A backward rule as the loops read it; pseudograd/kernels/codes.py makes them and says what they mean. */
 #pragma once
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+
+typedef float number_f; /* what a lane holds */
+typedef double number_d;
 
 enum { FACTORS, SIDES, SIGNS, ELASTIC,                   /* what the planes of a code say; ELASTIC reads x and has no code, */
        TRIANGLE, ARCTAN, FAST_SIGMOID };                 /* as have these slopes of a step */
@@ -37,6 +41,15 @@ INLINE void clear_behind(uint8_t *last_word, size_t left) {
     memcpy(last_word, &word, 8);
 }
 
+/* What a diagnosis counts of the gradients that arrive at an op and leave it, and of where x stands; diagnosis/tally.py reads it. */
+enum { ARRIVED, CUT, NONFINITE, LEFT, RECOVERABLE, AT_BOUND, BELOW_UP, BELOW_DOWN, AT_UP, AT_DOWN, ABOVE_UP, ABOVE_DOWN, UP, DOWN, COUNTS };
+enum { HAS_LEFT = 1, HAS_OTHER = 2, HAS_X = 4, HAS_MIN = 8, HAS_MAX = 16, IS_FULL = 32 };
+
+typedef struct {
+    int64_t counts[COUNTS];
+    double magnitude, cut_magnitude;
+} Tally;
+
 typedef struct {
     void (*encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n);
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
@@ -47,6 +60,8 @@ typedef struct {
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
+    void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
+                  int64_t n);
 } Loops;
 
 enum { F16, BF16, F32, F64, DTYPES };
