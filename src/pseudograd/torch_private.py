@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -52,6 +52,16 @@ dispatch_modes: Callable[[], int] = _find(
 is_batched: Callable[[Tensor], bool] = _find(  # what is_grads_batched hands to backward, under no functorch transform
     "torch._C._functorch.is_legacy_batchedtensor", "backward is the formula, without kernels", lambda tensor: True
 )
+
+
+def is_fake(value: Any) -> bool:
+    """Has it a shape and no numbers, as in a program that traces itself?"""
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        return False
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # where there is one, it was imported
+    return module is not None and bool(module.is_fake(value))
+
+
 is_zero: Callable[[Tensor], bool] = _find(
     "torch.Tensor._is_zerotensor", "backward is the formula, without kernels", lambda tensor: True
 )
@@ -173,6 +183,11 @@ def physical(value: Tensor) -> Tensor:
     return value
 
 
+def local(value: Tensor) -> Tensor:
+    """What this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
+    return getattr(value, "_local_tensor", value)
+
+
 def is_functionalized() -> bool:
     if _interpreters is None or _kinds is None:
         return False
@@ -200,6 +215,40 @@ def push_mode(mode: Any) -> None:
 def pop_mode() -> None:
     if has_mode_stack:
         _pop()
+
+
+def _taken_off(count: Callable[[], int], pop: Callable[[], Any], push: Callable[[Any], Any]) -> Any:
+    @contextmanager
+    def context() -> Iterator[None]:
+        taken = [pop() for _ in range(count())]
+        try:
+            yield
+        finally:
+            for one in reversed(taken):
+                push(one)
+
+    return context
+
+
+_pop_dispatch: Any = _find(
+    "torch.utils._python_dispatch._pop_mode", "modes of dispatch see what diagnose computes", None
+)
+_push_dispatch: Any = _find(
+    "torch.utils._python_dispatch._push_mode", "modes of dispatch see what diagnose computes", None
+)
+# Contexts in which no mode of dispatch, and no transform of torch.func, of the program sees what runs.
+without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = (
+    nullcontext
+    if None in (_pop_dispatch, _push_dispatch)
+    else _taken_off(dispatch_modes, _pop_dispatch, _push_dispatch)
+)
+
+
+def outside_of_transforms() -> AbstractContextManager[Any]:
+    """Where one is active, torch has this module."""
+    module = sys.modules.get("torch._functorch.pyfunctorch")
+    found = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
+    return found()  # type: ignore[no-any-return]
 
 
 # Where `_engine_run_backward` stands; none where torch has no such function.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import diagnose, engine
-from pseudograd.diagnosis import Diagnosis, aside, eager
+from pseudograd.diagnosis import Diagnosis, aside, eager, harmless
 from pseudograd.torch_private import mode_stack
-from pseudograd.trace import around_backward, functions
+from pseudograd.trace import around_backward, functions, swaps
 
 X = [-2.0, -0.5, 0.5, 2.0, 3.0]
 ARRIVED, CUT = 5, 3
@@ -45,7 +44,9 @@ def _compiled_afresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     assert (eager._count, eager._stance, functions._watchers, around_backward._subscribers) == (0, None, (), ())
-    assert not aside._passes
+    assert not aside.is_aside()
+    assert harmless._listening == ()
+    assert not isinstance(torch.utils.swap_tensors, swaps._Announced)
     assert not mode_stack()
 
 
@@ -167,30 +168,6 @@ def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
         RuntimeError, match=r"diagnose: the context must be entered outside code that torch\.compile runs"
     ):
         torch.compile(inside, backend="eager")(torch.tensor(X))
-
-
-def test_the_passes_of_a_what_if_are_known_in_every_thread() -> None:
-    """A device runs hooks in threads of its own: what is known there is the number of the backward pass alone."""
-    x = torch.tensor(X, requires_grad=True)
-    y = clamp(x).sum()
-    assert y.grad_fn is not None
-    told = []
-
-    def hook(grad: Tensor) -> None:
-        aside.aside.depth, depth = 0, aside.aside.depth  # as in a thread that has entered nothing
-        told.append(aside.is_aside())
-        aside.aside.depth = depth
-
-    x.register_hook(hook)
-    with aside.passes_from([y.grad_fn]):
-        y.backward(retain_graph=True)
-        other = torch.tensor(X, requires_grad=True)
-        other.register_hook(lambda grad: told.append(aside.is_aside()))
-        thread = threading.Thread(target=clamp(other).sum().backward)  # of the program, meanwhile
-        thread.start()
-        thread.join()
-    y.backward()
-    assert told == [True, False, False]
 
 
 def test_a_function_that_somebody_patched_meanwhile_stays_patched(monkeypatch: pytest.MonkeyPatch) -> None:

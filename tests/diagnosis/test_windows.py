@@ -30,7 +30,7 @@ def _diagnosed(bandwidth: float, rule: str = "window", steps: int = 4) -> Diagno
         for _ in range(steps):
             x = torch.randn(32, 64)
             (model(x, bandwidth, rule) - x).square().mean().backward()
-    assert not found._recorder.errors
+    assert found.errors == []
     return found
 
 
@@ -111,7 +111,7 @@ def test_thresholds_of_every_shape(shape: tuple[int, ...]) -> None:
     x = torch.linspace(-1, 1, 192).reshape(4, 8, 6).requires_grad_()
     with pg.diagnose() as found:
         pg.jumprelu(x, threshold, bandwidth=0.5).sum().backward()
-    assert not found._recorder.errors
+    assert found.errors == []
     (finding,) = _narrow(found)
     assert finding.evidence.startswith(f"{threshold.numel()} of {threshold.numel()} thresholds")
     assert finding.next_step.startswith(("bandwidth=5", "bandwidth=6"))  # from about 1 to 30, and twice that

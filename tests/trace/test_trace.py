@@ -273,9 +273,9 @@ def test_all_nodes_that_a_backward_can_reach() -> None:
 def heard() -> Iterator[list[str]]:
     notes: list[str] = []
 
-    def around(roots: Any, grads: Any) -> Callable[[], None]:
+    def around(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         notes.append(f"begins, {len(roots)}")
-        return lambda: notes.append("ends")
+        return lambda result: notes.append("ends" if result is None else f"ends, {len(result)} of {len(inputs)}")
 
     around_backward.subscribe(around)
     around_backward.subscribe(around)
@@ -288,7 +288,7 @@ def test_each_backward_is_announced_once(heard: list[str]) -> None:
     x.sum().backward()
     torch.autograd.grad((x.sum(), x.prod()), x)
     torch.autograd.backward(x.sum())
-    assert heard == ["begins, 1", "ends", "begins, 2", "ends", "begins, 1", "ends"]
+    assert heard == ["begins, 1", "ends", "begins, 2", "ends, 1 of 1", "begins, 1", "ends"]
     thread = threading.Thread(target=lambda: x.sum().backward())
     thread.start()
     thread.join()
@@ -304,8 +304,8 @@ def test_it_ends_where_a_backward_raises(heard: list[str]) -> None:
 
 
 def test_without_subscribers_torch_has_its_own_function() -> None:
-    def around(roots: Any, grads: Any) -> Any:
-        return lambda: None
+    def around(*announced: Any) -> Any:
+        return lambda result: None
 
     before = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     around_backward.subscribe(around)
@@ -315,8 +315,8 @@ def test_without_subscribers_torch_has_its_own_function() -> None:
 
 
 def test_torchs_function_keeps_its_name_among_subscribers() -> None:
-    def around(roots: Any, grads: Any) -> Any:
-        return lambda: None
+    def around(*announced: Any) -> Any:
+        return lambda result: None
 
     def described(function: Any) -> tuple[str, ...]:
         return function.__module__, function.__name__, function.__qualname__, function.__doc__

@@ -1,37 +1,61 @@
-"""What a diagnosis computes for itself: no diagnosis counts it, neither this one nor another that is entered around it."""
+"""What a diagnosis computes for itself: no diagnosis counts it, and no mode or transform of the program sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
 from typing import Any
 
-from ..formula import Depth
-from ..torch_private import backward_pass
+import torch
+
+from ..formula import Depth, own
+from ..torch_private import (
+    dispatch_modes,
+    outside_of_transforms,
+    transforms_are_active,
+    without_dispatch_modes,
+    without_torch_function,
+)
 
 aside = Depth()
-_passes: set[int] = set()  # the numbers of our backward passes: those of a device run their hooks in another thread
 
 
 def is_aside() -> bool:
-    """Is this a computation of a diagnosis, in this thread or in a backward pass that it has started?"""
-    return aside.depth > 0 or (bool(_passes) and backward_pass() in _passes)
+    """Is this a computation of a diagnosis, in this thread?"""
+    return aside.depth > 0
 
 
-@contextmanager
-def passes_from(starts: Sequence[Any]) -> Iterator[None]:
-    """Backward passes that begin with these nodes are ours."""
-    mine: set[int] = set()
+class _Quietly(threading.local):
+    """A context for computations of ours on tensors of the program. It may be entered inside itself.
 
-    def note(grads: Any) -> None:
-        mine.add(backward_pass())
-        _passes.update(mine)
+    Modes of functions, of dispatch (a counter of FLOPs, selective checkpoints, fake tensors) and transforms of torch.func belong to the
+    program: what they saw of ours would change what they compute.
+    """
 
-    handles = [node.register_prehook(note) for node in starts if node is not None]
-    try:
-        with aside:
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        _passes.difference_update(mine)
+    def __init__(self) -> None:
+        self._entered: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> None:
+        contexts: list[Any] = [without_torch_function()]
+        contexts[0].__enter__()
+        own.depth += 1
+        aside.depth += 1
+        self._entered.append(contexts)  # type: ignore[arg-type]  # before anything that could raise
+        for is_needed, context in (
+            (torch.is_grad_enabled(), torch.no_grad),
+            (dispatch_modes() > 0, without_dispatch_modes),
+            (transforms_are_active(), outside_of_transforms),
+        ):
+            if is_needed:
+                one = context()
+                one.__enter__()
+                contexts.append(one)
+
+    def __exit__(self, *exception: Any) -> None:
+        contexts = self._entered.pop()
+        own.depth -= 1
+        aside.depth -= 1
+        for one in reversed(contexts):
+            one.__exit__(None, None, None)
+
+
+quietly = _Quietly()

@@ -15,9 +15,10 @@ from ..errors import must
 from ..program import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
-from ..trace import around_backward, functions
+from ..trace import around_backward, functions, swaps
 from .eager import NOT_COMPILED, eagerly
 from .findings import Evidence, found
+from .harmless import harmless, leave, listen
 from .recorder import Recorder, Watch
 from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
 from .whatif import Asking, Changed, questions
@@ -33,6 +34,7 @@ class Diagnosis:
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
         self._recorder = Recorder(detail == "full")
+        self.noted = self._recorder.noted
         if model is not None:
             self._recorder.leaves.add_module(model)
         asked = questions(whatif)
@@ -51,6 +53,10 @@ class Diagnosis:
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
             stack.enter_context(eagerly())
             stack.callback(setattr, recorder, "is_on", False)
+            listen(recorder.noted)
+            stack.callback(leave, recorder.noted)
+            swaps.subscribe(recorder.let_go)
+            stack.callback(swaps.unsubscribe, recorder.let_go)
             around_backward.subscribe(recorder.around_backward)
             stack.callback(around_backward.unsubscribe, recorder.around_backward)
             if node_creation_hook is not None:
@@ -63,13 +69,16 @@ class Diagnosis:
 
     def __exit__(self, *exception: Any) -> None:
         assert self._stack is not None, "entered"
-        self._stack.close()
-        self._stack, self._has_ended = None, True
-        for leaf in self._recorder.leaves.all:
-            leaf.release()
+        self._has_ended = True
+        self._close(self._stack)
+        self._stack = None
+
+    @harmless("the end of the context")
+    def _close(self, stack: contextlib.ExitStack) -> None:
+        stack.close()
 
     def after_backward(self, act: Callable[[int], None]) -> None:
-        """Call act(number of backward passes so far) after each; what it raises, the program's backward raises."""
+        """Call act(number of backward passes so far) after each. An Exception of it becomes a line of the report: see `errors`."""
         self._recorder.after_backward = act
 
     # --- what it found ------------------------------------------------------------------------------------------------
@@ -164,6 +173,11 @@ class Diagnosis:
         return {} if self._asking is None else {q.name: sorted(q.inexact) for q in self._asking.asked if q.inexact}
 
     @property
+    def errors(self) -> list[str]:
+        """What of this diagnosis failed, so that its numbers are incomplete. The program was left alone."""
+        return self._recorder.noted.lines
+
+    @property
     def parameters(self) -> list[str]:
         """The names of those that were met."""
         return [leaf.name for leaf in self._recorder.leaves.all]
@@ -171,10 +185,14 @@ class Diagnosis:
     def _once(self, name: str, compute: Any) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
         if not self._has_ended:
-            return compute()
+            return self._made(compute) or []
         if name not in self._kept:
-            self._kept[name] = compute()
+            self._kept[name] = self._made(compute) or []
         return self._kept[name]
+
+    @harmless("the report")
+    def _made(self, compute: Any) -> Any:
+        return compute()
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in plain lists, dictionaries and numbers."""
@@ -189,7 +207,7 @@ class Diagnosis:
             "structural": [plain(one) for one in self.structural],
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
-            "errors": self._recorder.errors[:20],
+            "errors": self.errors,
         }
 
     def __str__(self) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ..dynamo import when_dynamo_arrives
+from ..formula import Depth
 from ..trace import checkpoints
+from .harmless import harmless
 
 NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
 
 _lock = threading.Lock()
+_entering = Depth()
 _count = 0
 _stance: Any = None  # of torch.compiler: entered, while a diagnosis is and Dynamo is here
 
@@ -28,7 +31,8 @@ def eagerly() -> Iterator[None]:
     with _lock:
         _count += 1
     try:
-        when_dynamo_arrives(_take_the_stance)
+        with _entering:
+            when_dynamo_arrives(_arrived)
         yield
     finally:
         with _lock:
@@ -37,7 +41,12 @@ def eagerly() -> Iterator[None]:
                 _leave_the_stance()
 
 
-def _take_the_stance(dynamo: Any) -> None:
+def _arrived(dynamo: Any) -> None:
+    """Only who enters a diagnosis is told that this is no place for it; a program that imports Dynamo is not."""
+    (_take_the_stance if _entering.depth else _take_it_later)()
+
+
+def _take_the_stance() -> None:
     global _stance
     with _lock:
         if _count and _stance is None:
@@ -49,6 +58,10 @@ def _take_the_stance(dynamo: Any) -> None:
                 ) from error
 
 
+_take_it_later = harmless("compiled code")(_take_the_stance)  # in the middle of a program
+
+
+@harmless("compiled code")
 def _leave_the_stance() -> None:
     global _stance
     if _stance is not None:
@@ -59,18 +72,30 @@ def _leave_the_stance() -> None:
 @contextlib.contextmanager
 def _as_then(was_eager: bool | None) -> Iterator[None]:
     """A checkpoint made in a diagnosis recomputes eagerly, another one as it was compiled."""
-    here = _stance
-    if was_eager and here is None:
-        with torch.compiler.set_stance("force_eager") if _dynamo_is_here() else contextlib.nullcontext():
-            yield
-    elif not was_eager and here is not None:
-        here.__exit__(None, None, None)
-        try:
-            yield
-        finally:
-            here.__enter__()
-    else:
+    undo = _match(was_eager)
+    try:
         yield
+    finally:
+        if undo is not None:
+            _undo(undo)
+
+
+@harmless("a checkpoint")
+def _match(was_eager: bool | None) -> Callable[[], Any] | None:
+    """Returns what undoes it."""
+    here = _stance
+    if was_eager and here is None and _dynamo_is_here():
+        stance = torch.compiler.set_stance("force_eager")
+        return lambda: stance.__exit__(None, None, None)
+    if not was_eager and here is not None:
+        here.__exit__(None, None, None)
+        return here.__enter__  # type: ignore[no-any-return]
+    return None
+
+
+@harmless("a checkpoint")
+def _undo(undo: Callable[[], Any]) -> None:
+    undo()
 
 
 def _dynamo_is_here() -> bool:

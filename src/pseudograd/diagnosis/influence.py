@@ -7,6 +7,7 @@ has the mark is influenced by the cut.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,6 +85,19 @@ class Influence:
 
             marks[key] = weakref.ref(tensor, forget), bits
 
+    def let_go(self, one: Tensor, other: Tensor) -> Callable[[], None]:
+        """Keep no weak reference to these until what is returned is called, when each has become the other."""
+        found = [self.mark_of(other), self.mark_of(one)]
+        self._marks.pop(id(one), None)
+        self._marks.pop(id(other), None)
+
+        def take_again() -> None:
+            for tensor, bits in zip((one, other), found, strict=True):
+                if bits:
+                    self._mark(tensor, bits)
+
+        return take_again
+
     def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """After a call of torch."""
         name = getattr(func, "__name__", "")
@@ -124,7 +138,10 @@ class Influence:
                 self._mark(one, marks)
             is_in_place = name.endswith("_") and not name.endswith("__")
             if is_in_place or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
-                self._mark(args[0], marks)
+                changed: list[Tensor] = []
+                _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
+                for one in changed:
+                    self._mark(one, marks)
 
     def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False) -> int:
         place = frames.place(4)

@@ -6,14 +6,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..torch_private import is_wrapped
-from .aside import is_aside
+from ..torch_private import is_batched, is_fake, is_wrapped, local
 
 _UNNAMED = 64  # leaves that are no parameters and belong to no module: a program may make new ones in every step
+
+
+def _nothing() -> None:
+    return None
 
 
 class Leaf:
@@ -23,30 +25,29 @@ class Leaf:
         self.name = name
         self.is_named = is_named  # by a module; the others may be anybody's
         self.shape = tuple(tensor.shape)
-        self.tensor = weakref.ref(tensor)
+        self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         # Did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for.
         self.moved: Any = False
-        self.handle = tensor.register_hook(self._arrived) if tensor.requires_grad else None
 
-    def _arrived(self, grad: Tensor) -> None:
-        if is_aside():
+    def arrived(self, grad: Tensor | None) -> None:
+        """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
+        if grad is None:
             return
         self.gradients += 1
-        if self.moved is True or is_wrapped(grad):
+        if self.moved is True:
             return
-        with torch.no_grad():
-            found = (grad._values() if grad.is_sparse else grad).any()
-            self.moved = self.moved | (bool(found) if found.device.type == "cpu" else found)
+        if is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta:
+            self.moved = True  # nobody can say that it was 0
+            return
+        grad = local(grad)
+        found = (grad._values() if grad.is_sparse else grad).any()
+        self.moved = self.moved | (bool(found) if found.device.type == "cpu" else found)
 
     @property
     def starves(self) -> bool:
         """No gradient, or nothing but zeros."""
         return not bool(self.moved)
-
-    def release(self) -> None:
-        if self.handle is not None:
-            self.handle.remove()
 
 
 class Leaves:
@@ -116,6 +117,22 @@ class Leaves:
     def of_tensor(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf."""
         return self.upstream(tensor.grad_fn) if tensor.grad_fn is not None else self.set_of(tensor)
+
+    def one(self, some: int) -> Leaf | None:
+        """Of a set with one leaf; None for the empty set."""
+        return self.all[some.bit_length() - 1] if some else None
+
+    def let_go(self, tensors: tuple[Any, ...]) -> Callable[[], None]:
+        """Keep no weak reference to these until what is returned is called."""
+        mine = [(self.all[bit], one) for one in tensors if (bit := self._known(one)) is not None]
+        for leaf, _ in mine:
+            leaf.tensor = _nothing
+
+        def take_again() -> None:
+            for leaf, one in mine:
+                leaf.tensor = weakref.ref(one)
+
+        return take_again
 
     def named(self, some: int) -> list[Leaf]:
         return [leaf for bit, leaf in enumerate(self.all) if some >> bit & 1]

@@ -14,13 +14,25 @@ from torch.overrides import TorchFunctionMode
 
 from .. import torch_forms
 from ..formula import own
-from ..torch_private import current_node, mode_stack, node_creation_hook, pop_mode, push_mode
+from ..torch_private import (
+    backward_pass,
+    current_node,
+    is_batched,
+    is_fake,
+    mode_stack,
+    node_creation_hook,
+    node_number,
+    pop_mode,
+    push_mode,
+    without_torch_function,
+)
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
 from . import tally, values, windows
-from .aside import aside, is_aside, passes_from
+from .aside import is_aside, quietly
+from .harmless import Errors, harmless
 from .influence import Influence
-from .leaves import Leaves
+from .leaves import Leaf, Leaves
 from .tally import Tally
 
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -54,10 +66,11 @@ class Recorder:
         self._order = 0
         self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
-        self.errors: list[str] = []
+        self.noted = Errors()
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
+    @harmless("a node of autograd")
     def made(self, node: Any) -> None:
         """A node was made, on a torch that says so."""
         if self.is_on and not own.depth and not is_aside():
@@ -82,15 +95,21 @@ class Recorder:
                 found = self.tallies.setdefault(key, Tally(name, place))
         return found
 
+    @harmless("the gradients at a node")
     def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
         """After a node ran in a backward: gradients arrived, others leave."""
         if not self.is_on or is_aside():
             return
-        try:
-            with torch.no_grad(), own, aside:
+        with quietly:
+            if _has_numbers(arriving):
                 self._count(to, leaving, arriving)
-        except Exception as error:  # a diagnosis never breaks a backward
-            self.errors.append(f"{to.op}: {type(error).__name__}: {error}")
+
+    @harmless("the gradient of a parameter")
+    def _arrived(self, leaf: Leaf, grads: Any) -> None:
+        """Before a gradient is added to a leaf, after every hook of the tensor."""
+        if self.is_on and not is_aside():
+            with quietly:
+                leaf.arrived(grads[0])
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -140,29 +159,41 @@ class Recorder:
             found.start_afresh()
         return found
 
-    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A call of torch, which runs here."""
+    @harmless("a call of torch")
+    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
+        """Returns the number of the next node, on a torch that announces none."""
         spelling = torch_forms.SPELLINGS.get(func)
         if spelling is not None and self.is_full:
             self._look(spelling, args, kwargs)
-        result = self._with_nodes(func, args, kwargs) if node_creation_hook is None else func(*args, **kwargs)
-        self.influence.seen(func, args, kwargs, result)
-        return result
-
-    def _with_nodes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if node_creation_hook is not None:
+            return 0
         ranges = self.ranges()
         if ranges.may_hide_some():
-            for node in ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args):
+            with without_torch_function():
+                hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+            for node in hidden:
                 self._attach(node, 0, NOWHERE)
-        result, made = ranges.of_call(func, args, kwargs)
-        if not made and ranges.may_hide_some():  # in place: the node is behind the argument
-            made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+        return node_number()
+
+    @harmless("a call of torch")
+    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
+        if node_creation_hook is None and before is not None:
+            self._find_nodes(args, kwargs, result, before)
+        with without_torch_function():
+            self.influence.seen(func, args, kwargs, result)
+
+    def _find_nodes(self, args: Any, kwargs: Any, result: Any, before: int) -> None:
+        ranges = self.ranges()
+        with without_torch_function():
+            made = ranges.since(before, result)
+            if not made and ranges.may_hide_some():  # in place: the node is behind the argument
+                made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
         if made:
             place = frames.place(4, self.roots)
             for node in made:
                 self._attach(node, 0, place)
-        return result
 
+    @harmless("a custom Function")
     def applied(self, result: Any) -> None:
         """A custom Function ran, on a torch that announces no nodes."""
         if not self.is_on or is_aside():
@@ -176,34 +207,43 @@ class Recorder:
             self._attach(node, 0, place)
         self.ranges().forget()
 
+    @harmless("the values at a clamp")
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
         given = args[0] if args else None
-        try:
-            with torch.no_grad(), own, aside:
-                read = values.read(spelling, args, kwargs)
-                if read is None:
-                    return
-                place = frames.place(4, self.roots)
-                key = (spelling.name, *place.key)
-                found = self.values.get(key)
-                if found is None:
-                    found = self.values[key] = values.Values(spelling, place, *read)
-                    if isinstance(given, torch.Tensor) and given.requires_grad:
-                        found.upstream = self.leaves.of_tensor(given)
-                        found.leaf = found.upstream if given.grad_fn is None else None
-                if spelling.form.switches[0] == "clamp":
-                    found.add(*read)
-        except Exception as error:
-            self.errors.append(f"{spelling.name}: {type(error).__name__}: {error}")
+        with quietly:
+            read = values.read(spelling, args, kwargs)
+            if read is None or not _has_numbers(read):
+                return
+            place = frames.place(4, self.roots)
+            key = (spelling.name, *place.key)
+            found = self.values.get(key)
+            if found is None:
+                found = self.values[key] = values.Values(spelling, place, *read)
+                if isinstance(given, torch.Tensor) and given.requires_grad:
+                    found.upstream = self.leaves.of_tensor(given)
+                    found.leaf = found.upstream if given.grad_fn is None else None
+            if spelling.form.switches[0] == "clamp":
+                found.add(*read)
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def around_backward(self, roots: Any, grads: Any = None) -> Callable[[], None]:
+    def around_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         if not self.is_on or is_aside():
-            return lambda: None
-        is_outermost = not getattr(self._local, "depth", 0)
-        self._local.depth = getattr(self._local, "depth", 0) + 1
-        starts = nodes.starts(roots)
+            return _nothing
+        local = self._local
+        depth = getattr(local, "depth", 0)
+        is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
+        local.depth = depth + 1
+        try:
+            self._begins(roots, grads, inputs, is_outermost)
+            pushed = self._push()
+        except BaseException:  # Ctrl-C
+            local.depth = depth
+            raise
+        return partial(self._ends, inputs, is_outermost, pushed)
+
+    @harmless("the start of a backward")
+    def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool) -> None:
         if is_outermost:
             self.backwards += 1
             self._name_roots()
@@ -211,14 +251,30 @@ class Recorder:
         behind = nodes.behind(roots)
         for node in behind:  # nobody saw some being made: in another thread, or before the context
             self._attach(node, 0, NOWHERE)
-        for start in starts:
+            self._attach_leaf(node)
+        for start in nodes.starts(roots):
             self.reached |= self.leaves.upstream(start)
-        if is_outermost and self.before_backward is not None:
-            with passes_from(starts):
-                self.before_backward(roots, grads, behind)
-        pushed = self._push()
-        return partial(self._end, is_outermost, pushed)
+        if is_outermost:
+            self._ask(roots, grads, behind)
 
+    @harmless("a what-if")
+    def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:
+        if self.before_backward is not None:
+            with quietly:
+                self.before_backward(roots, grads, behind)
+
+    def _attach_leaf(self, node: Any) -> None:
+        """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
+        later may change what it saw.
+        """
+        if node.name() != _LEAF or self._attached in node.metadata:
+            return
+        leaf = self.leaves.one(self.leaves.upstream(node))
+        if leaf is not None:
+            node.metadata[self._attached] = True
+            node.register_prehook(partial(self._arrived, leaf))
+
+    @harmless("the modes of a backward")
     def _push(self) -> Watch | None:
         """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
         if any(isinstance(mode, Watch) and mode.recorder is self for mode in mode_stack()):
@@ -227,15 +283,44 @@ class Recorder:
         push_mode(mode)
         return mode
 
-    def _end(self, is_outermost: bool, pushed: Watch | None) -> None:
-        if pushed is not None:
-            pop_mode()
+    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, result: Any) -> None:
+        """result: the gradients of the inputs; None where the backward raised, or adds them to leaves."""
         self._local.depth -= 1
+        if pushed is not None:
+            _take_off(pushed)
+        if result and inputs:
+            self._gave(inputs, result)
         if is_outermost:
+            self._ended()
+
+    @harmless("the gradients of an autograd.grad")
+    def _gave(self, inputs: Any, result: Any) -> None:
+        """No node of a leaf runs where autograd.grad asks for its gradient."""
+        for one, grad in zip(inputs, result, strict=False):
+            if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
+                leaf = self.leaves.one(self.leaves.set_of(one))
+                if leaf is not None:
+                    self._arrived(leaf, (grad,))
+
+    @harmless("the end of a backward")
+    def _ended(self) -> None:
+        """What the user's own function raises to end a program is no Exception."""
+        with quietly:
             for one in list(self.values.values()):
                 one.end_step()
-            if self.after_backward is not None:
-                self.after_backward(self.backwards)
+        if self.after_backward is not None:
+            self.after_backward(self.backwards)
+
+    @harmless("a swap of tensors")
+    def let_go(self, one: Any, other: Any) -> Callable[[], None]:
+        """Torch refuses to swap tensors that somebody holds a weak reference to. Returns what takes them again."""
+        endings = self.leaves.let_go((one, other)), self.influence.let_go(one, other)
+        return partial(self._take_again, endings)
+
+    @harmless("a swap of tensors")
+    def _take_again(self, endings: tuple[Callable[[], None], ...]) -> None:
+        for end in endings:
+            end()
 
     def _name_roots(self) -> None:
         """The parameters of modules that ran, where the user named no model."""
@@ -246,6 +331,27 @@ class Recorder:
             prefix = f"{type(module).__name__}." if self._named_roots else ""
             self._named_roots.add(reference)
             self.leaves.add_module(module, prefix)
+
+
+def _nothing(result: Any) -> None:
+    """For a backward that nobody counts."""
+
+
+def _has_numbers(values: Any) -> bool:
+    """Can the tensors among these be read? Not on the device "meta", nor where they are fake: those of a program that traces itself."""
+    tensors = [one for one in values if isinstance(one, torch.Tensor)]
+    return not any(one.is_meta or is_fake(one) or is_batched(one) for one in tensors)
+
+
+@harmless("the modes of a backward")
+def _take_off(mode: Watch) -> None:
+    """Also from below others that the program has left on the stack."""
+    stack = mode_stack()
+    above = stack[next(at for at, one in enumerate(stack) if one is mode) + 1 :]
+    for _ in range(len(above) + 1):
+        pop_mode()
+    for one in above:
+        push_mode(one)
 
 
 class Watch(TorchFunctionMode):
@@ -260,4 +366,7 @@ class Watch(TorchFunctionMode):
         recorder = self.recorder
         if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        return recorder.called(func, args, kwargs)
+        before = recorder.before_call(func, args, kwargs)
+        result = func(*args, **kwargs)
+        recorder.after_call(func, args, kwargs, result, before)
+        return result

@@ -78,7 +78,7 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
     alike = [one for one in leaving if one is not None and one.shape == grad.shape]
     if not alike and any(one is not None for one in leaving):
         return None
-    grad, alike = physical(grad.detach()), [physical(one.detach()) for one in alike]
+    grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
     counts = native.tally(grad, alike, is_full)
     if counts is not None:
         names = COUNTS[1:] if is_full else ("arrived", "cut")
@@ -153,7 +153,7 @@ def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:
         inputs = (inputs[0], None, inputs[1]) if primitive == "torch.fmin" else (inputs[0], inputs[1], None)
     if len(inputs) != 3:
         return None, None, None
-    x, low, high = (physical(one.detach()) if isinstance(one, Tensor) else one for one in inputs)
+    x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in inputs)
     return x, low, high
 
 

@@ -22,7 +22,8 @@ def text(diagnosis: Any) -> str:
         f"({installed_era()}), gradients seen at {_counted(len(sites), 'place')}: {_counted(len(findings), 'finding')}"
     )
     if not diagnosis.backwards:
-        return f"{head}\n  no backward started inside the context, so there is nothing to say"
+        nothing = "  no backward started inside the context, so there is nothing to say"
+        return "\n".join([head, nothing, *_incomplete(diagnosis.errors)])
     lines = [head]
     for number, one in enumerate(findings, 1):
         lines += [
@@ -45,7 +46,14 @@ def text(diagnosis: Any) -> str:
             *(f"    {reason}" for reason in reasons),
         ]
     lines += _what_if(diagnosis.whatif)
+    lines += _incomplete(diagnosis.errors)
     return "\n".join(lines)
+
+
+def _incomplete(errors: list[str]) -> list[str]:
+    """What of ours failed: the rest of the report lacks it."""
+    found = [line for error in errors for line in _wrapped("incomplete: ", error)]
+    return ["", *found, "    These are faults of pseudograd; the program went on as without it."] if found else []
 
 
 def _of_parameters(count: int, starving: int) -> str:

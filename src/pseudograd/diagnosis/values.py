@@ -84,5 +84,5 @@ def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Any, Any] 
     found = spelling.read(args, kwargs)
     if found is None or len(found[1]) != 3 or not found[1][0].is_floating_point():
         return None
-    x, low, high = (physical(one.detach()) if isinstance(one, Tensor) else one for one in found[1])
+    x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in found[1])
     return x, low, high

@@ -72,4 +72,4 @@ def of_node(node: Any, leaving: tuple[Any, ...]) -> tuple[Tensor, Tensor, float,
     x, threshold, bandwidth, _ = found[1]
     if not x.numel():
         return None
-    return physical(x.detach()), physical(threshold.detach()), bandwidth, physical(leaving[1].detach())
+    return physical(x).detach(), physical(threshold).detach(), bandwidth, physical(leaving[1]).detach()

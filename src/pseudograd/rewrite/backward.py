@@ -39,7 +39,7 @@ def leave(mode: Any) -> None:
             around_backward.unsubscribe(_put_back)
 
 
-def _put_back(roots: Any, grads: Any = None) -> Callable[[], None]:
+def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered.modes()
     for mode in modes:
@@ -51,6 +51,6 @@ def _put_back(roots: Any, grads: Any = None) -> Callable[[], None]:
     return functools.partial(_take_off, len(missing))
 
 
-def _take_off(count: int) -> None:
+def _take_off(count: int, result: Any) -> None:
     for _ in range(count):
         torch_private.pop_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -9,14 +10,16 @@ from typing import Any
 
 from ..torch_private import backward_owners
 
-Subscriber = Callable[[Any, Any], Callable[[], Any]]
+Subscriber = Callable[[Any, Any, Any], Callable[[Any], Any]]
 
 _lock = threading.Lock()
 _subscribers: tuple[Subscriber, ...] = ()
 
 
 def subscribe(around: Subscriber) -> None:
-    """around(roots, grads) is called before each backward, in its thread, and what that returns when the backward ends. Twice is once."""
+    """around(roots, grads, inputs) is called before each backward, in its thread, and what that returns when the backward ends, with the
+    gradients of the inputs: None where it raised or was asked for none. Twice is once. The subscriber sees to it that neither raises.
+    """
     global _subscribers
     with _lock:
         if around not in _subscribers:
@@ -40,14 +43,20 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        endings: list[Callable[[], Any]] = []
-        try:
+        with contextlib.ExitStack() as endings:  # each is called, whatever another of them raises
+            result: list[Any] = []
             for around in _subscribers:
-                endings.append(around(*args[:2]))
-            return self.run(*args, **kwargs)
-        finally:
-            for end in reversed(endings):
-                end()
+                end = around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4))
+                endings.callback(lambda end=end: end(result[0] if result else None))
+            found = self.run(*args, **kwargs)
+            if not kwargs.get("accumulate_grad", False):
+                result.append(found)
+            return found
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
+    """As torch itself calls it: roots, their gradients, two switches, and the inputs whose gradients are asked for."""
+    return args[at] if len(args) > at else kwargs.get("inputs") if at == 4 else None
 
 
 def _install() -> None:

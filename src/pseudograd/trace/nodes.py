@@ -37,11 +37,15 @@ class Ranges:
         """What the function returns, and the nodes that it made."""
         before = node_number()
         result = function(*args, **kwargs)
+        return result, self.since(before, result)
+
+    def since(self, before: int, result: Any) -> list[Any]:
+        """The nodes that a call made which began at this number and returned this."""
         after = node_number()
         if after == before:
-            return result, []
+            return []
         self.seen_up_to = after
-        return result, within((result,), [(before, after)])
+        return within((result,), [(before, after)])
 
     def unseen_behind(self, values: Iterable[Any]) -> list[Any]:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
