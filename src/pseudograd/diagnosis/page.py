@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ def page(diagnosis: Any) -> str:
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = (here / "page.html").read_text(encoding="utf-8")
-    return template.replace("%DATA%", embedded).replace("%TEXT%", _escaped(str(diagnosis)))
+    parts = {"%DATA%": embedded, "%TEXT%": _escaped(str(diagnosis))}
+    # In one go: what is filled in may hold the name of a placeholder too.
+    return re.sub("|".join(parts), lambda found: parts[found[0]], template)
 
 
 def _excerpt(record: Site | Structural) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ _REENTRANT = "CheckpointFunctionBackward"
 @dataclass(frozen=True)
 class Changed:
     """One parameter under one what-if, averaged over the backward passes: the share of its gradient that is 0, the norm of the gradient,
-    and its cosine with what the program computed (NaN where one of the two is 0).
+    and its cosine with what the program computed (over the passes where neither is 0; NaN where there is none).
     """
 
     parameter: str
@@ -41,7 +41,7 @@ class WhatIf:
         self.name = name
         self.replacements = replacements
         self.inexact: set[str] = set()
-        self.sums: dict[Leaf, list[float]] = {}  # by leaf: how often, and the sums of zero, norm and cosine
+        self.sums: dict[Leaf, list[float]] = {}  # by leaf: how often, the sums of zero, norm and cosine, how often that is a number
 
     def replacement(self, form: torch_forms.Form) -> Replacement | None:
         for switch in reversed(form.switches):
@@ -129,12 +129,13 @@ class Asking:
         for (leaf, _), gradient, other in zip(learning, found, before, strict=True):
             if gradient is None:
                 continue
-            sums = question.sums.setdefault(leaf, [0.0, 0.0, 0.0, 0.0])
+            sums = question.sums.setdefault(leaf, [0.0] * 5)
             one, two = gradient.detach().double().flatten(), other.detach().double().flatten()
             norms = float(one.norm()), float(two.norm())
-            cosine = float(one @ two) / (norms[0] * norms[1]) if all(norms) else math.nan
+            has_cosine = all(norms)
+            cosine = float(one @ two) / (norms[0] * norms[1]) if has_cosine else 0.0
             zero = float((one == 0).double().mean()) if one.numel() else 0.0
-            for at, value in enumerate((1.0, zero, norms[0], cosine)):
+            for at, value in enumerate((1.0, zero, norms[0], cosine, float(has_cosine))):
                 sums[at] += value
 
     def answers(self) -> dict[str, list[Changed]]:
@@ -142,12 +143,13 @@ class Asking:
         found = {}
         for question in (self._as_it_is, *self.asked):
             sums = {} if question.inexact else question.sums
-            found[question.name] = [
-                Changed(leaf.name, *(total / sums[leaf][0] for total in sums[leaf][1:]))
-                for leaf in self._leaves.all
-                if leaf in sums
-            ]
+            found[question.name] = [_changed(leaf.name, sums[leaf]) for leaf in self._leaves.all if leaf in sums]
         return found
+
+
+def _changed(name: str, sums: Sequence[float]) -> Changed:
+    count, zero, norm, cosine, cosines = sums
+    return Changed(name, zero / count, norm / count, cosine / cosines if cosines else math.nan)
 
 
 def _gradients(roots: Any, tensors: Sequence[Tensor], grads: Any) -> tuple[Any, ...]:

@@ -19,7 +19,11 @@ COMPILED = "in compiled code"
 
 @dataclass(frozen=True)
 class Site:
-    """A call that a rule may be chosen for. Inside torch.compile `where` and `module` are not known."""
+    """A call that a rule may be chosen for. Inside torch.compile `where` and `module` are not known.
+
+    where: file:line of the call, the file from site-packages or from the folder on that the program is in at the moment. Compare it by
+    `is_at`, which holds in every folder.
+    """
 
     op: str
     family: str
@@ -27,6 +31,10 @@ class Site:
     module: str | None
     min: Any
     max: Any
+
+    def is_at(self, where: str) -> bool:
+        """Is the call at this file:line? The file may be given by the end of its path: "train.py:12" or "models/gate.py:7"."""
+        return frames.is_same_line(self.where, where)
 
 
 class RuleBySite:

@@ -19,6 +19,16 @@ _NOT_THEIRS = (_TORCH, _OURS)
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+_HOME = _current_folder()  # when this was imported
+
+
 def is_users(file: str) -> bool:
     """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
     return not file.startswith(_NOT_THEIRS)
@@ -64,8 +74,18 @@ def expression_at(code: CodeType, line: int, instruction: int) -> str:
     return " ".join(part.decode(errors="replace").strip() for part in encoded)
 
 
+def file_of(code: CodeType | str) -> str:
+    """Its absolute path. A relative one belongs to the folder that the program was started in, which it may have left since."""
+    name = code if isinstance(code, str) else code.co_filename
+    if os.path.isabs(name) or name.startswith("<") or _HOME is None:
+        return name
+    file = os.path.join(_HOME, name)
+    return file if os.path.exists(file) else name
+
+
 def lines_of(file: str) -> list[str]:
     """As the file is now: Python remembers it by its name, which may be that of another file in the folder one was in before."""
+    file = file_of(file)
     linecache.checkcache(file)
     return linecache.getlines(file)
 
@@ -74,10 +94,24 @@ def span_at(code: CodeType, instruction: int) -> tuple[int, int, int, int] | Non
     """First line, last line, and the columns in bytes where they start and end; None before Python 3.11."""
     if not hasattr(code, "co_positions"):
         return None
-    first, last, start, end = list(code.co_positions())[instruction // 2]
+    first, last, start, end = _positions(code)[instruction // 2]
     if first is None or last is None or start is None or end is None:
         return None
     return first, last, start, end
+
+
+_MOST_POSITIONS = 256  # of codes whose positions are remembered
+_remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: its hash would cost as much as the list
+
+
+def _positions(code: CodeType) -> list[Any]:
+    """Of every instruction. Python lists those of the whole code each time, and a function may have a thousand calls."""
+    known = _remembered.get(id(code))
+    if known is None:
+        while len(_remembered) >= _MOST_POSITIONS:
+            _remembered.pop(next(iter(_remembered)), None)
+        known = _remembered[id(code)] = code, list(code.co_positions())
+    return known[1]
 
 
 class Point(NamedTuple):
@@ -153,13 +187,26 @@ def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = No
 
 def shown(code: CodeType | str, line: int) -> str:
     """file:line, from site-packages or the current folder on."""
-    file = code if isinstance(code, str) else code.co_filename
+    file = file_of(code)
     if _PACKAGES in file:
         file = file.rsplit(_PACKAGES, 1)[1]
-    else:
-        inside = os.path.relpath(file) if os.path.isabs(file) and os.path.splitdrive(file)[0] == "" else file
+    elif os.path.isabs(file) and os.path.splitdrive(file)[0] == "" and (here := _current_folder()) is not None:
+        inside = os.path.relpath(file, here)
         file = file if inside.startswith(os.pardir) else inside
     return f"{file}:{line}"
+
+
+def is_same_line(one: str, other: str) -> bool:
+    """Do two texts `file:line` mean the same line? A file may be given by the end of its path, as `shown` does it in whatever folder."""
+    (one, number), (other, its) = (text.replace(os.sep, "/").rpartition(":")[::2] for text in (one, other))
+    if number != its or not one or not other:
+        return False
+    return one == other or f"/{_absolute(one)}".endswith(f"/{other}") or f"/{_absolute(other)}".endswith(f"/{one}")
+
+
+def _absolute(file: str) -> str:
+    here = None if file.startswith(("/", "<")) else _current_folder()
+    return file if here is None else f"{here}/{file}".replace(os.sep, "/")
 
 
 _paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
