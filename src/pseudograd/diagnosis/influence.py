@@ -27,6 +27,32 @@ _READ_NO_VALUE = {
     "untyped_storage", "is_pinned", "is_shared", "share_memory_", "result_type", "can_cast", "type_as", "is_tensor", "is_nonzero",
 }
 # fmt: on
+# Three of four calls in a training step: they read no value and make no node, so there is nothing to hear in them.
+SILENT = frozenset(
+    [
+        *(
+            getattr(Tensor, name).__get__
+            for name in (
+                "grad",
+                "requires_grad",
+                "is_leaf",
+                "shape",
+                "dtype",
+                "device",
+                "layout",
+                "ndim",
+                "itemsize",
+                "nbytes",
+            )
+            + ("is_sparse", "is_nested", "is_cpu", "is_cuda", "is_meta", "is_quantized", "_version")
+        ),
+        *(
+            getattr(Tensor, name)
+            for name in ("dim", "size", "numel", "stride", "is_contiguous", "is_complex", "is_floating_point")
+        ),
+        *(Tensor.grad.__set__, torch.is_complex, torch.is_floating_point, torch._C._set_grad_enabled),
+    ]
+)
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
 _COMPARISONS = (
     "eq",

@@ -31,7 +31,7 @@ from ..trace.frames import NOWHERE, Place
 from . import tally, values, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
-from .influence import Influence
+from .influence import SILENT, Influence
 from .leaves import Leaf, Leaves
 from .tally import Tally
 
@@ -363,6 +363,8 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in SILENT:
+            return func(*args, **kwargs)
         recorder = self.recorder
         if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
