@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_wrapped
 from .aside import is_aside
+from .norms import Sizes
 
 _UNNAMED = 64  # leaves that are no parameters and belong to no module: a program may make new ones in every step
 
@@ -27,12 +28,16 @@ class Leaf:
         self.gradients = 0
         # Did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for.
         self.moved: Any = False
+        self.sizes: Sizes | None = None
         self.handle = tensor.register_hook(self._arrived) if tensor.requires_grad else None
 
     def _arrived(self, grad: Tensor) -> None:
         if is_aside():
             return
         self.gradients += 1
+        if self.sizes is not None and not is_wrapped(grad):
+            with torch.no_grad():
+                self.sizes.add(grad)
         if self.moved is True or is_wrapped(grad):
             return
         with torch.no_grad():
@@ -58,6 +63,7 @@ class Leaves:
         self._bits: dict[int, int] = {}  # by the id of a tensor, which may be used again when it has gone
         self._key = key  # under which a node of autograd remembers what lies upstream of it
         self._unnamed = 0
+        self.are_measured = False
 
     def add_module(self, module: nn.Module, prefix: str = "") -> None:
         for name, parameter in module.named_parameters():
@@ -71,6 +77,8 @@ class Leaves:
     def _add(self, name: str, tensor: Tensor, is_named: bool) -> int:
         self._bits[id(tensor)] = len(self.all)
         self.all.append(Leaf(name, tensor, is_named))
+        if self.are_measured and isinstance(tensor, nn.Parameter):
+            self.all[-1].sizes = Sizes()
         return len(self.all) - 1
 
     def set_of(self, tensor: Any) -> int:

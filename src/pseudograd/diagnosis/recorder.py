@@ -17,7 +17,7 @@ from ..formula import own
 from ..torch_private import current_node, mode_stack, node_creation_hook, pop_mode, push_mode
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import tally, values, windows
+from . import slices, tally, values, windows
 from .aside import aside, is_aside, passes_from
 from .influence import Influence
 from .leaves import Leaves
@@ -31,6 +31,11 @@ _HAND_ON = (
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = itertools.count()
+_NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
+
+
+def _name(func: Any) -> str:
+    return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
 
 
 class Recorder:
@@ -45,6 +50,7 @@ class Recorder:
         key = f"pseudograd diagnosis {next(_names)}"
         self._attached = key
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
+        self.leaves.are_measured = is_full
         self.influence = Influence(self.leaves)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
@@ -52,6 +58,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
+        self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
         self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
         self.errors: list[str] = []
@@ -72,7 +79,12 @@ class Recorder:
         node.metadata[self._attached] = True
         if place is None:
             place = frames.place(depth + 1, self.roots)
-        node.register_hook(partial(self._ran, self._tally(name, place)))
+        to = self._tally(name, place)
+        form = torch_forms.form_of_node(name)
+        if form is not None:
+            calling = getattr(self._local, "calling", _NOBODY)
+            to.within = None if torch_forms.is_spelling_of(calling, form) else _name(calling)
+        node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:
         key = (name, *place.key)
@@ -95,16 +107,21 @@ class Recorder:
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
             self._look_at_windows(to, leaving)
+        form = None
+        if to.op == slices.NODE:
+            leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
         counted = tally.of_grads(leaving, arriving, self.is_full)
         if counted is None:
             return
         found, grads = counted
         is_first = not to.calls
         node = current_node() if self.is_full or is_first else None
+        if is_first:
+            self._ran_at.add(to.place.key)
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
-            to.form = torch_forms.form_of_node(to.op)
+            to.form = form or torch_forms.form_of_node(to.op)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
@@ -143,9 +160,17 @@ class Recorder:
     def called(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A call of torch, which runs here."""
         spelling = torch_forms.SPELLINGS.get(func)
-        if spelling is not None and self.is_full:
-            self._look(spelling, args, kwargs)
-        result = self._with_nodes(func, args, kwargs) if node_creation_hook is None else func(*args, **kwargs)
+        seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
+        outer = getattr(self._local, "calling", _NOBODY)
+        self._local.calling = func
+        try:
+            result = self._with_nodes(func, args, kwargs) if node_creation_hook is None else func(*args, **kwargs)
+        finally:
+            self._local.calling = outer
+        if spelling is not None and args and result is args[0]:
+            slices.note(spelling.form, result)
+        elif seen is not None:
+            self._follow(seen, result)
         self.influence.seen(func, args, kwargs, result)
         return result
 
@@ -176,13 +201,18 @@ class Recorder:
             self._attach(node, 0, place)
         self.ranges().forget()
 
-    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
+    def _follow(self, seen: values.Values, result: Any) -> None:
+        """The value of a clamp that no gradient arrives at, of something that learns: does a loss depend on it all the same?"""
+        if isinstance(result, torch.Tensor) and (self.backwards or not result.requires_grad):
+            self.influence.follow(seen, result)
+
+    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
         given = args[0] if args else None
         try:
             with torch.no_grad(), own, aside:
                 read = values.read(spelling, args, kwargs)
                 if read is None:
-                    return
+                    return None
                 place = frames.place(4, self.roots)
                 key = (spelling.name, *place.key)
                 found = self.values.get(key)
@@ -191,10 +221,15 @@ class Recorder:
                     if isinstance(given, torch.Tensor) and given.requires_grad:
                         found.upstream = self.leaves.of_tensor(given)
                         found.leaf = found.upstream if given.grad_fn is None else None
+                    elif isinstance(given, torch.Tensor):
+                        found.round = self.influence.cut_from(given)
                 if spelling.form.switches[0] == "clamp":
                     found.add(*read)
+                    if (found.upstream or found.round) and place.key not in self._ran_at:
+                        return found
         except Exception as error:
             self.errors.append(f"{spelling.name}: {type(error).__name__}: {error}")
+        return None
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +268,7 @@ class Recorder:
         self._local.depth -= 1
         if is_outermost:
             for one in list(self.values.values()):
-                one.end_step()
+                one.end_step(one.place.key in self._ran_at)
             if self.after_backward is not None:
                 self.after_backward(self.backwards)
 

@@ -15,7 +15,7 @@ from .windows import Windows
 
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
-COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
+COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", "elsewhere")
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
 
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
@@ -33,6 +33,7 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
+        self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
@@ -57,6 +58,15 @@ class Grads(NamedTuple):
     cut: Tensor | None
 
 
+class _Compared(NamedTuple):
+    """How many gradients arrive, how many are cut, and where by position; whether what leaves stands elsewhere (None: it does not)."""
+
+    arrived: Any
+    count: Any
+    cut: Tensor | None
+    moves: Any = None
+
+
 def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
     """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
     grad = next((one for one in arriving if one is not None), None)
@@ -65,33 +75,66 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
     alike = [one for one in leaving if one is not None and one.shape == grad.shape]
     if not alike and any(one is not None for one in leaving):
         return None
+    others = [one for one in leaving if one is not None and one.shape != grad.shape]
     grad, alike = physical(grad.detach()), [physical(one.detach()) for one in alike]
-    arrived, cut = _arrived_and_cut(grad, alike)
-    found: Sums = {"elements": grad.numel(), "arrived": arrived}
-    found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
+    compared = _compared(grad, alike)
+    found: Sums = {"elements": grad.numel(), "arrived": compared.arrived, "cut": compared.count}
+    if others and compared.cut is not None:
+        found["elsewhere"] = sum(torch.count_nonzero(physical(one.detach())) for one in others)
     if is_full:
         magnitude = grad.abs()
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
-        found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
+        found["cut_magnitude"] = _cut_magnitude(compared, magnitude, total, alike)
         found["nonfinite"] = _nonfinite(grad, total)
-    return {key: _settled(value) for key, value in found.items()}, Grads(grad, cut)
+    return {key: _settled(value) for key, value in found.items()}, Grads(grad, compared.cut)
 
 
-def _arrived_and_cut(grad: Tensor, alike: list[Tensor]) -> tuple[Any, Tensor | None]:
+def _compared(grad: Tensor, alike: list[Tensor]) -> _Compared:
     """How many gradients other than 0 arrive, and where none of them leaves towards any input. Where nothing that leaves is 0, one
     look at it tells both, on a device that may be waited for.
+
+    What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then numbers tell,
+    not positions: as many are cut as fewer leave than arrive.
     """
     if any(one.data_ptr() == grad.data_ptr() for one in alike):
-        return torch.count_nonzero(grad), None
-    if len(alike) == 1 and grad.device.type == "cpu":
-        left = int(torch.count_nonzero(alike[0]))
-        if left == grad.numel():
-            return left, None
+        return _Compared(torch.count_nonzero(grad), 0, None)
+    left: Any = None
+    if len(alike) == 1:
+        left = _settled(torch.count_nonzero(alike[0]))
+        if isinstance(left, int) and left == grad.numel():
+            return _Compared(left, 0, None)
     cut = grad != 0
-    arrived = torch.count_nonzero(cut)
+    arrived = _settled(torch.count_nonzero(cut))
     for one in alike:
         cut = cut & (one == 0)
-    return arrived, cut
+    count = _settled(torch.count_nonzero(cut))
+    if not alike or (isinstance(count, int) and not count):
+        return _Compared(arrived, count, cut)
+    if left is None:
+        left = _settled(torch.count_nonzero(_any(alike)))
+    moves, fewer = left + count > arrived, arrived - left
+    if isinstance(moves, bool):
+        return _Compared(arrived, max(fewer, 0), cut, moves) if moves else _Compared(arrived, count, cut)
+    return _Compared(arrived, torch.where(moves, fewer.clamp(min=0), count), cut, moves)
+
+
+def _any(some: list[Tensor]) -> Tensor:
+    """Where one of them is not 0."""
+    found = some[0] != 0
+    for one in some[1:]:
+        found = found | (one != 0)
+    return found
+
+
+def _cut_magnitude(compared: _Compared, magnitude: Tensor, total: Tensor, alike: list[Tensor]) -> Any:
+    if compared.cut is None:
+        return 0
+    by_position = torch.where(compared.cut, magnitude, 0).sum(dtype=_wide(magnitude))
+    if compared.moves is None:
+        return by_position
+    left = sum(one.abs().sum(dtype=_wide(magnitude)) for one in alike)
+    lost = torch.where(torch.as_tensor(compared.count, device=total.device) > 0, (total - left).clamp(min=0), 0)
+    return torch.where(torch.as_tensor(compared.moves, device=total.device), lost, by_position)
 
 
 def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:

@@ -41,7 +41,9 @@ class WhatIf:
         self.name = name
         self.replacements = replacements
         self.inexact: set[str] = set()
-        self.sums: dict[Leaf, list[float]] = {}  # by leaf: how often, the sums of zero, norm and cosine, how often that is a number
+        self.sums: dict[
+            Leaf, list[float]
+        ] = {}  # by leaf: how often, the sums of zero, norm and cosine, how often that is a number
 
     def replacement(self, form: torch_forms.Form) -> Replacement | None:
         for switch in reversed(form.switches):
