@@ -117,11 +117,12 @@ class Influence:
                             _note(self._detached, one, self._leaves.of_tensor(learning[0]))
         if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
             self._left(name, learning, marks, result)
+        if marks and ((name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE):
+            marks &= (
+                ~self._values
+            )  # a projection sets a parameter, which from then on is no longer what the clamp was given
+            self._mark(args[0], marks)
         if marks:
-            is_in_place = name.endswith("_") and not name.endswith("__") or name in _IN_PLACE
-            if is_in_place:  # a projection sets a parameter, which from then on is no longer what the clamp was given
-                marks &= ~self._values
-                self._mark(args[0], marks)
             for one in outputs:
                 self._mark(one, marks)
 
@@ -137,7 +138,7 @@ class Influence:
             self._arrays.add(result, marks | bit)
 
     def follow(self, value: Any, marked: Tensor) -> None:
-        """This tensor is the value of a clamp: at a backward whose loss it decides, with a gradient for what is clamped, `value.decides` is set."""
+        """This tensor is the value of a clamp. `value.decides` is set where a loss depends on it and gives a gradient to what is clamped."""
         if value.bit is None:
             value.bit = len(self._by_bit)
             self._by_bit.append(value)
