@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,7 +28,7 @@ from ..torch_private import (
 )
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import tally, values, windows
+from . import slices, tally, values, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
@@ -43,6 +43,22 @@ _HAND_ON = (
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = itertools.count()
+_NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
+
+
+def _name(func: Any) -> str:
+    return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
+
+
+class _Before(NamedTuple):
+    """What is known before a call of torch: the number of the next node, on a torch that announces none; the call that it runs in; how
+    the table spells it; and the values that it clamps.
+    """
+
+    number: int
+    calling: Any
+    spelling: torch_forms.Spelling | None
+    seen: values.Values | None
 
 
 class Recorder:
@@ -57,6 +73,7 @@ class Recorder:
         key = f"pseudograd diagnosis {next(_names)}"
         self._attached = key
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
+        self.leaves.are_measured = is_full
         self.influence = Influence(self.leaves)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
@@ -64,6 +81,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
+        self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
         self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
         self.noted = Errors()
@@ -85,7 +103,12 @@ class Recorder:
         node.metadata[self._attached] = True
         if place is None:
             place = frames.place(depth + 1, self.roots)
-        node.register_hook(partial(self._ran, self._tally(name, place)))
+        to = self._tally(name, place)
+        form = torch_forms.form_of_node(name)
+        if form is not None:
+            calling = getattr(self._local, "calling", _NOBODY)
+            to.within = None if torch_forms.is_spelling_of(calling, form) else _name(calling)
+        node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:
         key = (name, *place.key)
@@ -114,16 +137,21 @@ class Recorder:
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
             self._look_at_windows(to, leaving)
+        form = None
+        if to.op == slices.NODE:
+            leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
         counted = tally.of_grads(leaving, arriving, self.is_full)
         if counted is None:
             return
         found, grads = counted
         is_first = not to.calls
         node = current_node() if self.is_full or is_first else None
+        if is_first:
+            self._ran_at.add(to.place.key)
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
-            to.form = torch_forms.form_of_node(to.op)
+            to.form = form or torch_forms.form_of_node(to.op)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
@@ -160,26 +188,35 @@ class Recorder:
         return found
 
     @harmless("a call of torch")
-    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
-        """Returns the number of the next node, on a torch that announces none."""
+    def before_call(self, func: Any, args: Any, kwargs: Any) -> _Before:
         spelling = torch_forms.SPELLINGS.get(func)
-        if spelling is not None and self.is_full:
-            self._look(spelling, args, kwargs)
+        seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
+        local = self._local
+        calling, local.calling = getattr(local, "calling", _NOBODY), func
         if node_creation_hook is not None:
-            return 0
+            return _Before(0, calling, spelling, seen)
         ranges = self.ranges()
         if ranges.may_hide_some():
             with without_torch_function():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, 0, NOWHERE)
-        return node_number()
+        return _Before(node_number(), calling, spelling, seen)
 
     @harmless("a call of torch")
-    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
-        if node_creation_hook is None and before is not None:
-            self._find_nodes(args, kwargs, result, before)
+    def ends_call(self, before: _Before) -> None:
+        """It has returned or raised."""
+        self._local.calling = before.calling
+
+    @harmless("a call of torch")
+    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Before) -> None:
+        if node_creation_hook is None:
+            self._find_nodes(args, kwargs, result, before.number)
         with without_torch_function():
+            if before.spelling is not None and args and result is args[0]:
+                slices.note(before.spelling.form, result)
+            elif before.seen is not None:
+                self._follow(before.seen, result)
             self.influence.seen(func, args, kwargs, result)
 
     def _find_nodes(self, args: Any, kwargs: Any, result: Any, before: int) -> None:
@@ -207,13 +244,18 @@ class Recorder:
             self._attach(node, 0, place)
         self.ranges().forget()
 
+    def _follow(self, seen: values.Values, result: Any) -> None:
+        """The value of a clamp that no gradient arrives at, of something that learns: does a loss depend on it all the same?"""
+        if isinstance(result, torch.Tensor) and (self.backwards or not result.requires_grad):
+            self.influence.follow(seen, result)
+
     @harmless("the values at a clamp")
-    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
+    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
         given = args[0] if args else None
         with quietly:
             read = values.read(spelling, args, kwargs)
             if read is None or not _has_numbers(read):
-                return
+                return None
             place = frames.place(4, self.roots)
             key = (spelling.name, *place.key)
             found = self.values.get(key)
@@ -222,8 +264,13 @@ class Recorder:
                 if isinstance(given, torch.Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if given.grad_fn is None else None
+                elif isinstance(given, torch.Tensor):
+                    found.round = self.influence.cut_from(given)
             if spelling.form.switches[0] == "clamp":
                 found.add(*read)
+                if (found.upstream or found.round) and place.key not in self._ran_at:
+                    return found
+        return None
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +354,7 @@ class Recorder:
         """What the user's own function raises to end a program is no Exception."""
         with quietly:
             for one in list(self.values.values()):
-                one.end_step()
+                one.end_step(one.place.key in self._ran_at)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 
@@ -369,6 +416,11 @@ class Watch(TorchFunctionMode):
         if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         before = recorder.before_call(func, args, kwargs)
-        result = func(*args, **kwargs)
-        recorder.after_call(func, args, kwargs, result, before)
+        if before is None:
+            return func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+            recorder.after_call(func, args, kwargs, result, before)
+        finally:
+            recorder.ends_call(before)
         return result

@@ -17,7 +17,7 @@ from .windows import Windows
 
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
-COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
+COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", "elsewhere")
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
 
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
@@ -35,6 +35,7 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
+        self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
@@ -71,40 +72,83 @@ class Grads:
 
 
 def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
-    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
+    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
+
+    What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then numbers tell,
+    not positions: as many are cut as fewer leave than arrive.
+    """
     grad = next((one for one in arriving if one is not None), None)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
         return None
     alike = [one for one in leaving if one is not None and one.shape == grad.shape]
     if not alike and any(one is not None for one in leaving):
         return None
-    grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
-    counts = native.tally(grad, alike, is_full)
-    if counts is not None:
-        names = COUNTS[1:] if is_full else ("arrived", "cut")
-        return {"elements": grad.numel(), **{name: counts[name] for name in names}}, Grads(grad, alike)
-    grads = Grads(grad, alike)
-    arrived, cut = _arrived_and_cut(grads)
-    found: Sums = {"elements": grad.numel(), "arrived": arrived}
-    found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
+    others = [one for one in leaving if one is not None and one.shape != grad.shape]
+    grads = Grads(physical(grad).detach(), [physical(one).detach() for one in alike])
+    found = native.tally(grads.arrived, grads.left, is_full)
+    if found is None:
+        found = _tally(grads, is_full)
+    _settle_moves(found, grads, is_full)
+    if others and not _is_nothing(found["cut"]):
+        found["elsewhere"] = sum(torch.count_nonzero(physical(one).detach()) for one in others)
+    names = COUNTS if is_full else ("arrived", "cut", "elsewhere")
+    counts = {name: _settled(found[name]) for name in names if name in found}
+    return {**counts, "elements": grad.numel()}, grads
+
+
+def _tally(grads: Grads, is_full: bool) -> Sums:
+    """As `native.tally`, by ATen. Where nothing that leaves is 0, one look at it tells all, on a device that may be waited for."""
+    grad, left = grads.arrived, grads.left
+    found: Sums = {"cut": 0}
+    if len(left) == 1:
+        found["left"] = _settled(torch.count_nonzero(left[0]))
+    if isinstance(found.get("left"), int) and found["left"] == grad.numel():
+        found["arrived"], cut = found["left"], None
+    else:
+        found["arrived"], cut = _settled(torch.count_nonzero(grad)), grads.cut
+    if cut is not None:
+        found["cut"] = _settled(torch.count_nonzero(cut))
+        if left and "left" not in found and not _is_nothing(found["cut"]):
+            found["left"] = _settled(torch.count_nonzero(_any(left)))
     if is_full:
         magnitude = grad.abs()
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
         found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
         found["nonfinite"] = _nonfinite(grad, total)
-    return {key: _settled(value) for key, value in found.items()}, grads
+    return found
 
 
-def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:
-    """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
-    device that may be waited for.
-    """
-    grad, left = grads.arrived, grads.left
-    if len(left) == 1 and grad.device.type == "cpu":
-        leaves = int(torch.count_nonzero(left[0]))
-        if leaves == grad.numel():
-            return leaves, None
-    return torch.count_nonzero(grad), grads.cut
+def _settle_moves(found: Sums, grads: Grads, is_full: bool) -> None:
+    """Do elements leave from elsewhere than where they arrived? Then what is missing is cut."""
+    if not grads.left or _is_nothing(found["cut"]):
+        return
+    arrived, by_position = found["arrived"], found["cut"]
+    moves, fewer = found["left"] + by_position > arrived, arrived - found["left"]
+    if isinstance(moves, bool):
+        if not moves:
+            return
+        found["cut"] = max(fewer, 0)
+    else:
+        found["cut"] = torch.where(moves, fewer.clamp(min=0), by_position)
+    if is_full:
+        total = torch.as_tensor(found["magnitude"], device=grads.arrived.device)
+        left = sum(one.abs().sum(dtype=_wide(total)) for one in grads.left)
+        cut, moved = (torch.as_tensor(one, device=total.device) for one in (found["cut"], moves))
+        lost = torch.where(cut > 0, (total - left).clamp(min=0), 0)
+        found["cut_magnitude"] = torch.where(moved, lost, torch.as_tensor(found["cut_magnitude"], device=total.device))
+
+
+def _is_nothing(count: Any) -> bool:
+    """Known to be 0 without waiting for a device."""
+    return isinstance(count, int) and not count
+
+
+def _any(some: list[Tensor]) -> Tensor:
+    """Where one of them is not 0."""
+    found = some[0] != 0
+    for one in some[1:]:
+        found = found | (one != 0)
+    return found
 
 
 def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:

@@ -77,7 +77,7 @@ def expression_at(code: CodeType, line: int, instruction: int) -> str:
 def file_of(code: CodeType | str) -> str:
     """Its absolute path. A relative one belongs to the folder that the program was started in, which it may have left since."""
     name = code if isinstance(code, str) else code.co_filename
-    if os.path.isabs(name) or name.startswith("<") or _HOME is None:
+    if not name or os.path.isabs(name) or name.startswith("<") or _HOME is None:
         return name
     file = os.path.join(_HOME, name)
     return file if os.path.exists(file) else name
@@ -104,7 +104,7 @@ _MOST_POSITIONS = 256  # of codes whose positions are remembered
 _remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: its hash would cost as much as the list
 
 
-def _positions(code: CodeType) -> list[Any]:
+def _positions(code: Any) -> list[Any]:
     """Of every instruction. Python lists those of the whole code each time, and a function may have a thousand calls."""
     known = _remembered.get(id(code))
     if known is None:
