@@ -395,6 +395,12 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     return any(some.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
 
+def is_spelling_of(function: Any, form: Form) -> bool:
+    """Does this function of torch do what the form does, and nothing else?"""
+    spelling = SPELLINGS.get(function)
+    return spelling is not None and any(switch in form.switches for switch in spelling.form.switches)
+
+
 class Kept(NamedTuple):
     """What a node of autograd keeps: its arguments, one for each gradient that leaves it, and how its form reads them."""
 

@@ -119,7 +119,7 @@ WAYS: dict[str, tuple[Callable[[], None], str, int, int]] = {
     "checkpoint": (lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=False)), "clamp", 41, CUT),
     "checkpoint with reentry": (lambda: backward(lambda x: checkpoint(clamp, x, use_reentrant=True)), "clamp", 41, CUT),
     "in place": (_in_place, "clamp", 41, CUT),
-    "in place on a view": (_in_place_on_a_view, "CopySlices", 41, CUT),
+    "in place on a view": (_in_place_on_a_view, "clamp", 41, CUT),
     "custom Function": (lambda: backward(Own.apply), "OwnBackward", 41, OUTSIDE + AT_BOUND),
     "ours": (
         lambda: backward(lambda x: pg.clamp(x, -1, 1, rule="zero", edge="open")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -13,7 +13,11 @@ __all__ = ["diagnose"]
 
 
 def diagnose(
-    model: nn.Module | None = None, *, whatif: Mapping[str, Any] | None = None, detail: str = "full"
+    model: nn.Module | None = None,
+    *,
+    whatif: Mapping[str, Any] | None = None,
+    detail: str = "full",
+    ignore: Sequence[str] = (),
 ) -> Diagnosis:
     """Record what real training code does to its gradients: which line cuts what, and which parameters get nothing.
 
@@ -25,10 +29,13 @@ def diagnose(
         whatif: questions, by a name of yours: {"inward": dict(clamp="inward")} takes what override takes, {"newer": "torch>=2.14"} what
             pin_edge takes. Each costs one more backward pass, before the program's own.
         detail: "full", or "counts" for the share of elements alone, at less cost.
-    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural` and `whatif` hold
-        records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that start inside the
+        ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"). A comment
+            `# pseudograd: deliberate` at a line says the same.
+    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms` and `whatif`
+        hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that start inside the
         context are seen.
-    Raises: TypeError if model is no module; ValueError for a whatif that names no family or era, or an unknown detail.
+    Raises: TypeError if model is no module; ValueError for a whatif that names no family or era, an unknown detail, or patterns
+            that are none.
     Example:
         >>> scale = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
         >>> with diagnose() as d:
@@ -37,4 +44,4 @@ def diagnose(
         ('clamp', 1, 1)
     Source: new in pseudograd; pytorch#83537 has the method.
     """
-    return Diagnosis(model, whatif, detail)
+    return Diagnosis(model, whatif, detail, ignore)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,30 @@ from ..program import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions, swaps
+from .deliberate import Deliberate
 from .eager import NOT_COMPILED, eagerly
 from .findings import Evidence, found
 from .harmless import harmless, leave, listen
+from .norms import Norm, norms_of
 from .recorder import Recorder, Watch
 from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
+from .stalled import Stalls
 from .whatif import Asking, Changed, questions
 
 
 class Diagnosis:
     """A context; when it has ended, what it found. Enter it once."""
 
-    def __init__(self, model: nn.Module | None, whatif: Mapping[str, Any] | None, detail: str) -> None:
+    def __init__(
+        self, model: nn.Module | None, whatif: Mapping[str, Any] | None, detail: str, ignore: Sequence[str] = ()
+    ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             remedy = "Give the module whose parameters are trained, or nothing: modules that run are found"
             raise TypeError(must("diagnose", "model", "be a torch.nn.Module", model, remedy))
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
+        self._deliberate = Deliberate(ignore)
+        self._stalls = Stalls()
         self._recorder = Recorder(detail == "full")
         self.noted = self._recorder.noted
         if model is not None:
@@ -62,6 +69,8 @@ class Diagnosis:
             if node_creation_hook is not None:
                 stack.enter_context(node_creation_hook(recorder.made))
             stack.enter_context(functions.watched(recorder.applied if node_creation_hook is None else None))
+            if recorder.is_full:
+                stack.enter_context(self._stalls.watched())
             stack.enter_context(Watch(recorder))
             self._stack = stack.pop_all()
         recorder.is_on = True
@@ -91,7 +100,11 @@ class Diagnosis:
     @property
     def sites(self) -> list[Site]:
         """Every op that a gradient arrived at, in the order in which a backward meets them."""
-        return self._once("sites", lambda: sorted(map(site_of, self._tallies()), key=lambda site: site.order))
+        return self._once("sites", self._sites)
+
+    def _sites(self) -> list[Site]:
+        found = [site_of(tally, self._deliberate.place(tally.place)) for tally in self._tallies()]
+        return sorted(found, key=lambda site: site.order)
 
     def _tallies(self) -> list[Any]:
         return [tally for tally in self._recorder.tallies.values() if tally.calls]
@@ -111,7 +124,8 @@ class Diagnosis:
     @property
     def starved(self) -> list[Starved]:
         """Parameters that got no gradient, or zeros alone, in every recorded backward."""
-        return self._once("starved", self._starved)
+        ignored = self._deliberate.parameter
+        return self._once("starved", lambda: [one for one in self._starved() if not ignored(one.parameter)])
 
     def _starved(self) -> list[Starved]:
         recorder, some = self._recorder, []
@@ -155,12 +169,33 @@ class Diagnosis:
     @property
     def findings(self) -> list[Finding]:
         """What a person should know, in the order in which a backward meets it."""
+        return self._once("findings", self._findings)
+
+    def _findings(self) -> list[Finding]:
         recorder = self._recorder
-        values = list(recorder.values.values())
-        return self._once(
-            "findings",
-            lambda: found(Evidence(self.sites, self.starved, values, list(recorder.tallies.values()), recorder.leaves)),
+        return found(
+            Evidence(
+                self.sites,
+                self.starved,
+                list(recorder.values.values()),
+                list(recorder.tallies.values()),
+                recorder.leaves,
+                self._deliberate,
+                self._stalls,
+            )
         )
+
+    @property
+    def muted(self) -> int:
+        """Findings that a comment at their line, or `ignore`, has said to be deliberate."""
+        _ = self.findings  # they are muted where they are made
+        return len(self._deliberate.muted)
+
+    @property
+    def norms(self) -> list[Norm]:
+        """Of the gradient of each parameter, the one next to the loss first; none with detail="counts"."""
+        measured = [leaf for leaf in self._recorder.leaves.all if leaf.sizes is not None]
+        return self._once("norms", lambda: norms_of(measured))
 
     @property
     def whatif(self) -> dict[str, list[Changed]]:
@@ -202,9 +237,11 @@ class Diagnosis:
             "era": installed_era(),
             "backwards": self.backwards,
             "findings": [plain(one) for one in self.findings],
+            "muted": self.muted,
             "starved": [plain(one) for one in self.starved],
             "sites": [plain(one) for one in self.sites],
             "structural": [plain(one) for one in self.structural],
+            "norms": [plain(one) for one in self.norms],
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
             "errors": self.errors,

@@ -10,18 +10,24 @@ from typing import Any
 from ..torch_eras import ERAS, installed_era
 from ..torch_forms import shares_at_the_edge
 from ..trace.frames import named
+from . import advice
+from .deliberate import Deliberate
+from .norms import fading
 from .records import Finding, Site, Starved, Structural
+from .stalled import STALLED, Stalls
 from .tally import Tally
+from .windows import NODE
 
 _OUTWARD = (
     "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
     "pseudograd.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
 )
+LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 DEAD = 0.999  # of what arrives at any op
 NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward
-# They cut on purpose: a mask, a choice, a place that was not chosen.
+# They cut on purpose: a factor of 0, a mask, a choice, a place that was not chosen or is overwritten.
 _ON_PURPOSE = (
     "mul",
     "where",
@@ -36,9 +42,18 @@ _ON_PURPOSE = (
     "amin",
     "sort",
     "topk",
+    "CopySlices",
+    "copySlices",
 )
 _REMEDIES = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # the rule to try, by family
-_TELLING = ("guard", "kink", "starved", "cut", "dead", "edge", "wind-up")
+_TELLING = ("guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "stalled", "vanish")
+_SLOPES = {
+    "sigmoid": "1/4",
+    "tanh": "1",
+    "softplus": "1",
+    "hardsigmoid": "1/6",
+    "softmax": "1/2",
+}  # the largest of each
 # Where the cause is known and reported, by what the path of the line ends in.
 _KNOWN = {
     "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
@@ -56,21 +71,34 @@ class Evidence:
     values: Sequence[Any]
     tallies: Sequence[Tally]
     leaves: Any
+    deliberate: Deliberate
+    stalls: Stalls
 
 
 def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
     findings = [
         *_at_the_kink(evidence),
-        *(finding for site in evidence.sites for finding in _of_site(site)),
+        *(finding for site in evidence.sites for finding in evidence.deliberate.spoken(site.place, _of_site(site))),
         *_winding_up(evidence),
         *_too_narrow(evidence),
-        *_of_starved(evidence.starved),
+        *_of_starved([one for one in evidence.starved if not _is_deliberate(one, evidence.deliberate)]),
+        *_vanishing(evidence),
+        *_stalled(evidence),
     ]
     met: dict[tuple[str, str], int] = {}
     for at, site in enumerate(evidence.sites):
         met.setdefault((site.where, site.expression), at)
     return sorted(_folded(findings), key=lambda one: met.get((one.where, one.expression), len(met)))
+
+
+def _is_deliberate(starved: Starved, deliberate: Deliberate) -> bool:
+    """At its cause."""
+    cause = starved.cause
+    if cause is None or not deliberate.place(cause.place):
+        return False
+    deliberate.muted.add(("starved", cause.where, cause.expression))
+    return True
 
 
 # --- sites ------------------------------------------------------------------------------------------------------------
@@ -101,36 +129,57 @@ def _of_site(site: Site) -> Iterable[Finding]:
             site.expression,
             f"all of {site.arrived:,} arriving gradients are cut",
             f"{site.op} is a step: its true gradient is 0",
-            _override(site, site.family, _REMEDIES[site.family]),
+            advice.override(site, site.family, _REMEDIES[site.family]),
             site.cut_share,
         )
-    elif is_clamp and site.cut_share - (site.at_bound_share if edge is not None else 0.0) >= CUT:
+    elif (
+        is_clamp and site.cut_share - (site.at_bound_share if edge is not None and _cuts_at_bound(site) else 0.0) >= CUT
+    ):
+        back = "" if site.recoverable is None else f"; {percent(site.recoverable_share)} of that would lead back inside"
         yield Finding(
             "cut",
             site.where,
             site.expression,
             f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
-            f"size; {percent(site.recoverable_share)} of that would lead back inside",
+            f"size{back}",
             _sides(site),
-            _override(site, "clamp", "inward") if site.recoverable != 0 else _OUTWARD,
+            _of_cut(site),
             site.cut_share,
         )
-    elif site.cut_share >= DEAD and not is_clamp:
+    elif site.cut_share >= DEAD and not is_clamp and not site.elsewhere:
         yield Finding(
             "dead",
             site.where,
             site.expression,
             f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",
             f"every element of this {site.op} stands where its slope is 0",
-            _override(site, site.family, "leaky")
-            if site.family
-            else "Look at the values that enter here: print their range.",
+            advice.revive(site),
             site.cut_share,
         )
 
 
+def _of_cut(site: Site) -> str:
+    """What `inward` would bring, where that was measured."""
+    if site.recoverable is None:
+        return advice.override(site, "clamp", "inward")
+    if not site.recoverable:
+        return _OUTWARD
+    if site.recoverable_share < LITTLE:
+        return (
+            f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. rule='inward' would "
+            f"bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
+        )
+    return advice.override(site, "clamp", "inward", f": it passes {percent(site.recoverable_share)} of what is cut")
+
+
 def _is_on_purpose(site: Site) -> bool:
-    return site.op.startswith(_ON_PURPOSE) and site.cut_share < 1.0
+    """What starves behind it is told there."""
+    return site.family is None and site.op.startswith(_ON_PURPOSE)
+
+
+def _cuts_at_bound(site: Site) -> bool:
+    """Does this torch?"""
+    return site.eras.get(installed_era()) == 0
 
 
 def _edge(site: Site) -> Finding | None:
@@ -148,7 +197,7 @@ def _edge(site: Site) -> Finding | None:
         site.expression,
         f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
         f"this torch is of the era {here}" + (", which cuts there" if loses else f"; {other} cuts there"),
-        f"with pseudograd.pin_edge({(other if loses else here)!r}): ...  # around the training step",
+        advice.pin(site, name := other if loses else here, ERAS[name].edge),
         site.at_bound_share,
         issue=next((issue for path, issue in _KNOWN.items() if path in site.where), _EDGE_ISSUE),
     )
@@ -159,11 +208,6 @@ def _sides(site: Site) -> str:
         return f"{site.op} cuts outside its range"
     parts = [f"{count:,} {side}" for count, side in ((site.below, "below"), (site.above, "above")) if count]
     return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
-
-
-def _override(site: Site, family: str | None, rule: str) -> str:
-    here = site.where
-    return f"with pseudograd.override({family}=lambda site: {rule!r} if site.where == {here!r} else None): ...  # around the training step"
 
 
 def percent(share: float) -> str:
@@ -178,12 +222,14 @@ def percent(share: float) -> str:
 
 def _at_the_kink(evidence: Evidence) -> Iterable[Finding]:
     for one in evidence.values:
-        if not one.upstream or not one.starts_on_a_bound:
+        if not one.upstream or not one.starts_on_a_bound or evidence.deliberate.place(one.place):
             continue
         from_form = shares_at_the_edge(one.form, one.has_tensor_bound)
         if not from_form or all(share == 1 for share in from_form.values()):
             continue
         names = [leaf.name for leaf in evidence.leaves.named(one.leaf)] if one.leaf else []
+        if any(map(evidence.deliberate.parameter, names)):
+            continue
         who, it = (f"Every entry of {names[0]}", "it") if names else ("Every element that enters", "nothing behind it")
         says = [
             f"{era} passes {percent(share)} there" + (f", so {it} never trains" if share == 0 and names else "")
@@ -211,19 +257,27 @@ def _expression(one: Any) -> str:
 
 
 def _winding_up(evidence: Evidence) -> Iterable[Finding]:
-    cuts = {site.where: site.cut_share for site in evidence.sites if site.family == "clamp"}
+    cuts: dict[tuple[str, str], int] = {}
+    for site in evidence.sites:
+        if site.family == "clamp" or site.op == NODE:
+            key = site.where, site.expression
+            cuts[key] = cuts.get(key, 0) + site.cut
     for one in evidence.values:
-        where = named(one.place.call)
-        if not one.runs_away or cuts.get(where, 0.0) > 0.5:
+        where, run = named(one.place.call), one.run
+        if not one.runs_away or cuts.get((where, _expression(one)), 0) > 0.5 * int(one.outside):
             continue
+        if evidence.deliberate.place(one.place):
+            evidence.deliberate.muted.add(("wind-up", where, _expression(one)))
+            continue
+        names = [leaf.name for leaf in evidence.leaves.named(one.leaf) if leaf.is_named] if one.leaf else []
         yield Finding(
             "wind-up",
             where,
             _expression(one),
-            f"over {one.steps:,} steps the values that enter moved further outside, from {float(one.first):.3g} to "
-            f"{float(one.last):.3g} on average",
+            f"over {int(run.longest) + 1:,} steps the values that enter moved further outside, from {float(run.first):.3g} to "
+            f"{float(run.last):.3g} on average",
             "the gradient passes outside while the forward saturates, so nothing leads back",
-            "pseudograd.optim.project(optimizer, {parameter: (low, high)})  # or rule='inward' instead of 'identity'",
+            advice.inside(one, names),
         )
 
 
@@ -232,9 +286,13 @@ def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
     for tally in evidence.tallies:
         for leaves, one in tally.windows.items():
             share = one.starving / one.thresholds if one.thresholds else 0.0
-            if share < NARROW:
-                continue
             names = [leaf.name for leaf in evidence.leaves.named(leaves)]
+            if (
+                share < NARROW
+                or evidence.deliberate.place(tally.place)
+                or any(map(evidence.deliberate.parameter, names))
+            ):
+                continue
             whose = f" of {names[0]}" if len(names) == 1 else ""
             passes = "the one backward" if one.calls == 1 else f"any of {one.calls:,} backward calls"
             yield Finding(
@@ -276,12 +334,81 @@ def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
         )
 
 
+def _vanishing(evidence: Evidence) -> Iterable[Finding]:
+    """The weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
+    leaves = [
+        leaf for leaf in evidence.leaves.all if leaf.sizes is not None and leaf.sizes.count and len(leaf.shape) > 1
+    ]
+    some = sorted(
+        (leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)), key=lambda leaf: leaf.sizes.order
+    )
+    found = fading([(leaf.name, leaf.sizes.mean) for leaf in some])
+    if found is None:
+        return
+    first = next(leaf for leaf in some if leaf.name == found.first)
+    bit = sum(1 << at for at, leaf in enumerate(evidence.leaves.all) if leaf is first)
+    sites = [site for site in evidence.sites if site.upstream & bit]
+    place = sites[-1] if sites else None
+    if place is not None and evidence.deliberate.place(place.place):
+        evidence.deliberate.muted.add(("vanish", place.where, place.expression))
+        return
+    each = (found.norm_last / found.norm_first) ** (1 / (found.layers - 1))
+    yield Finding(
+        "vanish",
+        "?" if place is None else place.where,
+        "" if place is None else place.expression,
+        f"the norm of the gradient falls from {found.norm_last:.3g} ({found.last}) to {found.norm_first:.3g} ({found.first}) along "
+        f"{found.layers} weights, {each:.3g} times with each of them",
+        _why_it_fades(sites),
+        "Put torch.nn.LayerNorm before each activation, or a residual connection around each layer; relu in place of sigmoid, with "
+        "torch.nn.init.kaiming_normal_ for its weights. d.norms lists every parameter.",
+        1 - found.norm_first / found.norm_last,
+    )
+
+
+def _why_it_fades(sites: Sequence[Site]) -> str:
+    counts = {op: sum(site.calls for site in sites if site.op == op) for op in _SLOPES}
+    op = max(counts, key=lambda name: counts[name])
+    if counts[op] and _SLOPES[op]:
+        return f"each {op} multiplies it by at most {_SLOPES[op]}, and no skip connection leads past"
+    return "each layer hands on less than it gets: small weights, or activations that are nearly flat, and no skip connection leads past"
+
+
+def _stalled(evidence: Evidence) -> Iterable[Finding]:
+    some = []
+    for tensor, steps, had, still in evidence.stalls.counted():
+        leaf = next((leaf for leaf in evidence.leaves.all if leaf.tensor() is tensor), None)
+        name = "a parameter" if leaf is None else leaf.name
+        if had and not evidence.deliberate.parameter(name):
+            some.append((name, tensor, steps, still / had))
+    total = sum(tensor.numel() for _, tensor, *_ in some)
+    share = sum(tensor.numel() * part for _, tensor, _, part in some) / total if total else 0.0
+    if share <= STALLED:
+        return
+    place, first = evidence.stalls.place, some[0][1]
+    if evidence.deliberate.place(place):
+        evidence.deliberate.muted.add(("stalled", named(place.call), ""))
+        return
+    names = [name for name, _, _, part in some if part > STALLED]
+    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    kind = str(first.dtype).removeprefix("torch.")
+    yield Finding(
+        "stalled",
+        named(place.call),
+        "" if place.call is None else place.call.expression,
+        f"{percent(share)} of the entries that have a gradient never moved in {max(steps for _, _, steps, _ in some):,} steps: {listed}",
+        f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away",
+        f"model.float()  # before the optimizer is made; then the forward under torch.autocast({first.device.type!r}, torch.{kind})",
+        share,
+    )
+
+
 def _remedy(starved: Starved) -> str:
     cause = starved.cause
     if isinstance(cause, Site):
         family = cause.family
         if family in _REMEDIES:
-            return _override(cause, family, _REMEDIES[family])
+            return advice.override(cause, family, _REMEDIES[family])
         return "Look at the values that enter there: print their range."
     if isinstance(cause, Structural):
         if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
@@ -296,7 +423,8 @@ def _folded(findings: Iterable[Finding]) -> list[Finding]:
     """What is said of one line stands once: the most telling code, with the others' evidence behind it."""
     groups: dict[Any, list[Finding]] = {}
     for number, one in enumerate(findings):
-        groups.setdefault((one.where, one.expression) if one.where != "?" else number, []).append(one)
+        is_alone = one.where == "?" or one.code in ("vanish", "stalled")  # of a whole network, whatever the line
+        groups.setdefault(number if is_alone else (one.where, one.expression), []).append(one)
     folded = []
     for some in groups.values():
         first = min(some, key=lambda one: (_TELLING.index(one.code), -one.share))

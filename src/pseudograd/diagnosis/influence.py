@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..trace import frames, functions
 from ..trace.frames import Place
+from .arrays import Arrays
 from .leaves import Leaves
 
 # Of the values of their tensors these read nothing, or nothing that a loss could need.
@@ -54,6 +55,7 @@ SILENT = frozenset(
     ]
 )
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
+_IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _COMPARISONS = (
     "eq",
     "ne",
@@ -69,6 +71,7 @@ _COMPARISONS = (
     "__le__",
     "isclose",
 )
+_WHOLE = (".detach()", ".data")  # they hand out the value as it is
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
 
@@ -89,33 +92,28 @@ class Influence:
 
     def __init__(self, leaves: Leaves) -> None:
         self.cuts: dict[tuple[Any, ...], Cut] = {}
-        self._by_bit: list[Cut] = []
+        self._by_bit: list[Any] = []  # cuts, and values of clamps
         self._leaves = leaves
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._detached: dict[
+            int, tuple[weakref.ref[Tensor], int]
+        ] = {}  # what was detached, and the leaves upstream of it
+        self._arrays = Arrays()
+        self._values = 0  # the bits that stand for the value of a clamp, which is no cut
 
     def mark_of(self, tensor: Tensor) -> int:
         known = self._marks.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else 0
 
     def _mark(self, tensor: Tensor, bits: int) -> None:
-        key = id(tensor)
-        known = self._marks.get(key)
-        if known is not None and known[0]() is tensor:
-            self._marks[key] = known[0], known[1] | bits
-        else:
-            marks = self._marks
-
-            def forget(reference: Any) -> None:
-                if key in marks and marks[key][0] is reference:
-                    del marks[key]
-
-            marks[key] = weakref.ref(tensor, forget), bits
+        _note(self._marks, tensor, bits)
 
     def let_go(self, one: Tensor, other: Tensor) -> Callable[[], None]:
         """Keep no weak reference to these until what is returned is called, when each has become the other."""
         found = [self.mark_of(other), self.mark_of(one)]
-        self._marks.pop(id(one), None)
-        self._marks.pop(id(other), None)
+        for notes in (self._marks, self._detached):
+            notes.pop(id(one), None)
+            notes.pop(id(other), None)
 
         def take_again() -> None:
             for tensor, bits in zip((one, other), found, strict=True):
@@ -137,12 +135,12 @@ class Influence:
         _gather(args, inputs)
         if kwargs:
             _gather(kwargs, inputs)
-        if not inputs:
-            return
         marks = 0
-        if self._marks:
-            for one in inputs:
-                marks |= self.mark_of(one)
+        if self._marks or self._arrays:
+            for one in inputs or args:  # torch.tensor(array) takes no tensor
+                marks |= self.mark_of(one) | self._arrays.mark_of(one)
+        if not (inputs or marks):
+            return
         learning = [one for one in inputs if one.requires_grad and one.is_floating_point()]
         if not (learning or marks):
             return
@@ -152,24 +150,51 @@ class Influence:
             new = [one for one in outputs if not one.requires_grad]
             if new:
                 if not functions.is_inside():
-                    bits = self._cut(_kind(name, len(new) < len(outputs)), learning)
+                    kind = _kind(name, len(new) < len(outputs))
+                    bits = self._cut(kind, learning)
                     for one in new:
                         self._mark(one, bits)
-            elif not outputs and name in _LEAVE_TORCH and not functions.is_inside():
-                self._cut(
-                    f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()", learning, leaves_torch=True
-                )
+                        if kind in _WHOLE:
+                            _note(self._detached, one, self._leaves.of_tensor(learning[0]))
+        if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
+            self._left(name, learning, marks, result)
         if marks:
-            for one in outputs:
-                self._mark(one, marks)
-            is_in_place = name.endswith("_") and not name.endswith("__")
-            if is_in_place or name in ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"):
+            if (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE:
+                marks &= (
+                    ~self._values
+                )  # a projection sets a parameter, which from then on is no longer what the clamp was given
                 changed: list[Tensor] = []
                 _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
                 for one in changed:
                     self._mark(one, marks)
+            for one in outputs:
+                self._mark(one, marks)
 
-    def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False) -> int:
+    def _left(self, name: str, learning: list[Tensor], marks: int, result: Any) -> None:
+        """A number or an array of what learns, or of what was cut from it."""
+        upstream = 0
+        for cut in self._by_bit:
+            if marks >> cut.bit & 1 and isinstance(cut, Cut):
+                upstream |= cut.upstream
+        if learning or upstream:
+            kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
+            bit = self._cut(kind, learning, leaves_torch=True, upstream=upstream)
+            self._arrays.add(result, marks | bit)
+
+    def follow(self, value: Any, marked: Tensor) -> None:
+        """This tensor is the value of a clamp: at a backward whose loss it decides, with a gradient for what is clamped, `value.decides` is set."""
+        if value.bit is None:
+            value.bit = len(self._by_bit)
+            self._by_bit.append(value)
+            self._values |= 1 << value.bit
+        self._mark(marked, 1 << value.bit)
+
+    def cut_from(self, tensor: Tensor) -> int:
+        """The leaves upstream of what this tensor was detached from, where it is a detached tensor itself."""
+        known = self._detached.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else 0
+
+    def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False, upstream: int = 0) -> int:
         place = frames.place(4)
         key = (kind, *place.key)
         cut = self.cuts.get(key)
@@ -179,19 +204,41 @@ class Influence:
             if leaves_torch:
                 cut.reaches_loss = None
         cut.calls += 1
+        cut.upstream |= upstream
         for one in learning:
             cut.upstream |= self._leaves.of_tensor(one)
         return 1 << cut.bit
 
     def reached(self, roots: Any) -> None:
         """A backward starts from these."""
-        marks = 0
+        marks = learning = 0
         for root in roots:
             if isinstance(root, Tensor):
                 marks |= self.mark_of(root)
-        for cut in self._by_bit:
-            if marks >> cut.bit & 1 and cut.reaches_loss is not None:
-                cut.reaches_loss = True
+                if self._values and root.requires_grad:
+                    learning |= self._leaves.of_tensor(root)
+        for one in self._by_bit:
+            if not marks >> one.bit & 1:
+                continue
+            if not isinstance(one, Cut):
+                one.decides = bool((one.upstream | one.round) & learning)
+            elif one.reaches_loss is not None:
+                one.reaches_loss = True
+
+
+def _note(notes: dict[int, tuple[weakref.ref[Tensor], int]], tensor: Tensor, bits: int) -> None:
+    """Add to what is noted of a tensor, as long as it lives."""
+    key = id(tensor)
+    known = notes.get(key)
+    if known is not None and known[0]() is tensor:
+        notes[key] = known[0], known[1] | bits
+        return
+
+    def forget(reference: Any) -> None:
+        if key in notes and notes[key][0] is reference:
+            del notes[key]
+
+    notes[key] = weakref.ref(tensor, forget), bits
 
 
 def _kind(name: str, is_one_of_several: bool) -> str:

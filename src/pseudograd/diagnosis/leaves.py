@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_batched, is_fake, is_wrapped, local
+from .norms import Sizes
 
 _UNNAMED = 64  # leaves that are no parameters and belong to no module: a program may make new ones in every step
 
@@ -29,12 +30,15 @@ class Leaf:
         self.gradients = 0
         # Did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for.
         self.moved: Any = False
+        self.sizes: Sizes | None = None
 
     def arrived(self, grad: Tensor | None) -> None:
         """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
         if grad is None:
             return
         self.gradients += 1
+        if self.sizes is not None:
+            self.sizes.add(grad)
         if self.moved is True:
             return
         if is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta:
@@ -59,6 +63,7 @@ class Leaves:
         self._bits: dict[int, int] = {}  # by the id of a tensor, which may be used again when it has gone
         self._key = key  # under which a node of autograd remembers what lies upstream of it
         self._unnamed = 0
+        self.are_measured = False
 
     def add_module(self, module: nn.Module, prefix: str = "") -> None:
         for name, parameter in module.named_parameters():
@@ -72,6 +77,8 @@ class Leaves:
     def _add(self, name: str, tensor: Tensor, is_named: bool) -> int:
         self._bits[id(tensor)] = len(self.all)
         self.all.append(Leaf(name, tensor, is_named))
+        if self.are_measured and isinstance(tensor, nn.Parameter):
+            self.all[-1].sizes = Sizes()
         return len(self.all) - 1
 
     def set_of(self, tensor: Any) -> int:

@@ -28,7 +28,7 @@ from ..torch_private import (
 )
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import tally, values, windows
+from . import slices, tally, values, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
@@ -43,6 +43,11 @@ _HAND_ON = (
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = itertools.count()
+_NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
+
+
+def _name(func: Any) -> str:
+    return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
 
 
 class Recorder:
@@ -57,6 +62,7 @@ class Recorder:
         key = f"pseudograd diagnosis {next(_names)}"
         self._attached = key
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
+        self.leaves.are_measured = is_full
         self.influence = Influence(self.leaves)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
@@ -64,6 +70,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
+        self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
         self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
         self.noted = Errors()
@@ -85,7 +92,12 @@ class Recorder:
         node.metadata[self._attached] = True
         if place is None:
             place = frames.place(depth + 1, self.roots)
-        node.register_hook(partial(self._ran, self._tally(name, place)))
+        to = self._tally(name, place)
+        form = torch_forms.form_of_node(name)
+        if form is not None:
+            calling = getattr(self._local, "calling", _NOBODY)
+            to.within = None if torch_forms.is_spelling_of(calling, form) else _name(calling)
+        node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:
         key = (name, *place.key)
@@ -114,16 +126,21 @@ class Recorder:
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
             self._look_at_windows(to, leaving)
-        counted = tally.of_grads(leaving, arriving, self.is_full)
+        form = None
+        if to.op == slices.NODE:
+            leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
+        counted = tally.of_grads(leaving, arriving, self.is_full, to.is_elementwise)
         if counted is None:
             return
         found, grads = counted
         is_first = not to.calls
         node = current_node() if self.is_full or is_first else None
+        if is_first:
+            self._ran_at.add(to.place.key)
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
-            to.form = torch_forms.form_of_node(to.op)
+            to.form = form or torch_forms.form_of_node(to.op)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
@@ -163,9 +180,9 @@ class Recorder:
     def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
         """Returns the number of the next node, on a torch that announces none."""
         spelling = torch_forms.SPELLINGS.get(func)
-        if spelling is not None and self.is_full:
-            self._look(spelling, args, kwargs)
+        self._local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
         if node_creation_hook is not None:
+            self._local.calling = func
             return 0
         ranges = self.ranges()
         if ranges.may_hide_some():
@@ -173,14 +190,30 @@ class Recorder:
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, 0, NOWHERE)
+        self._local.calling = func
         return node_number()
 
     @harmless("a call of torch")
     def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
         if node_creation_hook is None and before is not None:
             self._find_nodes(args, kwargs, result, before)
+        self._local.calling = _NOBODY
         with without_torch_function():
+            self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+
+    def _note_value(self, func: Any, args: Any, result: Any) -> None:
+        """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
+        something learns behind it. Does a loss depend on that all the same?
+        """
+        spelling = torch_forms.SPELLINGS.get(func)
+        seen = getattr(self._local, "seen", None)
+        if spelling is None or not isinstance(result, torch.Tensor):
+            return
+        if args and result is args[0]:
+            slices.note(spelling.form, result)
+        elif seen is not None and (self.backwards or not result.requires_grad):
+            self.influence.follow(seen, result)
 
     def _find_nodes(self, args: Any, kwargs: Any, result: Any, before: int) -> None:
         ranges = self.ranges()
@@ -208,12 +241,13 @@ class Recorder:
         self.ranges().forget()
 
     @harmless("the values at a clamp")
-    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> None:
+    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
+        """Returns what must be followed: see `_note_value`."""
         given = args[0] if args else None
         with quietly:
             read = values.read(spelling, args, kwargs)
             if read is None or not _has_numbers(read):
-                return
+                return None
             place = frames.place(4, self.roots)
             key = (spelling.name, *place.key)
             found = self.values.get(key)
@@ -222,8 +256,12 @@ class Recorder:
                 if isinstance(given, torch.Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if given.grad_fn is None else None
-            if spelling.form.switches[0] == "clamp":
-                found.add(*read)
+                elif isinstance(given, torch.Tensor):
+                    found.round = self.influence.cut_from(given)
+            if spelling.form.switches[0] != "clamp":
+                return None
+            found.add(*read)
+            return found if (found.upstream or found.round) and place.key not in self._ran_at else None
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +345,7 @@ class Recorder:
         """What the user's own function raises to end a program is no Exception."""
         with quietly:
             for one in list(self.values.values()):
-                one.end_step()
+                one.end_step(one.place.key in self._ran_at)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 

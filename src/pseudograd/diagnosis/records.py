@@ -18,7 +18,8 @@ class Site:
     where, user_where: the line that calls torch, and the program's own line that led there; "?" where nobody saw it. expression: the
     source of the call. sides: counts below, at, inside and above the bounds, by the sign of the gradient, where the op keeps them;
     then also recoverable (cut, and a descent step would lead back inside), at_bound, below and above. eras: what each era of torch
-    passes exactly at the bound.
+    passes exactly at the bound. elsewhere: what other than 0 left, where nothing left, towards inputs of other shapes. within: the call of
+    torch that runs this op inside, where no override reaches it. is_deliberate: somebody said so, by a comment or a pattern.
     """
 
     op: str
@@ -40,6 +41,10 @@ class Site:
     eras: dict[str, float] = field(default_factory=dict)
     magnitude: float = 0.0
     family: str | None = None
+    elsewhere: int = 0
+    within: str | None = None
+    is_deliberate: bool = False
+    place: Place | None = field(default=None, repr=False, compare=False)
     order: int = field(default=0, repr=False)
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
@@ -83,6 +88,7 @@ class Structural:
     calls: int
     reaches_loss: bool | None
     parameters: tuple[str, ...]
+    place: Place | None = field(default=None, repr=False, compare=False)
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
 
@@ -103,7 +109,7 @@ class Starved:
 
 @dataclass(frozen=True)
 class Finding:
-    """code: one of "guard", "kink", "starved", "cut", "dead", "edge", "wind-up". where, expression: the call.
+    """code: one of "guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "vanish", "stalled". where, expression: the call.
     evidence: the numbers.
     cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
     found there. share: what `--fail-on` compares.
@@ -125,7 +131,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source")
+        if one.name not in ("order", "upstream", "source", "place")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
@@ -141,7 +147,7 @@ def _value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def site_of(tally: Any) -> Site:
+def site_of(tally: Any, is_deliberate: bool = False) -> Site:
     """The record of a Tally; waits for the device."""
     sums = tally.read()
     known: dict[str, Any] = {}
@@ -167,6 +173,10 @@ def site_of(tally: Any) -> Site:
         nonfinite=int(sums["nonfinite"]),
         eras=tally.eras(),
         family=None if tally.form is None else tally.form.switches[0] if tally.form.switches else None,
+        elsewhere=int(sums["elsewhere"]),
+        within=tally.within,
+        is_deliberate=is_deliberate,
+        place=tally.place,
         order=tally.order,
         upstream=tally.leaves,
         source=source_of(tally.place),
@@ -181,6 +191,7 @@ def structural_of(cut: Any, leaves: Any) -> Structural:
         calls=cut.calls,
         reaches_loss=cut.reaches_loss,
         parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
+        place=cut.place,
         upstream=cut.upstream,
         source=source_of(cut.place),
     )

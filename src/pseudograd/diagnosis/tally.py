@@ -18,7 +18,14 @@ from .windows import Windows
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
 COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
+_ELSEWHERE = "elsewhere"  # what left towards inputs of other shapes, where something was cut
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
+
+# They neither move nor mix elements, so that positions tell what is cut. For speed alone.
+_ELEMENTWISE = frozenset(
+    f"{name}Backward"
+    for name in "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill".split()
+)
 
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
 
@@ -35,6 +42,8 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
+        self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
+        self.is_elementwise = torch_forms.form_of_node(op) is not None or op.rstrip("0123456789") in _ELEMENTWISE
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
@@ -48,7 +57,7 @@ class Tally:
 
     def read(self) -> dict[str, float]:
         """Waits for the device."""
-        names = (*COUNTS, *(_KNOWN if self.is_known else ()))
+        names = (*COUNTS, _ELSEWHERE, *(_KNOWN if self.is_known else ()))
         return {name: float(self.sums.get(name, 0)) for name in names}
 
 
@@ -70,7 +79,9 @@ class Grads:
         return cut
 
 
-def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
+def of_grads(
+    leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, is_elementwise: bool = False
+) -> tuple[Sums, Grads] | None:
     """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
     grad = next((one for one in arriving if one is not None), None)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
@@ -79,11 +90,23 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
     if not alike and any(one is not None for one in leaving):
         return None
     grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
+    grads = Grads(grad, alike)
+    found = _counted(grads, is_full)
+    if not is_elementwise:
+        found.update(_by_numbers(grads, found, is_full))
+    others = [one for one in leaving if one is not None and one.shape != grad.shape]
+    if others and not (isinstance(found["cut"], int) and not found["cut"]):
+        found[_ELSEWHERE] = _settled(sum(torch.count_nonzero(physical(one).detach()) for one in others))
+    return found, grads
+
+
+def _counted(grads: Grads, is_full: bool) -> Sums:
+    """Element by element."""
+    grad, alike = grads.arrived, grads.left
     counts = native.tally(grad, alike, is_full)
     if counts is not None:
         names = COUNTS[1:] if is_full else ("arrived", "cut")
-        return {"elements": grad.numel(), **{name: counts[name] for name in names}}, Grads(grad, alike)
-    grads = Grads(grad, alike)
+        return {"elements": grad.numel(), **{name: counts[name] for name in names}}
     arrived, cut = _arrived_and_cut(grads)
     found: Sums = {"elements": grad.numel(), "arrived": arrived}
     found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
@@ -92,7 +115,33 @@ def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool)
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
         found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
         found["nonfinite"] = _nonfinite(grad, total)
-    return {key: _settled(value) for key, value in found.items()}, grads
+    return {key: _settled(value) for key, value in found.items()}
+
+
+def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
+    """What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then positions tell
+    nothing: as many are cut as fewer leave than arrive.
+    """
+    arrived, cut = found["arrived"], found["cut"]
+    if not grads.left or (isinstance(cut, int) and not cut):
+        return {}
+    leaves = grads.left[0] != 0
+    for one in grads.left[1:]:
+        leaves = leaves | (one != 0)
+    left = _settled(torch.count_nonzero(leaves))
+    is_moved, fewer = left + cut > arrived, arrived - left
+    if isinstance(is_moved, bool) and not is_moved:
+        return {}
+    instead: Sums = {"cut": _either_of(is_moved, fewer * (fewer > 0), cut)}
+    if is_full:
+        size = _settled(sum(one.abs().sum(dtype=_wide(one)) for one in grads.left))
+        lost = found["magnitude"] - size
+        instead["cut_magnitude"] = _either_of(is_moved, lost * (lost > 0) * (fewer > 0), found["cut_magnitude"])
+    return instead
+
+
+def _either_of(condition: Any, one: Any, other: Any) -> Any:
+    return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
 def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:

@@ -38,7 +38,11 @@ def text(diagnosis: Any) -> str:
         lines.append(f"    next:  {one.next_step}")
         if one.issue:
             lines.append(f"    known: {one.issue}")
-    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved)), *_usual(diagnosis)]
+    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved)), *_norms(diagnosis), *_usual(diagnosis)]
+    if diagnosis.muted:
+        lines.append(
+            f"deliberate: {_counted(diagnosis.muted, 'finding')} left out, by a comment at the line or by ignore"
+        )
     for name, reasons in diagnosis.inexact.items():
         lines += [
             "",
@@ -62,6 +66,17 @@ def _of_parameters(count: int, starving: int) -> str:
         if count
         else "parameters: none were met"
     )
+
+
+def _norms(diagnosis: Any) -> list[str]:
+    """The largest and the smallest."""
+    some = [one for one in diagnosis.norms if one.norm > 0]
+    if len(some) < 2:
+        return []
+    largest, smallest = max(some, key=lambda one: one.norm), min(some, key=lambda one: one.norm)
+    return [
+        f"norms of their gradients: {smallest.norm:.2g} ({smallest.parameter}) to {largest.norm:.2g} ({largest.parameter})"
+    ]
 
 
 def _usual(diagnosis: Any) -> list[str]:

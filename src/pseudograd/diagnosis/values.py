@@ -11,6 +11,7 @@ from ..torch_forms import Form, Spelling
 from ..torch_private import physical
 from ..trace.frames import Place
 
+_LEAST = 10  # steps of a wind-up
 _CLAMPS = ("clamp", "relu")
 
 
@@ -27,12 +28,14 @@ class Values:
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.leaf: Any = None  # the bit of the parameter that x is
         self.upstream = 0
+        self.round = 0  # the leaves upstream of what x was detached from
         self.bounds = tuple(None if isinstance(one, Tensor) else one for one in (low, high))
-        self.steps = 0
-        self.grew: Any = 0
-        self.first: Any = None
-        self.last: Any = None
+        self.bit: int | None = None  # of its mark, where what comes of it is followed
+        self.decides = False  # does the loss of this step depend on it, with a gradient for x that goes round it?
+        self.outside: Any = 0  # elements, in the steps that count
+        self.run = Run()
         self._now: Any = None
+        self._outside: Any = 0
 
     def add(self, x: Tensor, low: Any, high: Any) -> None:
         """How far outside x stands, on average."""
@@ -43,20 +46,25 @@ class Values:
             outside = outside + torch.relu(x - high)
         mean = outside.mean(dtype=torch.float32) if outside.numel() else outside.sum()
         self._now = mean if self._now is None else self._now + mean
+        self._outside = self._outside + torch.count_nonzero(outside)
 
-    def end_step(self) -> None:
-        if self._now is None:
-            return
-        if self.last is not None:
-            self.grew = self.grew + (self._now > self.last)
-        else:
-            self.first = self._now
-        self.last, self._now = self._now, None
-        self.steps += 1
+    def end_step(self, has_gradient: bool) -> None:
+        """has_gradient: one has arrived at the clamp itself. A step counts with it, or where one goes round."""
+        now, outside = self._now, self._outside
+        is_counted = now is not None and (has_gradient or self.decides)
+        self._now, self._outside, self.decides = None, 0, False
+        if is_counted:
+            self.outside = self.outside + outside
+            self.run.add(float(now) if now.device.type == "cpu" else now)
 
     @property
     def starts_on_a_bound(self) -> bool:
         return self.elements > 0 and int(self.at_low) + int(self.at_high) >= self.elements
+
+    @property
+    def has_numbers(self) -> bool:
+        """Are the bounds numbers, as far as there are any?"""
+        return not self.has_tensor_bound
 
     @property
     def shown_bounds(self) -> str:
@@ -71,10 +79,47 @@ class Values:
 
     @property
     def runs_away(self) -> bool:
-        """In ten steps or more, at least four of five went further out."""
-        if self.steps < 10 or self.first is None:
+        """In ten steps or more went further out, by half of all that it ever moved."""
+        run = self.run
+        if run.longest + 1 < _LEAST:
             return False
-        return float(self.last) > float(self.first) and int(self.grew) >= 0.8 * (self.steps - 1)
+        return float(run.last) - float(run.first) >= 0.5 * (float(run.highest) - float(run.lowest))
+
+
+class Run:
+    """The longest stretch of steps in which a number grew, in four of five of them. Numbers, or 0-d tensors of a device."""
+
+    def __init__(self) -> None:
+        self.longest: Any = 0
+        self.first: Any = None
+        self.last: Any = None
+        self.lowest: Any = None
+        self.highest: Any = None
+        self._start: Any = None
+        self._before: Any = None
+        self._steps: Any = 0
+        self._grew: Any = 0
+
+    def add(self, now: Any) -> None:
+        if self._before is None:
+            self.first = self.last = self.lowest = self.highest = self._start = self._before = now
+            return
+        grows = now > self._before
+        steps, grew = self._steps + 1, self._grew + grows
+        holds = grew >= 0.8 * steps
+        is_longest = grows & holds & (steps > self.longest) & (now > self._start)
+        self.longest = _either(is_longest, steps, self.longest)
+        self.first, self.last = _either(is_longest, self._start, self.first), _either(is_longest, now, self.last)
+        self.lowest, self.highest = (
+            _either(now < self.lowest, now, self.lowest),
+            _either(now > self.highest, now, self.highest),
+        )
+        self._steps, self._grew = _either(holds, steps, 0), _either(holds, grew, 0)
+        self._start, self._before = _either(holds, self._start, now), now
+
+
+def _either(condition: Any, one: Any, other: Any) -> Any:
+    return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
 def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Any, Any] | None:

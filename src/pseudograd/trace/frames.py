@@ -77,7 +77,7 @@ def expression_at(code: CodeType, line: int, instruction: int) -> str:
 def file_of(code: CodeType | str) -> str:
     """Its absolute path. A relative one belongs to the folder that the program was started in, which it may have left since."""
     name = code if isinstance(code, str) else code.co_filename
-    if os.path.isabs(name) or name.startswith("<") or _HOME is None:
+    if not name or os.path.isabs(name) or name.startswith("<") or _HOME is None:
         return name
     file = os.path.join(_HOME, name)
     return file if os.path.exists(file) else name

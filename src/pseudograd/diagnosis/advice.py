@@ -1,0 +1,74 @@
+"""What to do about a finding: a line that can be pasted where there is one, and never one that this run knows to reach nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..rule import OPS
+from ..torch_forms import SWITCHES
+from .records import Site
+
+_UNSEEN = (
+    "Enter pseudograd.diagnose in the thread that makes this call, inside the function that the thread runs: then the line is known, and "
+    "override acts there."
+)
+_STEP = "  # around the training step"
+# What torch runs as one call, in its own functions, with {0} for the clamp below.
+_WRITTEN_OUT = {
+    "margin_ranking_loss": ("-target * (input1 - input2) + margin", "{0}.mean()"),
+    "hinge_embedding_loss": ("margin - input", "torch.where(target == 1, input, {0}).mean()"),
+    "cosine_embedding_loss": (
+        "torch.cosine_similarity(input1, input2) - margin",
+        "torch.where(target == 1, 1 - torch.cosine_similarity(input1, input2), {0}).mean()",
+    ),
+    "triplet_margin_loss": (
+        "margin + torch.pairwise_distance(anchor, positive) - torch.pairwise_distance(anchor, negative)",
+        "{0}.mean()",
+    ),
+}
+
+
+def override(site: Site, family: str, rule: str, brings: str = "") -> str:
+    """The rule at this line."""
+    if site.where == "?":
+        return _UNSEEN
+    if site.within is not None:
+        return _written_out(site, "override", f"rule={rule!r}")
+    chosen = f"{family}=lambda site: {rule!r} if site.is_at({site.where!r}) else None"
+    return f"with pseudograd.override({chosen}): ...{_STEP}{brings}"
+
+
+def pin(site: Site, era: str, edge: str) -> str:
+    """The edge of an era."""
+    if site.within is not None and site.where != "?":
+        return _written_out(site, "pin_edge", f"rule='zero', edge={edge!r}")
+    return f"with pseudograd.pin_edge({era!r}): ...{_STEP}"
+
+
+def _written_out(site: Site, what: str, how: str) -> str:
+    inner, outer = _WRITTEN_OUT.get(site.within or "", (None, ""))
+    if inner is None:
+        return (
+            f"Write this call out in torch's own functions: {what} does not reach the {site.op} inside {site.within}, which torch runs as "
+            "one call."
+        )
+    written = outer.format(f"pseudograd.clamp({inner}, min=0.0, {how})")
+    return f"{written}  # in its place: {what} does not reach inside {site.within}, which torch runs as one call"
+
+
+def revive(site: Site) -> str:
+    """Where an op is dead: a slope, if its family has one that is nowhere 0."""
+    if site.family in SWITCHES and "leaky" in OPS[SWITCHES[site.family]].rules:
+        return override(site, site.family, "leaky")
+    return "Look at the values that enter here: print their range."
+
+
+def inside(one: Any, names: list[str]) -> str:
+    """Where a value winds up outside its bounds."""
+    low, high = one.bounds
+    bounds = f"({low!r}, {high!r})" if one.has_numbers else "(low, high)"
+    if one.leaf:
+        parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
+        return f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})  # once, after the optimizer was made; or rule='inward' here"
+    ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
+    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule='inward')  # in place of what passes the gradient outside"

@@ -1,0 +1,113 @@
+"""Steps that rounding swallows: weights of half precision that have a gradient and do not move when their optimiser steps."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..trace import frames
+from ..trace.frames import NOWHERE
+
+_SAMPLE = 1024  # entries of a parameter that are looked at
+_LEAST = 10  # steps: with fewer nobody can say that an entry never moves
+STALLED = 0.5  # of the entries that have a gradient
+_LOW = (torch.bfloat16, torch.float16)
+
+
+class _Watched:
+    """Some entries of one parameter: which of them ever had a gradient, and which ever moved."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+        self.steps = 0
+        self.had = self.moved = torch.zeros(())
+        self._before: Any = None
+
+    def before(self, tensor: Tensor) -> None:
+        now = _sample(tensor.detach())
+        if self._before is None:
+            self.had = self.moved = torch.zeros_like(now, dtype=torch.bool)
+        else:  # as after a copy from weights of full precision, which others keep
+            self.moved = self.moved | (now != self._before)
+        self._before = now
+        self.had = self.had | (_sample(tensor.grad) != 0)  # type: ignore[arg-type]
+
+    def after(self, tensor: Tensor) -> None:
+        now = _sample(tensor.detach())
+        self.moved = self.moved | (now != self._before)
+        self._before = now
+        self.steps += 1
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The entries that had a gradient, and those of them that never moved."""
+        return int(self.had.sum()), int((self.had & ~self.moved).sum())
+
+
+class Stalls:
+    """The parameters of half precision that an optimiser steps."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, _Watched] = {}
+        self.place = NOWHERE
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        handles = register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @torch.no_grad()
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        some = _stepped(optimizer)
+        if some and self.place is NOWHERE:
+            self.place = frames.place(2)
+        for tensor in some:
+            known = self._all.get(id(tensor))
+            if known is None or known.tensor() is not tensor:
+                known = self._all[id(tensor)] = _Watched(tensor)
+            known.before(tensor)
+
+    @torch.no_grad()
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for tensor in _stepped(optimizer):
+            known = self._all.get(id(tensor))
+            if known is not None and known.tensor() is tensor:
+                known.after(tensor)
+
+    def counted(self) -> list[tuple[Any, int, int, int]]:
+        """Of each parameter: itself, the steps, the entries with a gradient, those that never moved."""
+        found = [(one.tensor(), one.steps, *one.counts) for one in self._all.values() if one.steps >= _LEAST]
+        return [one for one in found if one[0] is not None]
+
+
+def _stepped(optimizer: Any) -> list[Tensor]:
+    return [
+        tensor
+        for group in optimizer.param_groups
+        if _moves(group.get("lr", 1.0))
+        for tensor in group["params"]
+        if type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.dtype in _LOW
+        and tensor.grad is not None
+        and not tensor.grad.is_sparse
+    ]
+
+
+def _moves(rate: Any) -> bool:
+    """A warm-up may begin with a rate of 0. One on a device is not waited for."""
+    return not (isinstance(rate, (int, float)) and rate == 0)
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    flat = tensor.reshape(-1)
+    return flat[:: max(flat.numel() // _SAMPLE, 1)].clone()
