@@ -31,9 +31,9 @@ def diagnose(
         detail: "full", or "counts" for the share of elements alone, at less cost.
         ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"). A comment
             `# pseudograd: deliberate` at a line says the same.
-    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms` and `whatif`
-        hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that start inside the
-        context are seen.
+    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms` and
+        `whatif` hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that
+        start inside the context are seen.
     Raises: TypeError if model is no module; ValueError for a whatif that names no family or era, an unknown detail, or patterns
             that are none.
     Example:

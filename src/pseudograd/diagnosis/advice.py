@@ -69,6 +69,7 @@ def inside(one: Any, names: list[str]) -> str:
     bounds = f"({low!r}, {high!r})" if one.has_numbers else "(low, high)"
     if one.leaf:
         parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
-        return f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})  # once, after the optimizer was made; or rule='inward' here"
+        project = f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})"
+        return f"{project}  # once, after the optimizer was made; or rule='inward' here"
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
     return f"pseudograd.clamp(x, {ends or 'low, high'}, rule='inward')  # in place of what passes the gradient outside"

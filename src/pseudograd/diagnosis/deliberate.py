@@ -30,8 +30,7 @@ class Deliberate:
     def line(self, where: str) -> bool:
         """Does a pattern name this file:line? The file may be given by the end of its path, and the line may be `*`."""
         for pattern in filter(_LINE.fullmatch, self.patterns):
-            file, _, number = pattern.rpartition(":")
-            here = f"{where.rpartition(':')[0]}:{number}" if number == "*" else where
+            here = f"{where.rpartition(':')[0]}:*" if pattern.endswith(":*") else where
             if is_same_line(here, pattern) or fnmatch.fnmatchcase(where, pattern):
                 return True
         return False

@@ -376,27 +376,28 @@ def _why_it_fades(sites: Sequence[Site]) -> str:
 
 def _stalled(evidence: Evidence) -> Iterable[Finding]:
     some = []
-    for tensor, steps, had, still in evidence.stalls.counted():
-        leaf = next((leaf for leaf in evidence.leaves.all if leaf.tensor() is tensor), None)
-        name = "a parameter" if leaf is None else leaf.name
+    names = {id(leaf.tensor()): leaf.name for leaf in evidence.leaves.all}
+    for key, one in evidence.stalls.counted():
+        had, still = one.counts
+        name = names.get(key, "a parameter")
         if had and not evidence.deliberate.parameter(name):
-            some.append((name, tensor, steps, still / had))
-    total = sum(tensor.numel() for _, tensor, *_ in some)
-    share = sum(tensor.numel() * part for _, tensor, _, part in some) / total if total else 0.0
+            some.append((name, one, still / had))
+    total = sum(one.size for _, one, _ in some)
+    share = sum(one.size * part for _, one, part in some) / total if total else 0.0
     if share <= STALLED:
         return
     place, first = evidence.stalls.place, some[0][1]
     if evidence.deliberate.place(place):
         evidence.deliberate.muted.add(("stalled", named(place.call), ""))
         return
-    names = [name for name, _, _, part in some if part > STALLED]
-    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    still_ones = [name for name, _, part in some if part > STALLED]
+    listed = ", ".join(still_ones[:6]) + (f" and {len(still_ones) - 6} more" if len(still_ones) > 6 else "")
     kind = str(first.dtype).removeprefix("torch.")
     yield Finding(
         "stalled",
         named(place.call),
         "" if place.call is None else place.call.expression,
-        f"{percent(share)} of the entries that have a gradient never moved in {max(steps for _, _, steps, _ in some):,} steps: {listed}",
+        f"{percent(share)} of the entries that have a gradient never moved in {max(one.steps for _, one, _ in some):,} steps: {listed}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away",
         f"model.float()  # before the optimizer is made; then the forward under torch.autocast({first.device.type!r}, torch.{kind})",
         share,

@@ -148,25 +148,22 @@ class Influence:
         _gather(result, outputs)
         if learning:
             new = [one for one in outputs if not one.requires_grad]
-            if new:
-                if not functions.is_inside():
-                    kind = _kind(name, len(new) < len(outputs))
-                    bits = self._cut(kind, learning)
-                    for one in new:
-                        self._mark(one, bits)
-                        if kind in _WHOLE:
-                            _note(self._detached, one, self._leaves.of_tensor(learning[0]))
+            if new and not functions.is_inside():
+                kind = _kind(name, len(new) < len(outputs))
+                bits = self._cut(kind, learning)
+                for one in new:
+                    self._mark(one, bits)
+                    if kind in _WHOLE:
+                        _note(self._detached, one, self._leaves.of_tensor(learning[0]))
         if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
             self._left(name, learning, marks, result)
+        if marks and ((name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE):
+            marks &= ~self._values  # a projection sets a parameter, which is then no longer what the clamp was given
+            changed: list[Tensor] = []
+            _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
+            for one in changed:
+                self._mark(one, marks)
         if marks:
-            if (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE:
-                marks &= (
-                    ~self._values
-                )  # a projection sets a parameter, which from then on is no longer what the clamp was given
-                changed: list[Tensor] = []
-                _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
-                for one in changed:
-                    self._mark(one, marks)
             for one in outputs:
                 self._mark(one, marks)
 
@@ -182,7 +179,7 @@ class Influence:
             self._arrays.add(result, marks | bit)
 
     def follow(self, value: Any, marked: Tensor) -> None:
-        """This tensor is the value of a clamp: at a backward whose loss it decides, with a gradient for what is clamped, `value.decides` is set."""
+        """This is the value of a clamp: `value.decides` is set where a loss depends on it and gives a gradient to what is clamped."""
         if value.bit is None:
             value.bit = len(self._by_bit)
             self._by_bit.append(value)

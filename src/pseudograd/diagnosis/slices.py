@@ -27,7 +27,7 @@ def note(form: Form, changed: Tensor) -> None:
     """After an op in place: its node remembers which part of the base it changed."""
     if is_wrapped(changed) or not is_view(changed) or changed._base is None:
         return
-    node = changed._base.grad_fn
+    node: Any = changed._base.grad_fn
     if node is not None and node.name() == NODE:
         node.metadata[_KEY] = _Slice(form, _geometry(changed._base), _geometry(changed))
 
@@ -52,4 +52,4 @@ def _of(found: _Slice, grad: Tensor) -> Tensor:
 
 
 def _geometry(x: Tensor) -> _Geometry:
-    return x.shape, x.stride(), x.storage_offset()
+    return x.shape, x.stride(), int(x.storage_offset())

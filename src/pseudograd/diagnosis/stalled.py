@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +19,11 @@ STALLED = 0.5  # of the entries that have a gradient
 _LOW = (torch.bfloat16, torch.float16)
 
 
-class _Watched:
+class Watched:
     """Some entries of one parameter: which of them ever had a gradient, and which ever moved."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = weakref.ref(tensor)
+        self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
         self.had = self.moved = torch.zeros(())
         self._before: Any = None
@@ -54,7 +53,7 @@ class Stalls:
     """The parameters of half precision that an optimiser steps."""
 
     def __init__(self) -> None:
-        self._all: dict[int, _Watched] = {}
+        self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self.place = NOWHERE
 
     @contextlib.contextmanager
@@ -73,21 +72,20 @@ class Stalls:
             self.place = frames.place(2)
         for tensor in some:
             known = self._all.get(id(tensor))
-            if known is None or known.tensor() is not tensor:
-                known = self._all[id(tensor)] = _Watched(tensor)
+            if known is None or known.size != tensor.numel():
+                known = self._all[id(tensor)] = Watched(tensor)
             known.before(tensor)
 
     @torch.no_grad()
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         for tensor in _stepped(optimizer):
             known = self._all.get(id(tensor))
-            if known is not None and known.tensor() is tensor:
+            if known is not None and known.size == tensor.numel():
                 known.after(tensor)
 
-    def counted(self) -> list[tuple[Any, int, int, int]]:
-        """Of each parameter: itself, the steps, the entries with a gradient, those that never moved."""
-        found = [(one.tensor(), one.steps, *one.counts) for one in self._all.values() if one.steps >= _LEAST]
-        return [one for one in found if one[0] is not None]
+    def counted(self) -> list[tuple[int, Watched]]:
+        """Of each parameter its id, and what is known of it."""
+        return [(key, one) for key, one in self._all.items() if one.steps >= _LEAST]
 
 
 def _stepped(optimizer: Any) -> list[Tensor]:

@@ -24,7 +24,26 @@ _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sig
 # They neither move nor mix elements, so that positions tell what is cut. For speed alone.
 _ELEMENTWISE = frozenset(
     f"{name}Backward"
-    for name in "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill".split()
+    for name in (
+        *(
+            "Mul",
+            "Div",
+            "Sub",
+            "Neg",
+            "Abs",
+            "Pow",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Rsqrt",
+            "Tanh",
+            "Sigmoid",
+            "Softplus",
+            "Elu",
+            "Threshold",
+        ),
+        *("NativeDropout", "Where", "MaskedFill"),
+    )
 )
 
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for

@@ -104,7 +104,7 @@ _MOST_POSITIONS = 256  # of codes whose positions are remembered
 _remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: its hash would cost as much as the list
 
 
-def _positions(code: CodeType) -> list[Any]:
+def _positions(code: Any) -> list[Any]:
     """Of every instruction. Python lists those of the whole code each time, and a function may have a thousand calls."""
     known = _remembered.get(id(code))
     if known is None:
