@@ -129,7 +129,7 @@ class Recorder:
         form = None
         if to.op == slices.NODE:
             leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
-        counted = tally.of_grads(leaving, arriving, self.is_full, to.is_elementwise)
+        counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move)
         if counted is None:
             return
         found, grads = counted

@@ -62,7 +62,7 @@ class Tally:
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
-        self.is_elementwise = torch_forms.form_of_node(op) is not None or op.rstrip("0123456789") in _ELEMENTWISE
+        self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
@@ -99,7 +99,7 @@ class Grads:
 
 
 def of_grads(
-    leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, is_elementwise: bool = False
+    leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, may_move: bool = False
 ) -> tuple[Sums, Grads] | None:
     """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
     grad = next((one for one in arriving if one is not None), None)
@@ -111,7 +111,7 @@ def of_grads(
     grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
     grads = Grads(grad, alike)
     found = _counted(grads, is_full)
-    if not is_elementwise:
+    if may_move:
         found.update(_by_numbers(grads, found, is_full))
     others = [one for one in leaving if one is not None and one.shape != grad.shape]
     if others and not (isinstance(found["cut"], int) and not found["cut"]):
