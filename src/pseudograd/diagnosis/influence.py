@@ -100,8 +100,9 @@ class Influence:
     def let_go(self, one: Tensor, other: Tensor) -> Callable[[], None]:
         """Keep no weak reference to these until what is returned is called, when each has become the other."""
         found = [self.mark_of(other), self.mark_of(one)]
-        self._marks.pop(id(one), None)
-        self._marks.pop(id(other), None)
+        for notes in (self._marks, self._detached):
+            notes.pop(id(one), None)
+            notes.pop(id(other), None)
 
         def take_again() -> None:
             for tensor, bits in zip((one, other), found, strict=True):
@@ -146,8 +147,7 @@ class Influence:
         if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
             self._left(name, learning, marks, result)
         if marks and ((name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE):
-            # A projection sets a parameter, which from then on is no longer what the clamp was given.
-            marks &= ~self._values
+            marks &= ~self._values  # a projection sets a parameter, which is then no longer what the clamp was given
             changed: list[Tensor] = []
             _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
             for one in changed:
@@ -168,7 +168,7 @@ class Influence:
             self._arrays.add(result, marks | bit)
 
     def follow(self, value: Any, marked: Tensor) -> None:
-        """This tensor is the value of a clamp. `decides` is set where a loss depends on it and gives a gradient to what is clamped."""
+        """This is the value of a clamp: `value.decides` is set where a loss depends on it and gives a gradient to what is clamped."""
         if value.bit is None:
             value.bit = len(self._by_bit)
             self._by_bit.append(value)

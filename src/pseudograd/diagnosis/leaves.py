@@ -37,7 +37,7 @@ class Leaf:
         if grad is None:
             return
         self.gradients += 1
-        if self.sizes is not None and not (is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta):
+        if self.sizes is not None:
             self.sizes.add(grad)
         if self.moved is True:
             return

@@ -50,17 +50,6 @@ def _name(func: Any) -> str:
     return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
 
 
-class _Before(NamedTuple):
-    """What is known before a call of torch: the number of the next node, on a torch that announces none; the call that it runs in; how
-    the table spells it; and the values that it clamps.
-    """
-
-    number: int
-    calling: Any
-    spelling: torch_forms.Spelling | None
-    seen: values.Values | None
-
-
 class Recorder:
     """All that was heard, by place. It keeps no node, no tensor and no frame."""
 
@@ -140,7 +129,7 @@ class Recorder:
         form = None
         if to.op == slices.NODE:
             leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
-        counted = tally.of_grads(leaving, arriving, self.is_full)
+        counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move)
         if counted is None:
             return
         found, grads = counted
@@ -190,34 +179,40 @@ class Recorder:
     @harmless("a call of torch")
     def before_call(self, func: Any, args: Any, kwargs: Any) -> _Before:
         spelling = torch_forms.SPELLINGS.get(func)
-        seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
-        local = self._local
-        calling, local.calling = getattr(local, "calling", _NOBODY), func
+        self._local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
         if node_creation_hook is not None:
-            return _Before(0, calling, spelling, seen)
+            self._local.calling = func
+            return 0
         ranges = self.ranges()
         if ranges.may_hide_some():
             with without_torch_function():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, 0, NOWHERE)
-        return _Before(node_number(), calling, spelling, seen)
+        self._local.calling = func
+        return node_number()
 
     @harmless("a call of torch")
-    def ends_call(self, before: _Before) -> None:
-        """It has returned or raised."""
-        self._local.calling = before.calling
-
-    @harmless("a call of torch")
-    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Before) -> None:
-        if node_creation_hook is None:
-            self._find_nodes(args, kwargs, result, before.number)
+    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
+        if node_creation_hook is None and before is not None:
+            self._find_nodes(args, kwargs, result, before)
+        self._local.calling = _NOBODY
         with without_torch_function():
-            if before.spelling is not None and args and result is args[0]:
-                slices.note(before.spelling.form, result)
-            elif before.seen is not None:
-                self._follow(before.seen, result)
+            self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+
+    def _note_value(self, func: Any, args: Any, result: Any) -> None:
+        """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
+        something learns behind it. Does a loss depend on that all the same?
+        """
+        spelling = torch_forms.SPELLINGS.get(func)
+        seen = getattr(self._local, "seen", None)
+        if spelling is None or not isinstance(result, torch.Tensor):
+            return
+        if args and result is args[0]:
+            slices.note(spelling.form, result)
+        elif seen is not None and (self.backwards or not result.requires_grad):
+            self.influence.follow(seen, result)
 
     def _find_nodes(self, args: Any, kwargs: Any, result: Any, before: int) -> None:
         ranges = self.ranges()
@@ -251,6 +246,7 @@ class Recorder:
 
     @harmless("the values at a clamp")
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
+        """Returns what must be followed: see `_note_value`."""
         given = args[0] if args else None
         with quietly:
             read = values.read(spelling, args, kwargs)
@@ -266,11 +262,10 @@ class Recorder:
                     found.leaf = found.upstream if given.grad_fn is None else None
                 elif isinstance(given, torch.Tensor):
                     found.round = self.influence.cut_from(given)
-            if spelling.form.switches[0] == "clamp":
-                found.add(*read)
-                if (found.upstream or found.round) and place.key not in self._ran_at:
-                    return found
-        return None
+            if spelling.form.switches[0] != "clamp":
+                return None
+            found.add(*read)
+            return found if (found.upstream or found.round) and place.key not in self._ran_at else None
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 

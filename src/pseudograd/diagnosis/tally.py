@@ -17,8 +17,34 @@ from .windows import Windows
 
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
-COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", "elsewhere")
+COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
+_ELSEWHERE = "elsewhere"  # what left towards inputs of other shapes, where something was cut
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
+
+# They neither move nor mix elements, so that positions tell what is cut. For speed alone.
+_ELEMENTWISE = frozenset(
+    f"{name}Backward"
+    for name in (
+        *(
+            "Mul",
+            "Div",
+            "Sub",
+            "Neg",
+            "Abs",
+            "Pow",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Rsqrt",
+            "Tanh",
+            "Sigmoid",
+            "Softplus",
+            "Elu",
+            "Threshold",
+        ),
+        *("NativeDropout", "Where", "MaskedFill"),
+    )
+)
 
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
 
@@ -36,6 +62,7 @@ class Tally:
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
+        self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
@@ -49,7 +76,7 @@ class Tally:
 
     def read(self) -> dict[str, float]:
         """Waits for the device."""
-        names = (*COUNTS, *(_KNOWN if self.is_known else ()))
+        names = (*COUNTS, _ELSEWHERE, *(_KNOWN if self.is_known else ()))
         return {name: float(self.sums.get(name, 0)) for name in names}
 
 
@@ -71,51 +98,69 @@ class Grads:
         return cut
 
 
-def of_grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool) -> tuple[Sums, Grads] | None:
-    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
-
-    What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then numbers tell,
-    not positions: as many are cut as fewer leave than arrive.
-    """
+def of_grads(
+    leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, may_move: bool = False
+) -> tuple[Sums, Grads] | None:
+    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
     grad = next((one for one in arriving if one is not None), None)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
         return None
     alike = [one for one in leaving if one is not None and one.shape == grad.shape]
     if not alike and any(one is not None for one in leaving):
         return None
+    grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
+    grads = Grads(grad, alike)
+    found = _counted(grads, is_full)
+    if may_move:
+        found.update(_by_numbers(grads, found, is_full))
     others = [one for one in leaving if one is not None and one.shape != grad.shape]
-    grads = Grads(physical(grad).detach(), [physical(one).detach() for one in alike])
-    found = native.tally(grads.arrived, grads.left, is_full)
-    if found is None:
-        found = _tally(grads, is_full)
-    _settle_moves(found, grads, is_full)
-    if others and not _is_nothing(found["cut"]):
-        found["elsewhere"] = sum(torch.count_nonzero(physical(one).detach()) for one in others)
-    names = COUNTS if is_full else ("arrived", "cut", "elsewhere")
-    counts = {name: _settled(found[name]) for name in names if name in found}
-    return {**counts, "elements": grad.numel()}, grads
+    if others and not (isinstance(found["cut"], int) and not found["cut"]):
+        found[_ELSEWHERE] = _settled(sum(torch.count_nonzero(physical(one).detach()) for one in others))
+    return found, grads
 
 
-def _tally(grads: Grads, is_full: bool) -> Sums:
-    """As `native.tally`, by ATen. Where nothing that leaves is 0, one look at it tells all, on a device that may be waited for."""
-    grad, left = grads.arrived, grads.left
-    found: Sums = {"cut": 0}
-    if len(left) == 1:
-        found["left"] = _settled(torch.count_nonzero(left[0]))
-    if isinstance(found.get("left"), int) and found["left"] == grad.numel():
-        found["arrived"], cut = found["left"], None
-    else:
-        found["arrived"], cut = _settled(torch.count_nonzero(grad)), grads.cut
-    if cut is not None:
-        found["cut"] = _settled(torch.count_nonzero(cut))
-        if left and "left" not in found and not _is_nothing(found["cut"]):
-            found["left"] = _settled(torch.count_nonzero(_any(left)))
+def _counted(grads: Grads, is_full: bool) -> Sums:
+    """Element by element."""
+    grad, alike = grads.arrived, grads.left
+    counts = native.tally(grad, alike, is_full)
+    if counts is not None:
+        names = COUNTS[1:] if is_full else ("arrived", "cut")
+        return {"elements": grad.numel(), **{name: counts[name] for name in names}}
+    arrived, cut = _arrived_and_cut(grads)
+    found: Sums = {"elements": grad.numel(), "arrived": arrived}
+    found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
     if is_full:
         magnitude = grad.abs()
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
         found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
         found["nonfinite"] = _nonfinite(grad, total)
-    return found
+    return {key: _settled(value) for key, value in found.items()}
+
+
+def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
+    """What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then positions tell
+    nothing: as many are cut as fewer leave than arrive.
+    """
+    arrived, cut = found["arrived"], found["cut"]
+    if not grads.left or (isinstance(cut, int) and not cut):
+        return {}
+    leaves = grads.left[0] != 0
+    for one in grads.left[1:]:
+        leaves = leaves | (one != 0)
+    left = _settled(torch.count_nonzero(leaves))
+    is_moved, fewer = left + cut > arrived, arrived - left
+    if isinstance(is_moved, bool) and not is_moved:
+        return {}
+    instead: Sums = {"cut": _either_of(is_moved, fewer * (fewer > 0), cut)}
+    if is_full:
+        size = _settled(sum(one.abs().sum(dtype=_wide(one)) for one in grads.left))
+        lost = found["magnitude"] - size
+        instead["cut_magnitude"] = _either_of(is_moved, lost * (lost > 0) * (fewer > 0), found["cut_magnitude"])
+    return instead
+
+
+def _either_of(condition: Any, one: Any, other: Any) -> Any:
+    return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
 def _settle_moves(found: Sums, grads: Grads, is_full: bool) -> None:
