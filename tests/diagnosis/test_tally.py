@@ -34,7 +34,7 @@ def counted(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> 
 
 def one_by_one(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
     gone = [one.flatten().tolist() for one in leaving if one is not None]
-    sums = dict.fromkeys(tally.COUNTS[:-1] if is_full else ("elements", "arrived", "cut"), 0.0)
+    sums = dict.fromkeys(tally.COUNTS if is_full else ("elements", "arrived", "cut"), 0.0)
     for at, g in enumerate(grad.flatten().tolist()):
         is_cut = g != 0 and all(one[at] == 0 for one in gone)
         found = {

@@ -36,11 +36,13 @@ _PROPERTIES = (
 )
 # fmt: on
 _QUERIES = ("dim", "size", "numel", "stride", "is_contiguous", "is_complex", "is_floating_point")
+_SETTERS: tuple[Any, ...] = (Tensor.grad,)
 SILENT = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in _PROPERTIES),
         *(getattr(Tensor, name) for name in _QUERIES),
-        *(Tensor.grad.__set__, torch.is_complex, torch.is_floating_point, torch._C._set_grad_enabled),
+        *(one.__set__ for one in _SETTERS),
+        *(torch.is_complex, torch.is_floating_point, torch._C._set_grad_enabled),
     ]
 )
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -177,7 +177,8 @@ class Recorder:
         return found
 
     @harmless("a call of torch")
-    def before_call(self, func: Any, args: Any, kwargs: Any) -> _Before:
+    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
+        """Returns the number of the next node, on a torch that announces none."""
         spelling = torch_forms.SPELLINGS.get(func)
         self._local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
         if node_creation_hook is not None:
@@ -238,11 +239,6 @@ class Recorder:
             place = place or frames.place(3, self.roots)
             self._attach(node, 0, place)
         self.ranges().forget()
-
-    def _follow(self, seen: values.Values, result: Any) -> None:
-        """The value of a clamp that no gradient arrives at, of something that learns: does a loss depend on it all the same?"""
-        if isinstance(result, torch.Tensor) and (self.backwards or not result.requires_grad):
-            self.influence.follow(seen, result)
 
     @harmless("the values at a clamp")
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
@@ -411,11 +407,6 @@ class Watch(TorchFunctionMode):
         if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         before = recorder.before_call(func, args, kwargs)
-        if before is None:
-            return func(*args, **kwargs)
-        try:
-            result = func(*args, **kwargs)
-            recorder.after_call(func, args, kwargs, result, before)
-        finally:
-            recorder.ends_call(before)
+        result = func(*args, **kwargs)
+        recorder.after_call(func, args, kwargs, result, before)
         return result

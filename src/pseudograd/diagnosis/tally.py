@@ -163,37 +163,16 @@ def _either_of(condition: Any, one: Any, other: Any) -> Any:
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
-def _settle_moves(found: Sums, grads: Grads, is_full: bool) -> None:
-    """Do elements leave from elsewhere than where they arrived? Then what is missing is cut."""
-    if not grads.left or _is_nothing(found["cut"]):
-        return
-    arrived, by_position = found["arrived"], found["cut"]
-    moves, fewer = found["left"] + by_position > arrived, arrived - found["left"]
-    if isinstance(moves, bool):
-        if not moves:
-            return
-        found["cut"] = max(fewer, 0)
-    else:
-        found["cut"] = torch.where(moves, fewer.clamp(min=0), by_position)
-    if is_full:
-        total = torch.as_tensor(found["magnitude"], device=grads.arrived.device)
-        left = sum(one.abs().sum(dtype=_wide(total)) for one in grads.left)
-        cut, moved = (torch.as_tensor(one, device=total.device) for one in (found["cut"], moves))
-        lost = torch.where(cut > 0, (total - left).clamp(min=0), 0)
-        found["cut_magnitude"] = torch.where(moved, lost, torch.as_tensor(found["cut_magnitude"], device=total.device))
-
-
-def _is_nothing(count: Any) -> bool:
-    """Known to be 0 without waiting for a device."""
-    return isinstance(count, int) and not count
-
-
-def _any(some: list[Tensor]) -> Tensor:
-    """Where one of them is not 0."""
-    found = some[0] != 0
-    for one in some[1:]:
-        found = found | (one != 0)
-    return found
+def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:
+    """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
+    device that may be waited for.
+    """
+    grad, left = grads.arrived, grads.left
+    if len(left) == 1 and grad.device.type == "cpu":
+        leaves = int(torch.count_nonzero(left[0]))
+        if leaves == grad.numel():
+            return leaves, None
+    return torch.count_nonzero(grad), grads.cut
 
 
 def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:
