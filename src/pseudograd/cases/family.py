@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..paired import LEVEL, Better, Difference, difference, holm, seeds_needed
+from ..paired import LEVEL, Better, Difference, difference, holm, least_p, seeds_needed
 
 PLANNED = 0.8  # of the level, where there is more than what was planned
 
@@ -41,6 +41,13 @@ class Family:
         if (number, one, other) in self.found:
             return self.found[number, one, other]
         return self.found[number, other, one].turned()
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """How many that were planned, and how many more, p is corrected for: those that enough seeds tell apart."""
+        told = [pair for pair, one in self.found.items() if least_p(one.seeds[1]) <= LEVEL]
+        planned = sum(pair in self.planned for pair in told)
+        return planned, len(told) - planned
 
     @property
     def asked(self) -> int:

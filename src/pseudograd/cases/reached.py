@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..rewrite.report import Report
-from ..trace import frames, functions, nodes
+from ..trace import around_backward, frames, functions, nodes
 
-_OURS = "Pseudograd"
-_TORCHS = ("ApplyTemplate", "CompiledFunction", "Checkpoint")  # what a compiler or a checkpoint makes
+_OURS = "PseudogradBackward"
+_LOOKS = 8  # backwards of each run that are searched
+_SHOWN = 8  # lines of each kind
 
 Place = tuple[str, str]  # what is called, and its line
 
@@ -53,7 +54,9 @@ class Reached:
             ("Not reached", self.missed),
             ("Not reached, a Function with a rule of its own", self.own),
         ):
-            yield from (f"{what}: {name} at {where}." for name, where in places)
+            yield from (f"{what}: {name} at {where}." for name, where in places[:_SHOWN])
+            if len(places) > _SHOWN:
+                yield f"{what}: {len(places) - _SHOWN} more."
 
     def to_json(self) -> dict[str, list[list[str]]]:
         return {key: [list(place) for place in places] for key, places in vars(self).items()}
@@ -72,27 +75,53 @@ def _line(where: str, user_where: str) -> str:
 
 
 class OwnFunctions:
-    """The custom Functions that a run applies, each with the line that calls it."""
+    """The custom Functions of a run: the program's with the line where each is defined, ops of this library with the lines that call them.
+
+    The program's are found in the graphs of its first backwards: `apply` may have been taken from the class before anybody looked.
+    """
 
     def __init__(self) -> None:
-        self._seen: Counter[Place] = Counter()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        with functions.watched(self._see):
-            yield
+        self._seen: dict[Place, None] = {}
+        self._looks = _LOOKS
 
     @property
     def places(self) -> tuple[Place, ...]:
-        return tuple(place for place, _ in self._seen.most_common())
+        return tuple(self._seen)
 
-    def _see(self, result: Any) -> None:
-        made = nodes.of(result)
-        if not made:
-            return
-        name = made[0].name().removesuffix("Backward")
-        if name.startswith(_TORCHS):
-            return
-        frame = frames.calling_frame()
-        where = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
-        self._seen["an op of pseudograd" if name == _OURS else name, where] += 1
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        around_backward.subscribe(self._look)
+        try:
+            with functions.watched(self._see_ours):
+                yield
+        finally:
+            around_backward.unsubscribe(self._look)
+
+    def _look(self, roots: Any, _: Any) -> Callable[[], None]:
+        with suppress(Exception):  # nothing of ours may end the program
+            if self._looks:
+                self._looks -= 1
+                classes = {getattr(type(node), "_forward_cls", None) for node in nodes.behind(roots)}
+                self._seen |= dict.fromkeys(sorted(_defined(cls) for cls in classes if _is_theirs(cls)))
+        return _nothing
+
+    def _see_ours(self, result: Any) -> None:
+        with suppress(Exception):
+            if any(node.name() == _OURS for node in nodes.of(result)):
+                frame = frames.calling_frame()
+                where = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
+                self._seen["an op of pseudograd", where] = None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_theirs(cls: Any) -> bool:
+    module = getattr(cls, "__module__", None) or ""
+    return cls is not None and module.partition(".")[0] not in ("torch", __name__.partition(".")[0])
+
+
+def _defined(cls: Any) -> Place:
+    code = inspect.unwrap(cls.forward).__code__
+    return cls.__qualname__, frames.shown(code, code.co_firstlineno)

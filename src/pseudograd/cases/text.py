@@ -20,7 +20,7 @@ def text(found: Comparison) -> str:
     for number in found.values:
         lines += ["", *_table(found, number), *sentences(found, number)]
     lines += ["", *(closing(found))]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def headlines(found: Comparison) -> Iterator[str]:
@@ -32,7 +32,8 @@ def headlines(found: Comparison) -> Iterator[str]:
         yield from found.reached.lines()
     elif found.too_few_seeds:
         compared = counted(found.family.asked, "comparison")
-        yield f"Too few seeds: {compared} can tell nothing from fewer than {found.family.planned_need}, and here are {len(found.seeds)}."
+        need = found.family.planned_need
+        yield f"Too few seeds: {len(found.seeds)}. {compared} can tell nothing from fewer than {need} seeds."
 
 
 def _table(found: Comparison, number: str) -> Iterator[str]:
@@ -141,15 +142,18 @@ def _how(found: Comparison) -> Iterator[str]:
     yield (
         f"Less {found.baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
     )
-    compared = f"{counted(family.asked, 'comparison')} of {found.baseline} and of the edge"
-    if not found.has_eras:
-        compared = f"{counted(family.asked, 'comparison')} with {found.baseline}"
-    pairs = f", and {counted(family.pairs, 'pair')} that could be the best and the next" if family.pairs else ""
-    numbers = f", over all {len(found.values)} numbers" if len(found.values) > 1 else ""
-    yield f"p is corrected by Holm for {compared}{pairs}{numbers}; up to {LEVEL:g} is a difference."
+    asked, pairs = family.counted
+    if asked + pairs:
+        numbers = f" of all {len(found.values)} numbers" if len(found.values) > 1 else ""
+        with_it = f"with {found.baseline}{' or between its eras' if found.has_eras else ''}"
+        each = f" {with_it}" if not pairs else f": {asked} {with_it}, {pairs} between the others, to tell the best"
+        yield (
+            f"p is corrected by Holm for {counted(asked + pairs, 'comparison')}{numbers}{each}; "
+            f"up to {LEVEL:g} is a difference."
+        )
     is_tie = any(1 < len(found.leaders(number)) for number in found.values)
     if is_tie and family.pairs and not found.too_few_seeds and len(found.seeds) < family.pairs_need:
-        yield f"Which is best of those is asked of {counted(family.pairs, 'pair')}, which may need {family.pairs_need} seeds."
+        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.pairs_need} seeds."
 
 
 def counted(number: int, what: str) -> str:
