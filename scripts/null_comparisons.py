@@ -135,7 +135,9 @@ def power(count: int) -> list[dict[str, Any]]:
             found = comparison([drawn], names, seeds)
             told += found.verdict(names[-1]).verdict == "better"
             best += found.leaders() == (names[-1],)
-        rows.append({"seeds": seeds, "variants": variants, "effect": effect, "told": told / count, "best": best / count})
+        rows.append(
+            {"seeds": seeds, "variants": variants, "effect": effect, "told": told / count, "best": best / count}
+        )
     return rows
 
 

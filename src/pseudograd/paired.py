@@ -165,9 +165,7 @@ def difference(
     differing = [gap for gap in gaps if gap]
     p, up = _signed_rank(differing)
     favours = NO_DIFFERENCE if up is None else BETTER if up == (better == "higher") else WORSE
-    return Difference(
-        mean, spread, p, least_p(len(differing)), favours, (len(gaps), len(differing)), gaps=tuple(gaps)
-    )
+    return Difference(mean, spread, p, least_p(len(differing)), favours, (len(gaps), len(differing)), gaps=tuple(gaps))
 
 
 def holm(found: Mapping[_Name, Difference], weights: Mapping[_Name, float] | None = None) -> dict[_Name, Difference]:
@@ -177,7 +175,9 @@ def holm(found: Mapping[_Name, Difference], weights: Mapping[_Name, float] | Non
     else that was measured. Whatever is told passes its share on to the others.
     """
     share = {name: 1.0 if weights is None else weights[name] for name in found}
-    counted = [name for name, one in found.items() if one.least_p <= LEVEL]  # others cannot be told, so they cost nothing
+    counted = [
+        name for name, one in found.items() if one.least_p <= LEVEL
+    ]  # others cannot be told, so they cost nothing
     counted.sort(key=lambda name: found[name].p / share[name])
     corrected, largest, stopped_at = dict(found), 0.0, 0.0
     for place, name in enumerate(counted):

@@ -104,9 +104,7 @@ def _has_another_device() -> bool:
 
 def _equal(ours: Any, others: Any) -> bool:
     if isinstance(ours, tuple):
-        return (
-            isinstance(others, tuple) and len(ours) == len(others) and all(map(_equal, ours, others))
-        )
+        return isinstance(others, tuple) and len(ours) == len(others) and all(map(_equal, ours, others))
     if isinstance(ours, torch.Tensor):
         return isinstance(others, torch.Tensor) and torch.equal(ours, others)
     return bool((ours == others).all()) if hasattr(ours, "tobytes") else bool(ours == others)

@@ -16,7 +16,7 @@ from ..errors import must
 from ..paired import Better, check_better
 from ..rule import RuleObject
 from ..tasks.base import ERAS
-from .fingerprints import NotFingerprinted, fingerprint, own_rules
+from .fingerprints import FingerprintError, fingerprint, own_rules
 from .kept import Kept
 from .reached import Reached
 from .records import Comparison
@@ -24,7 +24,7 @@ from .trials import ONLY, Asked, Case, OnTrial, Outcome, processes, takes, trial
 from .variants import ways
 
 Run = Callable[..., Any]
-SEEDS = 12  # the usual rules need nine for one number, eleven for five; with these the best of them can be told, too
+SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
 
 
 def compare(
@@ -120,7 +120,7 @@ class Runner:
         rules = {name: [rule, edge, *own_rules([rule])] for name, rule, edge in self.case.ways.rules}
         try:
             return fingerprint([self.case.run, self.case.ways.families, rules])
-        except NotFingerprinted as error:
+        except FingerprintError as error:
             self.kept = None
             self.unkept = str(error)
             warnings.warn(f"{self.case.where}: nothing is kept: {error}", stacklevel=4)

@@ -32,26 +32,26 @@ _IS_OF_THE_CLASS = ("__dict__", "__weakref__", "_abc_impl", "__doc__", "__firstl
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-class NotFingerprinted(Exception):
+class FingerprintError(Exception):
     """What a run depends on cannot be told: why, in words for its user."""
 
 
 def fingerprint(held: Any) -> str:
-    """Of functions, rules and data, and of all that torch is set to. Raises NotFingerprinted."""
+    """Of functions, rules and data, and of all that torch is set to. Raises FingerprintError."""
     try:
         import cloudpickle
         from joblib.hashing import NumpyHasher
     except ImportError as error:
-        raise NotFingerprinted("cloudpickle and joblib must be installed; pip install '.[report]'") from error
+        raise FingerprintError("cloudpickle and joblib must be installed; pip install '.[report]'") from error
     if entered.modes():
-        raise NotFingerprinted("it runs inside a context of override or pin_edge, which no name tells from another")
+        raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
     hasher = _hasher_class(NumpyHasher, cloudpickle)()
     try:
         with _by_value(cloudpickle):
             hasher.hash(_Held(held, _settings()))
             digest = hasher.hash(sorted(hasher.packages))
     except Exception as error:
-        raise NotFingerprinted(f"{_shown(hasher, error)} has no fingerprint") from error
+        raise FingerprintError(f"{_shown(hasher, error)} has no fingerprint") from error
     return str(digest)
 
 
@@ -99,7 +99,9 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
                 super().memoize(obj)
 
         def save(self, obj: Any) -> None:
-            if isinstance(obj, types.BuiltinMethodType) and isinstance(obj.__self__, (types.ModuleType, type, type(None))):
+            if isinstance(obj, types.BuiltinMethodType) and isinstance(
+                obj.__self__, (types.ModuleType, type, type(None))
+            ):
                 obj = _Held("builtin", getattr(obj.__self__, "__name__", ""), obj.__qualname__)
             elif isinstance(obj, types.MethodType):
                 obj = _Held("method", obj.__func__, obj.__self__)

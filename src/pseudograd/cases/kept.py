@@ -25,7 +25,7 @@ class Kept:
     """
 
     def __init__(self, folder: Path, where: str, argument: str = "keep") -> None:
-        self.folder, self.where, self.argument = folder.absolute(), where, argument
+        self.folder, self.where, self.argument = folder, where, argument
         self.damaged = 0
         if folder.exists() and (not folder.is_dir() or any(not _is_ours(path) for path in folder.iterdir())):
             raise ValueError(must(where, argument, "hold finished runs alone", str(folder), "Choose another folder"))

@@ -39,7 +39,9 @@ def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(f"{'result' if number == ONLY else number} ({found.better[number]} is better)")
-    axes.set_title(f"{found.run}: {counted(len(found.seeds), 'seed')}; verdicts against {found.baseline}", loc="left", fontsize=11)
+    axes.set_title(
+        f"{found.run}: {counted(len(found.seeds), 'seed')}; verdicts against {found.baseline}", loc="left", fontsize=11
+    )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -151,7 +151,7 @@ def _how(found: Comparison) -> Iterator[str]:
             f"p is corrected by Holm for {counted(asked + pairs, 'comparison')}{numbers}{each}; "
             f"up to {LEVEL:g} is a difference."
         )
-    is_tie = any(1 < len(found.leaders(number)) for number in found.values)
+    is_tie = any(len(found.leaders(number)) > 1 for number in found.values)
     if is_tie and family.pairs and not found.too_few_seeds and len(found.seeds) < family.pairs_need:
         yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.pairs_need} seeds."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..paired import Better, seeds_needed
+from ..paired import Better
 from ..rule import RuleObject
 from .comparing import (
     Run,
@@ -20,7 +21,7 @@ from .comparing import (
     comparison,
     make_case,
 )
-from .family import PLANNED
+from .family import needs
 from .records import Comparison, written
 from .text import counted, listed, text
 from .trials import Case, OnTrial, processes
@@ -174,7 +175,8 @@ def _plan(candidates: int, always: int, budget: int, steps: int | None) -> list[
     parts = [Fraction(1, 2 ** (rounds - place)) if steps is not None else Fraction(1) for place in range(rounds)]
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
     least = sum(costs, Fraction(0)) + left + always
-    needed = seeds_needed((left + always - 2) / PLANNED)  # torch.clamp with each of them, but its own era
+    differ = left + always - 2  # from torch.clamp, as its own era does not
+    needed = max(needs(differ, math.comb(differ, 2)))
     enough = -(-(sum(costs, Fraction(0)) + needed * (left + always)) // 1)
     if budget < least:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"

@@ -15,7 +15,7 @@ from ..ops.bounds import CLAMP
 from ..rewrite import override, pin_edge
 from ..rule import OPS, Edge, RuleLike, RuleObject, make_call
 from ..rule_text import parsed
-from ..tasks.base import DEFAULT_RULES, ERAS, INSTALLED, Variant, variants, with_rule
+from ..tasks.base import DEFAULT_RULES, ERAS, Variant, variants, with_rule
 from ..torch_eras import ERAS as RECORDS
 from ..torch_forms import SWITCHES
 from .reached import OwnFunctions, Reached

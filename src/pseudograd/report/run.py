@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..cases.fingerprints import NotFingerprinted, fingerprint, own_rules
+from ..cases.fingerprints import FingerprintError, fingerprint, own_rules
 from ..cases.kept import Kept
 from ..cases.trials import modules_of_rules, pool
 from ..errors import must
@@ -118,7 +118,7 @@ def _keys(
     held = [list(rules), own_rules(rules), settings.low, settings.high, settings.loss]
     try:
         return kept, {name: fingerprint([task.run, *held]) for name, task in records.items()}
-    except NotFingerprinted as error:
+    except FingerprintError as error:
         warnings.warn(f"compare: nothing is kept: {error}", stacklevel=3)
         return None, {}
 

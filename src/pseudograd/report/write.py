@@ -68,7 +68,8 @@ def unfinished(folder: Path, goes_on: bool = True) -> Kept:
 def write(results: Results, folder: Path, argument: str = "--out", kept: Kept | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The runs that were `kept` for it go in the same step.
+    An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
+    runs that were `kept` for it go in the same step.
     """
     check_folder(folder, argument)
     try:
