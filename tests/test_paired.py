@@ -82,7 +82,7 @@ def test_a_consistent_difference_smaller_than_the_spread_over_seeds_is_found() -
 def test_equal_runs_do_not_differ_and_more_seeds_would_not_help() -> None:
     found = difference([1.0] * 4, [1.0] * 4)
     assert (found.verdict, found.p, found.too_few_seeds) == (NO_DIFFERENCE, 1.0, False)
-    assert str(found) == "no difference: equal on all 4 seeds"
+    assert str(found) == "equal on all 4 seeds"
 
 
 def test_differences_within_a_tie_are_none() -> None:

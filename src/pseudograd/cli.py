@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
     compare.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
     _add_own_case(compare)
-    compare.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 10)")
+    compare.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 12)")
     compare.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
     compare.add_argument("--resume", action="store_true", help="go on with a run of the same that was broken off")
     compare.add_argument(
@@ -350,6 +350,7 @@ def _compare(options: argparse.Namespace) -> int:
             from . import report
             from .report.terminal import show
 
+            older = report.set_aside(results, folder)
             page = report.write(results, folder, argument, None if options.redraw else report.unfinished(folder))
         except (Stopped, KeyboardInterrupt):
             _tell_of_finished_runs(options)
@@ -357,6 +358,8 @@ def _compare(options: argparse.Namespace) -> int:
         show(results)
         if other is not None:
             print(f"\n{report.side_by_side(results, other)}")
+        if older is not None:
+            print(f"\nThe older report, of other numbers, is kept: {older}")
         print(f"\nThe report: {page}")
         return 0
 
@@ -507,7 +510,7 @@ def _loss(path: str) -> Callable[..., Any]:
 
 
 def _require_report_extras() -> None:
-    _require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2")
+    _require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")
 
 
 def _require_extras(where: str, *names: str) -> None:

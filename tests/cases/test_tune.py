@@ -34,7 +34,8 @@ class Recorded:
         self.calls.append((name, seed, steps))
         if name in self.failing:
             raise ArithmeticError("gone")
-        return LOSSES.get(name, 2.5) + self.noise * random.Random(f"{name} {seed}").gauss(0, 1)
+        noise = "zero/closed" if name == "torch.clamp" else name  # it is one of its eras, to the bit
+        return LOSSES.get(name, 2.5) + self.noise * random.Random(f"{noise} {seed}").gauss(0, 1)
 
     def seeds(self, name: str) -> set[int]:
         return {seed for own, seed, _ in self.calls if own == name}
@@ -84,7 +85,7 @@ def test_an_honest_tie() -> None:
     run = Recorded(noise=50.0)
     found = pg.tune(run, budget=100)
     assert len(found.best) == 6
-    assert str(found).endswith("A tie that torch.clamp is part of: there is no reason here to change it.")
+    assert str(found).endswith("torch.clamp is not told apart from the best: there is no reason here to change it.")
 
 
 def test_a_budget_that_can_tell_nothing_says_so() -> None:
@@ -102,9 +103,9 @@ def test_what_fails_is_dropped() -> None:
 
 def test_few_rules_need_no_rounds() -> None:
     run = Recorded(noise=0.1)
-    found = pg.tune(run, budget=40, rules=["inward"])
+    found = pg.tune(run, budget=45, rules=["inward"])
     assert found.rounds == ()
-    assert len(found.final.seeds) == 8
+    assert len(found.final.seeds) == 9
     assert found.best == ("inward",)
 
 
@@ -131,7 +132,7 @@ def test_bad_calls() -> None:
     run = Recorded()
     with pytest.raises(
         ValueError,
-        match=r"tune: budget must pay for one run of each, at least 15, got 14\. Fewer rules need less; 57 give the last round seeds",
+        match=r"tune: budget must pay for one run of each, at least 15, got 14\. Fewer rules need less; 69 give the last round seeds",
     ):
         pg.tune(run, budget=14)
     with pytest.raises(ValueError, match=r"tune: budget must be at least 1, got 0\."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -14,13 +15,16 @@ import torch
 from ..errors import must
 from ..paired import Better, check_better
 from ..rule import RuleObject
-from .kept import Kept, source_of
+from ..tasks.base import ERAS
+from .fingerprints import FingerprintError, fingerprint, own_rules
+from .kept import Kept
+from .reached import Reached
 from .records import Comparison
 from .trials import ONLY, Asked, Case, OnTrial, Outcome, processes, takes, trials
 from .variants import ways
 
 Run = Callable[..., Any]
-SEEDS = 10  # eight comparisons by Holm need nine
+SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
 
 
 def compare(
@@ -35,7 +39,7 @@ def compare(
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
 ) -> Comparison:
-    """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance.
+    """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance, and by how much.
 
     Forward:  every clamp has torch.clamp's values, but that of "no clamp", which returns its input.
     Backward: of one rule each. Always among them: torch.clamp as installed, both eras of it (zero/closed, zero/open) and no clamp; where
@@ -50,12 +54,16 @@ def compare(
         edges: each rule that names no edge is run with each of these.
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
         replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
-            several); the eras are then those of `pin_edge`, and no clamp is left out.
+            several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
         jobs: so many processes; the numbers are the same to the bit. run must then stand at the top of a module.
-        keep: a folder for finished runs: a later call with it makes only those that are missing.
+        keep: a folder for finished runs: a later call with it makes only those that are missing. A run is found again by all that run
+            holds and calls, by value, down to what is installed; files that it reads nobody sees. Needs cloudpickle and joblib. What cannot
+            be fingerprinted is not kept: a warning says so.
         on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
-        their paired differences has p <= 0.05 after Holm's correction for all that were compared.
+        their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the
+        edge, and every pair that could be the best and the next. Only where run takes no seed and provably draws no random numbers are two
+        seeds enough to know that it repeats itself.
     Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or returns other names from
         run to run; TypeError if it returns no number, or one with a gradient.
     Example:
@@ -68,7 +76,7 @@ def compare(
         ...     return clamp(x, -1, 1).pow(2).sum().item()
         >>> compare(run, rules=["inward"]).verdict("inward").verdict
         'better'
-    Source: Wilcoxon (1945), Holm (1979).
+    Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """
     case = make_case("compare", run, rules, edges, replace)
     chosen = checked_seeds("compare", seeds)
@@ -76,9 +84,10 @@ def compare(
     jobs = checked_count("compare", "jobs", jobs)
     began = time.perf_counter()
     with processes(case, jobs) as executor:
-        found = Runner(case, executor, keep, on_trial).over(case.ways.names, chosen)
+        runner = Runner(case, executor, keep, on_trial)
+        found = runner.over(case.ways.names, chosen)
     seconds = time.perf_counter() - began
-    return comparison(case, found, case.ways.names, better, seconds)
+    return comparison(case, found, case.ways.names, better, seconds, notes=runner.notes)
 
 
 def make_case(
@@ -94,7 +103,9 @@ def make_case(
 
 
 class Runner:
-    """Makes trials, or finds those that were kept."""
+    """Makes trials, or finds those that were kept. unkept: why none are, where some should be."""
+
+    unkept = ""
 
     def __init__(
         self, case: Case, executor: ProcessPoolExecutor | None, keep: Path | str | None, on_trial: OnTrial | None
@@ -102,11 +113,29 @@ class Runner:
         self.case, self.executor = case, executor
         self.kept = None if keep is None else Kept(Path(keep), case.where)
         self.on_trial = on_trial or (lambda *_: None)
+        self.key = "" if self.kept is None else self._key()  # now: a run may change what it holds
+
+    def _key(self) -> str:
+        """What a run depends on, but for its variant, seed and steps."""
+        rules = {name: [rule, edge, *own_rules([rule])] for name, rule, edge in self.case.ways.rules}
+        try:
+            return fingerprint([self.case.run, self.case.ways.families, rules])
+        except FingerprintError as error:
+            self.kept = None
+            self.unkept = str(error)
+            warnings.warn(f"{self.case.where}: nothing is kept: {error}", stacklevel=4)
+            return ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.kept is None:
+            return (f"Nothing was kept: {self.unkept}",) if self.unkept else ()
+        return self.kept.notes
 
     def over(self, names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> dict[Asked, Outcome]:
         """Every variant with every seed; with two alone, where these show that the seed changes nothing."""
         found = self.of([Asked(name, seed, steps) for seed in seeds[:2] for name in names], len(seeds) * len(names))
-        if len(seeds) > 2 and not seeds_do_nothing(found):
+        if len(seeds) > 2 and not repeats(self.case, found):
             plan = [Asked(name, seed, steps) for seed in seeds[2:] for name in names]
             found |= self.of(plan, len(seeds) * len(names), len(found))
         return found
@@ -129,20 +158,20 @@ class Runner:
 
     def _kept_outcome(self, one: Asked) -> Outcome | None:
         found = None if self.kept is None else self.kept.find(self._name(one))
-        return None if found is None else Outcome(**found)
+        return None if found is None else Outcome.from_dict(found)
 
     def _name(self, one: Asked) -> dict[str, Any]:
-        rules = [own for own in self.case.ways.rules if own[0] == one.variant]
-        return {
-            "run": source_of(self.case.run),
-            "families": self.case.ways.families,
-            "rule": [str(part) for own in rules for part in own],
-            "threads": torch.get_num_threads(),
-            **one._asdict(),
-        }
+        return {"key": self.key, **one._asdict()}
 
 
-def seeds_do_nothing(found: Mapping[Asked, Outcome]) -> bool:
+def repeats(case: Case, found: Mapping[Asked, Outcome]) -> bool:
+    """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
+    return (
+        not case.takes_seed and not any(outcome.draws for outcome in found.values()) and all_seeds_gave_the_same(found)
+    )
+
+
+def all_seeds_gave_the_same(found: Mapping[Asked, Outcome]) -> bool:
     """Did every variant give the same with each of two or more seeds?"""
     by_variant: dict[str, list[Any]] = {}
     for one, outcome in found.items():
@@ -157,6 +186,7 @@ def comparison(
     better: Better | Mapping[str, Better],
     seconds: float,
     is_part: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> Comparison:
     """The record of these trials, or the error that they are worth. is_part: others follow, which may do what none of these did."""
     columns = checked_outcomes(case, found, is_part)
@@ -180,9 +210,12 @@ def comparison(
         values=values,
         failures=failures,
         replaced=case.ways.families,
-        repeats=len(seeds) > 1 and seeds_do_nothing(found),
+        repeats=len(seeds) > 1 and repeats(case, found),
         torch=torch.__version__,
         seconds=round(seconds, 3),
+        baseline=case.ways.baseline,
+        reached=Reached.together(outcome.came_upon for one, outcome in found.items() if one.variant not in ERAS),
+        notes=notes,
     )
 
 
@@ -199,7 +232,7 @@ def checked_outcomes(case: Case, found: Mapping[Asked, Outcome], is_part: bool =
             as_before = f"{_shown(done[first].numbers)} as with {first.variant} and seed {first.seed}"
             raise ValueError(must(case.where, "run", f"return {as_before}", got, "Return the same names from each run"))
     if not is_part and not any(outcome.reached for outcome in done.values()):
-        _raise_unreached(case)
+        _raise_unreached(case, Reached.together(outcome.came_upon for outcome in done.values()))
     return tuple(done[first].numbers or ())
 
 
@@ -208,10 +241,11 @@ def _shown(numbers: Mapping[str, float] | None) -> str:
     return "one number" if names == (ONLY,) else ", ".join(names)
 
 
-def _raise_unreached(case: Case) -> None:
+def _raise_unreached(case: Case, seen: Reached) -> None:
     if case.ways.families:
         what = f"call a function of torch that override({', '.join(case.ways.families)}=...) reaches"
-        raise ValueError(must(case.where, "run", what, case.name, "Nothing was rewritten, so every rule gave the same"))
+        remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *seen.lines()]).removesuffix(".")
+        raise ValueError(must(case.where, "run", what, case.name, remedy))
     remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
     raise ValueError(must(case.where, "run", "call the clamp that it is given", case.name, remedy))
 

@@ -6,9 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colour
-from ..tasks.base import INSTALLED
 from .records import Comparison
-from .text import against
+from .text import against, counted
 from .trials import ONLY
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
         axes.set_xscale("log")
     for place, name in enumerate(rows):
         _row(axes, place, name, rows[name], found.median(name, number))
-        told = "what you have" if name == INSTALLED else against(found, number, name)
+        told = "what you have" if name == found.baseline else against(found, number, name)
         axes.annotate(
             _short(told),
             (1.02, place),
@@ -36,11 +35,13 @@ def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
             fontsize=9,
             annotation_clip=False,
         )
-    axes.axvline(found.median(INSTALLED, number), color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
+    axes.axvline(found.median(found.baseline, number), color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(f"{'result' if number == ONLY else number} ({found.better[number]} is better)")
-    axes.set_title(f"{found.run}: {len(found.seeds)} seeds; verdicts against {INSTALLED}", loc="left", fontsize=11)
+    axes.set_title(
+        f"{found.run}: {counted(len(found.seeds), 'seed')}; verdicts against {found.baseline}", loc="left", fontsize=11
+    )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -69,7 +70,7 @@ def _row(axes: Any, place: int, name: str, values: tuple[float, ...], median: fl
 
 
 def _short(verdict: str) -> str:
-    return "too few seeds to tell" if verdict.startswith("too few") else verdict.replace("no difference: ", "")
+    return "too few seeds to tell" if verdict.startswith("too few") else verdict.split(";")[0]
 
 
 def _new_axes(shape: tuple[float, float]) -> Axes:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import must, unknown_name
-from ..paired import Better, Difference, difference, holm
-from ..tasks.base import ERAS, INSTALLED
+from ..paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
+from ..tasks.base import ERAS, INSTALLED, NO_CLAMP, PROJECT
+from .family import Family, Values, family
+from .reached import Reached
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KIND = "pseudograd comparison"
-Values = Mapping[str, tuple[float, ...]]  # by variant, one for each seed
 CLOSED, OPENED = ERAS
 
 
@@ -25,8 +26,9 @@ CLOSED, OPENED = ERAS
 class Comparison:
     """values[number][variant] has one value for each of `seeds`, NaN where the run failed; `failures[variant, seed]` says how.
 
-    The first number is the one that matters most. repeats: the seed changes nothing, so each variant has one value and no test.
-    replaced: the families of `override`, if run was called unedited.
+    The first number is the one that matters most. baseline: the variant that all are compared with, torch's own. repeats: the run draws
+    no random numbers, so each variant has one value and no test. replaced: the families of `override`, if run was called unedited, and
+    `reached` what they came upon. notes: what else a reader has to know, of runs that were kept.
     """
 
     run: str
@@ -38,60 +40,78 @@ class Comparison:
     repeats: bool = False
     torch: str = ""
     seconds: float = 0.0
+    baseline: str = INSTALLED
+    reached: Reached = field(default_factory=Reached)
+    notes: tuple[str, ...] = ()
 
     @property
     def variants(self) -> tuple[str, ...]:
         return tuple(next(iter(self.values.values())))
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All but the baseline."""
+        return tuple(name for name in self.variants if name != self.baseline)
+
+    @property
+    def has_eras(self) -> bool:
+        return set(ERAS) <= set(self.variants)
+
     @cached_property
-    def _verdicts(self) -> dict[str, dict[str, Difference]]:
-        return {number: self._corrected(number, INSTALLED) for number in self.values}
+    def family(self) -> Family:
+        """All comparisons of this report, corrected together."""
+        asked = [(name, self.baseline) for name in self.others]
+        if self.has_eras:
+            asked.append((CLOSED, OPENED))
+        return family(self.values, self.better, asked, once=self.repeats)
 
-    def _corrected(self, number: str, other: str) -> dict[str, Difference]:
-        """By Holm; variants that gave the same numbers throughout are one comparison."""
-        found = self._against(number, other)
-        rows = self.values[number]
-        first = {repr(rows[name]): name for name in reversed(found)}
-        corrected = holm({name: found[name] for name in first.values()})
-        return {name: corrected[first[repr(rows[name])]] for name in found}
+    @property
+    def changed_nothing(self) -> bool:
+        """Did every rule, and every era, give the baseline's numbers to the bit?"""
+        rules = [name for name in self.others if name not in (NO_CLAMP, PROJECT)]
+        same = (repr(rows[name]) == repr(rows[self.baseline]) for rows in self.values.values() for name in rules)
+        return bool(rules) and all(same)
 
-    def _against(self, number: str, other: str) -> dict[str, Difference]:
-        rows, better = self.values[number], self.better[number]
-        once = slice(0, 1) if self.repeats else slice(None)
-        return {
-            name: difference(values[once], rows[other][once], better=better)
-            for name, values in rows.items()
-            if name != other
-        }
+    @property
+    def too_few_seeds(self) -> bool:
+        """Could no result of so many seeds tell any variant from the baseline?"""
+        found = [self.verdict(name, number) for number in self.values for name in self.others]
+        differ = any(one.seeds[1] for one in found)
+        return not self.repeats and differ and len(self.seeds) < self.family.planned_need
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:
-        """A variant against torch.clamp as installed, corrected for all variants."""
-        found = self._verdicts[self.number(number)]
-        if variant not in found:
-            raise unknown_name("compare", "variant", found, variant)
-        return found[variant]
+        """A variant against the baseline, corrected for all that this report compares."""
+        number = self.number(number)
+        if variant not in self.others:
+            raise unknown_name("compare", "variant", self.others, variant)
+        return self.family.between(number, variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
-        """The old edge (zero/closed) against the new one (zero/open); one comparison, named beforehand."""
-        return self._against(self.number(number), OPENED)[CLOSED]
+        """The old edge (zero/closed) against the new one (zero/open), corrected likewise."""
+        if not self.has_eras:
+            raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
+        return self.family.between(self.number(number), CLOSED, OPENED)
 
     def edge_verdict(self, number: str | None = None) -> str:
         """ "the old edge" (torch <= 2.13), "the new edge" (torch >= 2.14) or "no difference"."""
-        return {"better": "the old edge", "worse": "the new edge"}.get(self.edge(number).verdict, "no difference")
+        return {BETTER: "the old edge", WORSE: "the new edge"}.get(self.edge(number).verdict, NO_DIFFERENCE)
 
     def leaders(self, number: str | None = None) -> tuple[str, ...]:
-        """The variant with the best median, and behind it all that cannot be told apart from it: more than one is a tie."""
-        number = self.number(number)
-        ranked = self.ranked(number)
-        found = self._corrected(number, ranked[0])
-        # Better than what all of these equal.
-        better = ranked[0] != INSTALLED and self.verdict(ranked[0], number).verdict == "better"
-        equal = [name for name in ranked if repr(self.values[number][name]) == repr(self.values[number][INSTALLED])]
-        tied = [name for name in ranked[1:] if self._is_level(found[name]) and not (better and name in equal)]
-        return ranked[0], *tied
+        """The best, and all that cannot be told apart from it: more than one is a tie. The first has the best median.
 
-    def _is_level(self, found: Difference) -> bool:
-        return found.favours == "no difference" if self.repeats else found.verdict == "no difference"
+        Left out is what is worse than the baseline, or than the first of the others; and the baseline where one is better than it.
+        """
+        number = self.number(number)
+        verdicts = {name: self._told(name, self.baseline, number) for name in self.others}
+        verdicts[self.baseline] = WORSE if BETTER in verdicts.values() else NO_DIFFERENCE
+        equal = [name for name in self.others if self.family.between(number, name, self.baseline).seeds[1] == 0]
+        verdicts |= dict.fromkeys(equal, verdicts[self.baseline])
+        first, *rest = [name for name in self.ranked(number) if verdicts[name] != WORSE]
+        return first, *[name for name in rest if self._told(name, first, number) == NO_DIFFERENCE]
+
+    def _told(self, ours: str, others: str, number: str) -> str:
+        found = self.family.between(number, ours, others)
+        return found.favours if self.repeats else found.verdict
 
     def ranked(self, number: str | None = None) -> tuple[str, ...]:
         """The variants by their medians, the best first."""
@@ -148,16 +168,18 @@ class Comparison:
             "seeds": list(self.seeds),
             "repeats": self.repeats,
             "seconds": self.seconds,
+            "baseline": self.baseline,
+            "reached": self.reached.to_json(),
+            "notes": list(self.notes),
             "values": {
                 number: {name: [written(value) for value in values] for name, values in rows.items()}
                 for number, rows in self.values.items()
             },
             "failures": [[variant, seed, told] for (variant, seed), told in self.failures.items()],
             "verdicts": {
-                number: {name: _as_json(found) for name, found in verdicts.items()}
-                for number, verdicts in self._verdicts.items()
+                number: {name: _as_json(self.verdict(name, number)) for name in self.others} for number in self.values
             },
-            "edge": {number: _as_json(self.edge(number)) for number in self.values},
+            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.has_eras else {},
         }
 
     def write(self, file: Path | str) -> None:
@@ -186,6 +208,9 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
             repeats=bool(stored["repeats"]),
             torch=str(stored["torch"]),
             seconds=float(stored["seconds"]),
+            baseline=str(stored.get("baseline", INSTALLED)),
+            reached=Reached.from_json(stored.get("reached", {})),
+            notes=tuple(map(str, stored.get("notes", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
@@ -221,4 +246,9 @@ def _as_json(found: Difference) -> dict[str, Any]:
         "least_p": found.least_p,
         "comparisons": found.comparisons,
         "seeds_that_differ": found.seeds[1],
+        "shift": written(found.shift),
+        "interval": [written(end) for end in found.interval],
+        "interval_level": found.level,
+        "balance": found.balance,
+        "higher_lower": list(found.wins),
     }

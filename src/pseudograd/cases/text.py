@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ..paired import LEVEL, TEST, Difference, seeds_needed
-from ..tasks.base import ERAS, INSTALLED
+from ..paired import LEVEL, TEST
+from ..tasks.base import ERAS, NO_CLAMP, PROJECT
 from .records import Comparison, spread
 from .trials import ONLY
 
@@ -16,18 +16,34 @@ GAP = "  "
 def text(found: Comparison) -> str:
     """All of it."""
     how = f", {' and '.join(found.replaced)} replaced" if found.replaced else ""
-    lines = [f"{found.run}{how}: {counted(len(found.seeds), 'seed')}, torch {found.torch}"]
+    lines = [f"{found.run}{how}: {counted(len(found.seeds), 'seed')}, torch {found.torch}", *headlines(found)]
     for number in found.values:
-        lines += ["", *_table(found, number), *(f"{line}" for line in sentences(found, number))]
+        lines += ["", *_table(found, number), *sentences(found, number)]
     lines += ["", *(closing(found))]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
+
+
+def headlines(found: Comparison) -> Iterator[str]:
+    """What a reader has to know before the numbers: that they can tell nothing, or that nothing was changed."""
+    if found.changed_nothing:
+        apart = [name for name in (NO_CLAMP, PROJECT) if name in found.variants]
+        but = f" {listed(apart).capitalize()} aside." if apart else ""
+        yield f"The rules changed nothing: every rule gave the numbers of {found.baseline}, to the bit.{but}"
+        yield from found.reached.lines()
+    elif found.too_few_seeds:
+        compared = counted(found.family.asked, "comparison")
+        need = found.family.planned_need
+        yield f"Too few seeds: {len(found.seeds)}. {compared} can tell nothing from fewer than {need} seeds."
 
 
 def _table(found: Comparison, number: str) -> Iterator[str]:
     heading = f"{'' if number == ONLY else number} ({found.better[number]} is better)".strip()
-    rows = [("variant", heading, f"against {INSTALLED}")]
-    rows += [(name, cell(values), against(found, number, name)) for name, values in found.values[number].items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    rows = [("variant", heading, f"less {found.baseline}", "verdict")]
+    rows += [
+        (name, cell(values), less(found, number, name), against(found, number, name))
+        for name, values in found.values[number].items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for place, row in enumerate(rows):
         yield GAP.join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip()
         if place == 0:
@@ -47,9 +63,17 @@ def cell(values: Sequence[float]) -> str:
     return f"{shown}, {told}" if shown else told
 
 
+def less(found: Comparison, number: str, name: str) -> str:
+    """How large the difference from the baseline is, with its interval."""
+    if name == found.baseline or found.repeats:
+        return ""
+    one = found.verdict(name, number)
+    return "" if one.too_few_seeds else one.size
+
+
 def against(found: Comparison, number: str, name: str) -> str:
     """The verdict on a variant, in the last column."""
-    if name == INSTALLED:
+    if name == found.baseline:
         return ""
     one = found.verdict(name, number)
     if not found.repeats:
@@ -59,14 +83,22 @@ def against(found: Comparison, number: str, name: str) -> str:
 
 def sentences(found: Comparison, number: str) -> list[str]:
     """What is best, and what of the edge."""
-    best, *tied = found.leaders(number)
-    if len(tied) + 1 == len(found.variants):
-        first = f"No difference: none of the {len(found.variants)} can be told apart from {best}, which has the best median."
+    return [*_best(found, number), *([edge_sentence(found, number)] if found.has_eras else [])]
+
+
+def _best(found: Comparison, number: str) -> Iterator[str]:
+    if found.changed_nothing and len(found.leaders(number)) == len(found.variants):
+        return
+    first, *tied = found.leaders(number)
+    if found.too_few_seeds:
+        yield f"{first} has the best median, which tells nothing with so few seeds."
+    elif len(tied) + 1 == len(found.variants):
+        seeds = counted(len(found.seeds), "seed")
+        yield f"Not told apart with {seeds}: none of the {len(found.variants)} from {first}, which has the best median."
     elif tied:
-        first = f"Best: a tie of {listed([best, *tied])}."
+        yield f"Best: a tie of {listed([first, *tied])}."
     else:
-        first = f"Best: {best}."
-    return [first, edge_sentence(found, number)]
+        yield f"Best: {first}."
 
 
 def edge_sentence(found: Comparison, number: str) -> str:
@@ -81,7 +113,7 @@ def edge_sentence(found: Comparison, number: str) -> str:
     if one.verdict == "no difference":
         return f"Edge: {one}."
     winner, loser = (old, new) if one.verdict == "better" else (new, old)
-    apart = "" if math.isnan(one.mean) else f" by {abs(one.mean):.3g} on average,"
+    apart = f" {one.size}," if one.size else ""
     return f"Edge: {winner} is better than {loser},{apart} p = {one.p:.2g}."
 
 
@@ -91,21 +123,37 @@ _TORCHES = ("torch<=2.13", "torch>=2.14")
 def closing(found: Comparison) -> Iterator[str]:
     """How it was judged, and what stands against it."""
     if found.repeats:
-        yield "The seed changes nothing: every run repeats itself, so there is one value each, and nothing to test."
-    else:
-        yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
-        count = max((found.verdict(name).comparisons for name in found.variants if name != INSTALLED), default=1)
-        compared = f"{counted(count, 'comparison')} ({INSTALLED} with each that differs)"
-        yield f"p is corrected by Holm for {compared}; up to {LEVEL:g} is a difference."
-        if any(_too_few(found, number) for number in found.values):
-            yield f"{counted(count, 'comparison')} can tell nothing from fewer than {seeds_needed(count)} seeds."
+        yield (
+            "The seed changes nothing: no run is given it, none draws a random number, and every run repeats itself, "
+            "so there is one value each, and nothing to test."
+        )
+    elif found.family.found:
+        yield from _how(found)
+    if not found.changed_nothing:
+        yield from found.reached.lines()
+    yield from found.notes
     for (variant, seed), told in found.failures.items():
         yield f"Failed: {variant}, seed {seed}: {told}"
 
 
-def _too_few(found: Comparison, number: str) -> bool:
-    verdicts: list[Difference] = [found.verdict(name, number) for name in found.variants if name != INSTALLED]
-    return any(one.too_few_seeds for one in verdicts)
+def _how(found: Comparison) -> Iterator[str]:
+    family = found.family
+    yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
+    yield (
+        f"Less {found.baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
+    )
+    asked, pairs = family.counted
+    if asked + pairs:
+        numbers = f" of all {len(found.values)} numbers" if len(found.values) > 1 else ""
+        with_it = f"with {found.baseline}{' or between its eras' if found.has_eras else ''}"
+        each = f" {with_it}" if not pairs else f": {asked} {with_it}, {pairs} between the others, to tell the best"
+        yield (
+            f"p is corrected by Holm for {counted(asked + pairs, 'comparison')}{numbers}{each}; "
+            f"up to {LEVEL:g} is a difference."
+        )
+    is_tie = any(len(found.leaders(number)) > 1 for number in found.values)
+    if is_tie and family.pairs and not found.too_few_seeds and len(found.seeds) < family.pairs_need:
+        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.pairs_need} seeds."
 
 
 def counted(number: int, what: str) -> str:

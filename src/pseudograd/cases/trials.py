@@ -13,13 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, process
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import must
 from ..rule import OPS, RuleObject
+from .chance import Chance
+from .reached import Reached
 from .variants import Inside, Ways
 
 ONLY = "the number"  # what a run that returns one number calls it
@@ -33,12 +35,22 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial returned; None where it failed, with what it raised. reached: did the variant's clamp, or rewriting, do anything?"""
+    """What a trial returned; None where it failed, with what it raised. reached: did the variant's clamp, or rewriting, do anything?
+
+    draws: False where it provably drew no random numbers. came_upon: of an unedited run, what its rewriting reached.
+    """
 
     numbers: dict[str, float] | None
     failure: str | None = None
     reached: bool = True
     seconds: float = 0.0
+    draws: bool = True
+    came_upon: Reached = field(default_factory=Reached)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Outcome:
+        """What dataclasses.asdict made of one."""
+        return cls(**{**stored, "came_upon": Reached(**stored["came_upon"])})
 
 
 @dataclass(frozen=True)
@@ -54,15 +66,25 @@ class Case:
     def trial(self, asked: Asked) -> Outcome:
         """Seeded, and with the caller's random numbers as they were afterwards. Raises our errors for what is no number."""
         began = time.perf_counter()
-        with _seeded(asked.seed), self.ways.inside(asked.variant) as inside:
+        found: Any = None
+        failure = None
+        chance = Chance()
+        with _seeded(asked.seed), chance.watched(), self.ways.inside(asked.variant) as inside:
             try:
                 with torch.inference_mode(False), torch.enable_grad():
                     found = self._called(asked, inside)
             except (Exception, SystemExit) as error:
-                return Outcome(None, _told(error), inside.reached, time.perf_counter() - began)
-            reached = inside.reached
+                failure = _told(error)
+        seconds = time.perf_counter() - began
+        seen = {"reached": inside.reached, "draws": not chance.none, "came_upon": inside.came_upon}
+        if failure is not None:
+            return Outcome(None, failure, seconds=seconds, **seen)
         checked = _numbers(self.where, found, f"with {asked.variant} and seed {asked.seed}")
-        return Outcome(checked, None, reached, time.perf_counter() - began)
+        return Outcome(checked, None, seconds=seconds, **seen)
+
+    @property
+    def takes_seed(self) -> bool:
+        return "seed" in (*self.takes, *self.named)
 
     def _called(self, asked: Asked, inside: Inside) -> Any:
         given = {"clamp": inside.clamp, "seed": asked.seed, "steps": asked.steps, "project": inside.projects}

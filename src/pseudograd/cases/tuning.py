@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..paired import Better, seeds_needed
+from ..paired import Better
 from ..rule import RuleObject
-from ..tasks.base import INSTALLED
 from .comparing import (
     Run,
     Runner,
@@ -21,6 +21,7 @@ from .comparing import (
     comparison,
     make_case,
 )
+from .family import needs
 from .records import Comparison, written
 from .text import counted, listed, text
 from .trials import Case, OnTrial, processes
@@ -67,10 +68,11 @@ class Tuning:
             f"Last round, on seeds of its own: {self.spent:.4g} of {counted(self.budget, 'run')} spent in all."
         )
         lines += ["", text(self.final)]
-        if any(self.final.verdict(name).too_few_seeds for name in self.final.variants if name != INSTALLED):
+        baseline = self.final.baseline
+        if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
-        elif len(self.best) > 1 and INSTALLED in self.best:
-            lines.append(f"A tie that {INSTALLED} is part of: there is no reason here to change it.")
+        elif len(self.best) > 1 and baseline in self.best:
+            lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def tune(
             candidates = [name for name in candidates if name in rounds[-1].kept]
         names = [name for name in case.ways.names if name in always or name in candidates]
         found = runner.of_all(names, range(first, first + int((budget - spent) // len(names))), steps)
-    final = comparison(case, found, names, better, time.perf_counter() - began)
+    final = comparison(case, found, names, better, time.perf_counter() - began, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))))
 
 
@@ -173,7 +175,8 @@ def _plan(candidates: int, always: int, budget: int, steps: int | None) -> list[
     parts = [Fraction(1, 2 ** (rounds - place)) if steps is not None else Fraction(1) for place in range(rounds)]
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
     least = sum(costs, Fraction(0)) + left + always
-    needed = seeds_needed(left + always - 2)  # torch.clamp with each of them, but its own era
+    differ = left + always - 2  # from torch.clamp, as its own era does not
+    needed = max(needs(differ, math.comb(differ, 2)))
     enough = -(-(sum(costs, Fraction(0)) + needed * (left + always)) // 1)
     if budget < least:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"

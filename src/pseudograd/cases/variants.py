@@ -15,9 +15,12 @@ from ..ops.bounds import CLAMP
 from ..rewrite import override, pin_edge
 from ..rule import OPS, Edge, RuleLike, RuleObject, make_call
 from ..rule_text import parsed
-from ..tasks.base import DEFAULT_RULES, ERAS, INSTALLED, Variant, variants, with_rule
+from ..tasks.base import DEFAULT_RULES, ERAS, Variant, variants, with_rule
 from ..torch_eras import ERAS as RECORDS
 from ..torch_forms import SWITCHES
+from .reached import OwnFunctions, Reached
+
+UNCHANGED = "torch's own"  # of several functions
 
 
 class HandedClamp:
@@ -46,6 +49,11 @@ class Inside:
     clamp: HandedClamp | None = None
     projects: bool = False
     rewriting: Any = field(default=None, repr=False)
+    own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
+
+    @property
+    def came_upon(self) -> Reached:
+        return Reached.of(None if self.rewriting is None else self.rewriting.report(), self.own.places)
 
     @property
     def reached(self) -> bool:
@@ -65,8 +73,17 @@ class Ways:
     @property
     def names(self) -> tuple[str, ...]:
         if self.families:
-            return tuple(dict.fromkeys([*ERAS, *(name for name, _, _ in self.rules), INSTALLED]))
+            eras = ERAS if "clamp" in self.families else ()  # what torch's eras differ in
+            return tuple(dict.fromkeys([*eras, *(name for name, _, _ in self.rules), self.baseline]))
         return tuple(variant.name for variant in self._handed())
+
+    @property
+    def baseline(self) -> str:
+        """What all are compared with: the program as it is."""
+        if len(self.families) > 1:
+            return UNCHANGED
+        family = self.families[0] if self.families else "clamp"
+        return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
     def _handed(self) -> list[Variant]:
         asked = [with_rule(name, rule, edge) for name, rule, edge in self.rules]
@@ -78,13 +95,13 @@ class Ways:
             variant = next(one for one in self._handed() if one.name == name)
             yield Inside(HandedClamp(variant), variant.projects)
             return
-        rewriting = self._rewriting(name)
-        with rewriting or contextlib.nullcontext():
-            yield Inside(rewriting=rewriting)
+        inside = Inside(rewriting=self._rewriting(name))
+        with inside.rewriting or inside.own.watched():
+            yield inside
 
     def _rewriting(self, name: str) -> Any:
         """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
-        if name == INSTALLED:
+        if name == self.baseline:
             return None
         if name in ERAS:
             return pin_edge(next(era.name for era in RECORDS.values() if era.rule == name))

@@ -5,7 +5,7 @@ from .own import results_of
 from .read import FolderError, read
 from .results import Results
 from .run import compare
-from .write import check_folder, unfinished, write
+from .write import check_folder, set_aside, unfinished, write
 
 __all__ = [
     "FolderError",
@@ -14,6 +14,7 @@ __all__ = [
     "compare",
     "read",
     "results_of",
+    "set_aside",
     "side_by_side",
     "unfinished",
     "write",

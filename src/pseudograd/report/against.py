@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..tasks.base import INSTALLED, NO_CLAMP, PROJECT
+from ..tasks.base import NO_CLAMP, PROJECT
 from ..tasks.words import listed
 from .results import KIND, NUMBERS, Results
 from .tables import cell
@@ -75,7 +75,7 @@ class Row:
     @property
     def is_explicit(self) -> bool:
         """A rule of ours: that it is the same on every torch is our promise."""
-        return self.variant not in (INSTALLED, NO_CLAMP, PROJECT)
+        return not self.variant.startswith("torch") and self.variant not in (NO_CLAMP, PROJECT)
 
 
 def rows(results: Results, other: Other) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..cases.records import Comparison, spread
-from ..cases.text import closing, listed, sentences
+from ..cases.text import closing, headlines, listed, sentences
 from ..cases.trials import ONLY
 from ..tasks import TASKS, Measured, Task, World
 from ..torch_eras import ERAS, installed_era
@@ -35,7 +35,7 @@ def task_of(found: Comparison) -> Task:
     def verdicts(*_: object) -> list[str]:
         by_number = [(world, line) for world, number in _worlds(found).items() for line in sentences(found, number)]
         told = [f"{world}: {line}" if len(found.values) > 1 else line for world, line in by_number]
-        return [*told, *closing(found)]
+        return [*headlines(found), *told, *closing(found)]
 
     def not_run(*_: object) -> Measured:
         raise AssertionError("a comparison has been run")

@@ -26,12 +26,13 @@ class FolderError(ValueError):
 
 def is_report(folder: Path) -> bool:
     try:
-        return bool(_stored(folder)["kind"] == KIND)
+        return bool(numbers_in(folder)["kind"] == KIND)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _stored(folder: Path) -> Any:
+def numbers_in(folder: Path) -> Any:
+    """What a report keeps in results.json."""
     return json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
 
 
@@ -42,14 +43,14 @@ def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
     """
     if not is_report(folder):
         raise _unreadable("be a folder that compare wrote", folder, "Choose another one")
-    stored = _stored(folder)
-    if (version := stored.get("pseudograd")) != __version__:
+    numbers = numbers_in(folder)
+    if (version := numbers.get("pseudograd")) != __version__:
         raise _unreadable(f"hold a report of pseudograd {__version__}", version)
     try:
         results = (
-            own.results_of(from_json(stored["own"])) if "own" in stored else _without_arrays(stored, by_name(tasks))
+            own.results_of(from_json(numbers["own"])) if "own" in numbers else _without_arrays(numbers, by_name(tasks))
         )
-        results.edges, results.era = stored["torch_at_the_bound"], stored["installed_era"]
+        results.edges, results.era = numbers["torch_at_the_bound"], numbers["installed_era"]
         check_numbers(results)
     except UnknownNameError:
         raise

@@ -106,7 +106,10 @@ def edges_now() -> dict[str, float]:
     return {way.text: measure(way.f).x for way in at_the_bound()}
 
 
+def text_of(results: Results) -> str:
+    return json.dumps(results.as_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 def save(results: Results, folder: Path) -> None:
-    text = json.dumps(results.as_json(), indent=1, allow_nan=False, ensure_ascii=False)
-    (folder / NUMBERS).write_text(text + "\n", encoding="utf-8")
+    (folder / NUMBERS).write_text(text_of(results), encoding="utf-8")
     np.savez_compressed(folder / ARRAYS, **{name: here[key].numpy() for name, here, key in results.drawn()})

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ..cases.kept import Kept, source_of
+from ..cases.fingerprints import FingerprintError, fingerprint, own_rules
+from ..cases.kept import Kept
 from ..cases.trials import modules_of_rules, pool
 from ..errors import must
-from ..ops.bounds import CLAMP
 from ..tasks import DEFAULT_TASKS, TASKS, Measured, Task, by_name, variants
 from ..tasks.base import DEFAULT_RULES, KINDS, Settings
 from ..torch_eras import ERAS, installed_era
@@ -54,7 +55,8 @@ def compare(
         torch.set_num_threads(1)
         with contextlib.ExitStack() as stack:
             executor = stack.enter_context(pool("compare", jobs, _modules(rules))) if jobs > 1 else None
-            found = [kept.find(_name(step, rules, settings)) if kept else None for step in plan]
+            kept, keys = _keys(kept, records, rules, settings)
+            found = [kept.find(_name(step, keys)) if kept else None for step in plan]
             futures = {
                 place: executor.submit(_in_another_process, step.task.name, step.world, step.position, rules, settings)
                 for place, step in enumerate(plan)
@@ -68,7 +70,7 @@ def compare(
                         _with_tensors(futures[place].result()) if executor else _run(step.task, step, rules, settings)
                     )
                     if kept is not None:
-                        kept.put(_name(step, rules, settings), done)
+                        kept.put(_name(step, keys), done)
                 measured = _checked(step.task, Measured(done["numbers"], done["arrays"], tuple(done["seeds"])))
                 results.tasks.setdefault(step.task.name, {}).setdefault(step.world, {})[step.variant] = measured
         for name, task in records.items():
@@ -107,22 +109,22 @@ def _with_tensors(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "arrays": {key: torch.from_numpy(value) for key, value in found["arrays"].items()}}
 
 
-def _name(step: _Step, rules: Sequence[str], settings: Settings) -> dict[str, Any]:
-    """What a run depends on, to keep it by."""
-    return {
-        "task": source_of(step.task.run),
-        "name": step.task.name,
-        "world": step.world,
-        "variant": step.variant,
-        "rules": [source_of(pull) for pull in _own_rules(rules)],
-        "bounds": [settings.low, settings.high],
-        "loss": source_of(settings.loss) if settings.loss else None,
-    }
+def _keys(
+    kept: Kept | None, records: Mapping[str, Task], rules: Sequence[str], settings: Settings
+) -> tuple[Kept | None, dict[str, str]]:
+    """What the runs of each task depend on, to keep them by; where that cannot be told nothing is kept, and a warning says so."""
+    if kept is None:
+        return None, {}
+    held = [list(rules), own_rules(rules), settings.low, settings.high, settings.loss]
+    try:
+        return kept, {name: fingerprint([task.run, *held]) for name, task in records.items()}
+    except FingerprintError as error:
+        warnings.warn(f"compare: nothing is kept: {error}", stacklevel=3)
+        return None, {}
 
 
-def _own_rules(rules: Sequence[str]) -> list[Any]:
-    rows = [CLAMP.rules.get(rule.split("(")[0].split("/")[0].strip()) for rule in rules]
-    return [row.pull for row in rows if row is not None and row.is_users]
+def _name(step: _Step, keys: Mapping[str, str]) -> dict[str, Any]:
+    return {"key": keys[step.task.name], "name": step.task.name, "world": step.world, "variant": step.variant}
 
 
 def _modules(rules: Sequence[str]) -> tuple[str, ...]:

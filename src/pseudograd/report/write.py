@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
+import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ from ..errors import must
 from ..stopping import held
 from .page import page
 from .pictures import strip
-from .read import FolderError, is_report
-from .results import Results, save
+from .read import FolderError, is_report, numbers_in
+from .results import Results, save, text_of
 
 
 def check_folder(folder: Path, argument: str = "--out") -> None:
-    """Raise before the work starts if the report could not be written: it may replace an empty folder or an older report."""
+    """Raise before the work starts if the report could not be written: it may take the place of an empty folder or an older report."""
     try:
+        if folder.resolve() == Path.cwd():
+            raise _unusable(argument, "be a folder of its own", folder, "Name a new one, such as report")
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise _unusable(argument, "be a folder", folder, "Choose another path")
         if folder.is_dir() and any(folder.iterdir()) and not is_report(folder):
@@ -39,6 +43,20 @@ def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> Fol
     return FolderError(must("compare", argument, requirement, str(folder), remedy))
 
 
+def set_aside(results: Results, folder: Path) -> Path | None:
+    """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
+    if not is_report(folder) or _numbers(numbers_in(folder)) == _numbers(json.loads(text_of(results))):
+        return None
+    names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not (name.exists() or name.is_symlink()))
+
+
+def _numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Without how long it took."""
+    own = report.get("own")
+    return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
+
+
 def unfinished(folder: Path, goes_on: bool = True) -> Kept:
     """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
     kept = Kept(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
@@ -50,14 +68,15 @@ def unfinished(folder: Path, goes_on: bool = True) -> Kept:
 def write(results: Results, folder: Path, argument: str = "--out", kept: Kept | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    Errors call the folder `argument`. The runs that were `kept` for it go in the same step.
+    An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
+    runs that were `kept` for it go in the same step.
     """
     check_folder(folder, argument)
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
             with held():
-                _put(staging, folder)
+                _put(staging, folder, set_aside(results, folder) or staging / "old")
                 if kept is not None:
                     kept.clear()
     except OSError as error:
@@ -82,15 +101,15 @@ def _staging(folder: Path) -> Iterator[Path]:
                     parent.rmdir()
 
 
-def _put(staging: Path, folder: Path) -> None:
-    """The new report in the place of the older one, which comes back if that fails."""
+def _put(staging: Path, folder: Path, old: Path) -> None:
+    """The new report in the place of the older one, which goes to `old` and comes back if that fails."""
     try:
         if folder.exists():
-            folder.rename(staging / "old")
+            folder.rename(old)
         (staging / "new").rename(folder)
     except OSError:
-        if not folder.exists() and (staging / "old").exists():
-            (staging / "old").rename(folder)
+        if not folder.exists() and old.exists():
+            old.rename(folder)
         raise
 
 

@@ -1,0 +1,177 @@
+"""How often does a report of `compare` claim a difference where there is none, and how often does it find one that is there?
+
+python scripts/null_comparisons.py            write docs/compare/null_comparisons.json, which docs/compare.md quotes; a few minutes
+python scripts/null_comparisons.py --quick    print the rates of a tenth of it, write nothing
+
+Nothing is trained: numbers are drawn, and the text of the report is read as a person reads it. In a null comparison all variants draw from
+one distribution, whatever it is; in a partial one some are far better or worse, and a claim is false that parts two that are alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta
+
+from pseudograd.cases.records import Comparison
+from pseudograd.paired import LEVEL
+from pseudograd.tasks.base import ERAS, INSTALLED
+
+FILE = Path(__file__).resolve().parents[1] / "docs" / "compare" / "null_comparisons.json"
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+Rows = dict[str, tuple[float, ...]]
+
+# What a run may return, for (variants, seeds): noise of the seed that all share, and noise of their own.
+KINDS: dict[str, Draw] = {
+    "normal": lambda made, shape: made.normal(size=shape),
+    "normal, most of it the seed's": lambda made, shape: made.normal(size=shape) + 5 * made.normal(size=shape[1]),
+    "heavy tails (Cauchy)": lambda made, shape: made.standard_cauchy(size=shape),
+    "skewed (squared exponential)": lambda made, shape: made.exponential(size=shape) ** 2,
+    "success rate 95 %": lambda made, shape: (made.random(shape) < 0.95).astype(float),
+    "success rate 50 %": lambda made, shape: (made.random(shape) < 0.5).astype(float),
+    "ties (one decimal)": lambda made, shape: made.normal(size=shape).round(0) / 10,
+    "one run in ten lost": lambda made, shape: np.where(made.random(shape) < 0.1, np.nan, made.normal(size=shape)),
+}
+VARIANTS, SEEDS, NUMBERS = (2, 3, 5, 10, 20), (5, 8, 10, 12, 20), (1, 2, 5)
+EFFECTS = (0.5, 1.0, 1.5, 2.0)  # in standard deviations of a paired difference
+
+
+def comparison(numbers: list[np.ndarray], names: list[str], seeds: int) -> Comparison:
+    """A report of these numbers. Torch's own clamp is one of the eras, to the bit, where both are there."""
+    values: dict[str, Rows] = {}
+    for place, drawn in enumerate(numbers):
+        rows = {name: tuple(row.tolist()) for name, row in zip(names, drawn, strict=True)}
+        if ERAS[0] in rows:
+            rows[ERAS[0]] = rows[INSTALLED]
+        values[f"number {place + 1}"] = rows
+    return Comparison(
+        run="drawn", better=dict.fromkeys(values, "lower"), seeds=tuple(range(seeds)), values=values, torch="2.13.0"
+    )
+
+
+def names_of(count: int) -> list[str]:
+    rules = [f"rule {place}" for place in range(count)]
+    return [INSTALLED, *rules][:count] if count < 4 else [*ERAS, INSTALLED, *rules][:count]
+
+
+def claims(found: Comparison) -> list[str]:
+    """Every line of the text that says that two things differ."""
+    lines = str(found).splitlines()
+    said = [line for line in lines if re.search(r"  (better|worse) \(p = |, by |^Best: | is better than ", line)]
+    apart = [
+        f"{number}, {name}: an interval without 0"
+        for number in found.values
+        for name in found.others
+        if not found.verdict(name, number).interval[0] <= 0 <= found.verdict(name, number).interval[1]
+    ]
+    return said + apart
+
+
+def designs(count: int) -> Iterator[tuple[str, int, int, int]]:
+    """So many, all combinations in turn."""
+    every = itertools.cycle(itertools.product(NUMBERS, SEEDS, VARIANTS, KINDS))
+    for numbers, seeds, variants, kind in itertools.islice(every, count):
+        yield kind, variants, seeds, numbers
+
+
+def null(count: int) -> dict[str, dict[str, int]]:
+    """By kind: how many comparisons, and how many of them claim anything."""
+    made = np.random.default_rng(0)
+    found: dict[str, dict[str, int]] = {kind: {"comparisons": 0, "claiming": 0} for kind in KINDS}
+    for kind, variants, seeds, numbers in designs(count):
+        names = names_of(variants)
+        drawn = [KINDS[kind](made, (variants, seeds)) for _ in range(numbers)]
+        found[kind]["comparisons"] += 1
+        found[kind]["claiming"] += bool(claims(comparison(drawn, names, seeds)))
+    return found
+
+
+def partial(count: int) -> dict[str, int]:
+    """Some variants far above the others, each group alike within: how many comparisons part two that are alike."""
+    made = np.random.default_rng(1)
+    found = {"comparisons": 0, "claiming": 0}
+    for kind, variants, seeds, numbers in designs(count):
+        names = names_of(variants)
+        groups = made.integers(0, 3, size=variants)
+        if ERAS[0] in names:
+            groups[names.index(ERAS[0])] = groups[names.index(INSTALLED)]
+        drawn = [KINDS[kind](made, (variants, seeds)) + 100 * groups[:, None] for _ in range(numbers)]
+        found["comparisons"] += 1
+        found["claiming"] += _parts_equals(comparison(drawn, names, seeds), dict(zip(names, groups, strict=True)))
+    return found
+
+
+def _parts_equals(found: Comparison, groups: dict[str, int]) -> bool:
+    for number in found.values:
+        told = [name for name in found.others if found.verdict(name, number).verdict != "no difference"]
+        if any(groups[name] == groups[INSTALLED] for name in told):
+            return True
+        if found.has_eras and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
+            return True
+        leaders = found.leaders(number)
+        best = min(groups[name] for name in leaders)
+        if any(groups[name] == best for name in found.variants if name not in leaders):
+            return True
+    return False
+
+
+def power(count: int) -> list[dict[str, Any]]:
+    """One rule is better by an effect: how often is that told of it, and how often is it called the best, alone?"""
+    made = np.random.default_rng(2)
+    rows = []
+    for seeds, variants, effect in itertools.product((8, 10, 12, 20), (4, 10), EFFECTS):
+        names, told, best = names_of(variants), 0, 0
+        for _ in range(count):
+            drawn = made.normal(size=(variants, seeds)) / math.sqrt(2)  # so that a difference has the deviation 1
+            drawn[-1] -= effect
+            found = comparison([drawn], names, seeds)
+            told += found.verdict(names[-1]).verdict == "better"
+            best += found.leaders() == (names[-1],)
+        rows.append(
+            {"seeds": seeds, "variants": variants, "effect": effect, "told": told / count, "best": best / count}
+        )
+    return rows
+
+
+def bound(claiming: int, of: int) -> float:
+    """The upper end of Clopper and Pearson's one-sided interval of 95 %."""
+    return float(beta.ppf(0.95, claiming + 1, of - claiming)) if claiming < of else 1.0
+
+
+def rates(counts: dict[str, int]) -> dict[str, Any]:
+    claiming, of = counts["claiming"], counts["comparisons"]
+    return {**counts, "rate": round(claiming / of, 4), "at_most": round(bound(claiming, of), 4)}
+
+
+def measured(count: int, repeats: int) -> dict[str, Any]:
+    by_kind = null(count)
+    every = {key: sum(counts[key] for counts in by_kind.values()) for key in ("comparisons", "claiming")}
+    return {
+        "level": LEVEL,
+        "null": {"all": rates(every), **{kind: rates(counts) for kind, counts in by_kind.items()}},
+        "partial": rates(partial(count)),
+        "power": power(repeats),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    found = measured(600, 30) if quick else measured(6000, 300)
+    text = json.dumps(found, indent=1)
+    print(text)
+    if not quick:
+        FILE.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
