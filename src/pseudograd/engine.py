@@ -343,7 +343,8 @@ def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
             (code,) = ctx.saved_tensors
-            if _is_unwatched(grad) and type(code) is Tensor:
+            # A hook of saved tensors may have changed the code.
+            if _is_unwatched(grad) and type(code) is Tensor and codes.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:

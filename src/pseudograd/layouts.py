@@ -1,4 +1,4 @@
-"""Sparse layouts: a backward rule sees the values, and its result has the layout again.
+"""Sparse layouts: a backward rule sees the values, and its result has the layout again. Strided nested ones: it sees each of the tensors.
 
 torch has neither comparisons nor `where` for them. What a sparse tensor does not hold is 0 and gets no gradient of its own, as in
 torch's own ops; a position that grad holds and x does not counts as x = 0.
@@ -66,3 +66,23 @@ def _values(value: Tensor, pattern: Tensor) -> Tensor:
 def _with(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
     made = torch.sparse_coo_tensor(pattern.indices(), values, pattern.shape, check_invariants=False, is_coalesced=True)
     return made if layout is torch.sparse_coo else made.to_sparse(layout=layout)
+
+
+def are_nested(grad: Tensor) -> bool:
+    """A strided nested tensor has neither comparisons nor a shape; the jagged layout has both."""
+    return grad.layout is torch.strided and grad.is_nested
+
+
+def by_components(formula: _Formula, grad: Tensor, inputs: list[Any]) -> Gradients:
+    """The formula on one tensor of the nested ones after the other."""
+    count = grad.size(0)
+    each = [
+        value.unbind() if isinstance(value, Tensor) and value.is_nested else [value] * count for value in (grad, *inputs)
+    ]
+    found = [formula(one, list(others)) for one, *others in zip(*each, strict=True)]
+    return tuple(None if parts[0] is None else _nested(parts) for parts in zip(*found, strict=True))
+
+
+def _nested(parts: tuple[Any, ...]) -> Tensor:
+    made: Tensor = torch.nested.as_nested_tensor(list(parts), layout=torch.strided)
+    return made
