@@ -23,7 +23,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -70,6 +70,8 @@ def run(call: Call, *inputs: Any) -> Tensor:
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
+        if layouts.is_nested(inputs[0]):
+            return layouts.by_components(partial(run, call), inputs[0], inputs[1:])
         return _apply_eager(call, *inputs)
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 

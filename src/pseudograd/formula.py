@@ -36,8 +36,6 @@ def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients
     if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
         return plain(grad, inputs, wants, call)
     with own, fake_mode_of(grad):
-        if layouts.are_nested(grad):
-            return layouts.by_components(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
         if layouts.are_sparse(grad, inputs):
             return layouts.by_values(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
         return plain(grad, inputs, wants, call)

@@ -1,4 +1,4 @@
-"""Sparse layouts: a backward rule sees the values, and its result has the layout again. Strided nested ones: it sees each of the tensors.
+"""Sparse layouts: a backward rule sees the values, and its result has the layout again. Strided nested tensors: the op runs on each.
 
 torch has neither comparisons nor `where` for them. What a sparse tensor does not hold is 0 and gets no gradient of its own, as in
 torch's own ops; a position that grad holds and x does not counts as x = 0.
@@ -68,21 +68,12 @@ def _with(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
     return made if layout is torch.sparse_coo else made.to_sparse(layout=layout)
 
 
-def are_nested(grad: Tensor) -> bool:
-    """A strided nested tensor has neither comparisons nor a shape; the jagged layout has both."""
-    return grad.layout is torch.strided and grad.is_nested
+def is_nested(x: Any) -> bool:
+    """A strided nested tensor has no shape, so that torch refuses it to every Function; the jagged layout has one."""
+    return isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided
 
 
-def by_components(formula: _Formula, grad: Tensor, inputs: list[Any]) -> Gradients:
-    """The formula on one tensor of the nested ones after the other."""
-    count = grad.size(0)
-    each = [
-        value.unbind() if isinstance(value, Tensor) and value.is_nested else [value] * count for value in (grad, *inputs)
-    ]
-    found = [formula(one, list(others)) for one, *others in zip(*each, strict=True)]
-    return tuple(None if parts[0] is None else _nested(parts) for parts in zip(*found, strict=True))
-
-
-def _nested(parts: tuple[Any, ...]) -> Tensor:
-    made: Tensor = torch.nested.as_nested_tensor(list(parts), layout=torch.strided)
+def by_components(op: Callable[..., Tensor], x: Tensor, others: tuple[Any, ...]) -> Tensor:
+    """The op on one tensor of the nested one after the other; autograd goes through both steps."""
+    made: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
     return made
