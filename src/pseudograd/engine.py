@@ -23,7 +23,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -70,6 +70,8 @@ def run(call: Call, *inputs: Any) -> Tensor:
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
         return call.primitive.forward(*inputs)
     if not _is_compiling():
+        if layouts.is_nested(inputs[0]):
+            return layouts.by_components(partial(run, call), inputs[0], inputs[1:])
         return _apply_eager(call, *inputs)
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
@@ -343,7 +345,8 @@ def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:
             (code,) = ctx.saved_tensors
-            if _is_unwatched(grad) and type(code) is Tensor:
+            # A hook of saved tensors may have changed the code.
+            if _is_unwatched(grad) and type(code) is Tensor and codes.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:

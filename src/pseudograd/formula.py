@@ -11,6 +11,7 @@ from torch import Tensor
 from . import layouts
 from .arguments import rounded
 from .rule import Call, Gradients, Wants
+from .torch_private import fake_mode_of
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -34,7 +35,7 @@ def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients
     """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
     if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
         return plain(grad, inputs, wants, call)
-    with own:
+    with own, fake_mode_of(grad):
         if layouts.are_sparse(grad, inputs):
             return layouts.by_values(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
         return plain(grad, inputs, wants, call)

@@ -1,4 +1,4 @@
-"""Sparse layouts: a backward rule sees the values, and its result has the layout again.
+"""Sparse layouts: a backward rule sees the values, and its result has the layout again. Strided nested tensors: the op runs on each.
 
 torch has neither comparisons nor `where` for them. What a sparse tensor does not hold is 0 and gets no gradient of its own, as in
 torch's own ops; a position that grad holds and x does not counts as x = 0.
@@ -66,3 +66,14 @@ def _values(value: Tensor, pattern: Tensor) -> Tensor:
 def _with(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
     made = torch.sparse_coo_tensor(pattern.indices(), values, pattern.shape, check_invariants=False, is_coalesced=True)
     return made if layout is torch.sparse_coo else made.to_sparse(layout=layout)
+
+
+def is_nested(x: Any) -> bool:
+    """A strided nested tensor has no shape, so that torch refuses it to every Function; the jagged layout has one."""
+    return isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided
+
+
+def by_components(op: Callable[..., Tensor], x: Tensor, others: tuple[Any, ...]) -> Tensor:
+    """The op on one tensor of the nested one after the other; autograd goes through both steps."""
+    made: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
+    return made

@@ -480,17 +480,20 @@ for _form in (
     ),
     *(
         Form(
-            *names,
-            switches=("clamp", EDGE),
+            name,
+            switches=switches,
             takes=("input", "scalar"),
             defaults=(MISSING, MISSING),
             owners=(torch,),
             each=each,
-            nodes=nodes,
+            nodes=(node,),
         )
-        for names, each, nodes in (
-            (("_foreach_clamp_min", "_foreach_maximum"), "clamp_min", ("ForeachClampMin", "ForeachMaximum")),
-            (("_foreach_clamp_max", "_foreach_minimum"), "clamp_max", ("ForeachClampMax", "ForeachMinimum")),
+        # maximum and minimum share a tie in every era, so no pin of an edge is about them
+        for name, each, node, switches in (
+            ("_foreach_clamp_min", "clamp_min", "ForeachClampMin", ("clamp", EDGE)),
+            ("_foreach_clamp_max", "clamp_max", "ForeachClampMax", ("clamp", EDGE)),
+            ("_foreach_maximum", "clamp_min", "ForeachMaximum", ("clamp",)),
+            ("_foreach_minimum", "clamp_max", "ForeachMinimum", ("clamp",)),
         )
     ),
     *(

@@ -86,6 +86,12 @@ def raw(operator: Any) -> Any:
     return getattr(operator, "_op", operator) if _has_raw else operator
 
 
+def fake_mode_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """The mode that a fake tensor came from. Outside it a formula's own constants would be real, and torch refuses to mix the two."""
+    mode = None if type(tensor) is Tensor else getattr(tensor, "fake_mode", None)
+    return nullcontext() if mode is None else mode
+
+
 is_view: Callable[[Tensor], bool] = _find(
     "torch.Tensor._is_view", "clamp_ keeps a copy of x where two bits would do", lambda tensor: True
 )

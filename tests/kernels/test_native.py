@@ -951,6 +951,13 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
         run.clamp(torch.zeros([1] * 16), settings),
         run.encode(x.to(torch.uint8), settings)[0],
         run.pull_code(x, code[:31], settings, 0),
+        run.pull_code(x, torch.zeros(64, dtype=torch.uint8)[::2], settings, 0),
+        run.pull_code(x, torch.zeros(1, dtype=torch.uint8).expand(32), settings, 0),
+        run.pull_code(x, code.to(torch.int16), settings, 0),
+        run.pull_code(x, code.to(torch.int8), settings, 0),
+        run.slopes(x, torch.zeros(1, 1, dtype=torch.uint8).expand(1, 16), torch.ones(2, dtype=torch.float64)),
+        run.slopes(x, torch.zeros(1, 16, dtype=torch.int16), torch.ones(2, dtype=torch.float64)),
+        run.slopes(x, torch.zeros(2, 32, dtype=torch.uint8)[:, :16], torch.ones(4, dtype=torch.float64)),
         run.pull_code(x, code, settings, 1),
         run.pull_code(x.reshape(10, 10), code, settings, 0x11),
         run.pull_x(x, x.double(), settings),
@@ -973,6 +980,117 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
     x = torch.arange(10.0).expand(3, 10)
     assert run.encode_(x, settings)[0].numel() == 0
     assert x[0].tolist() == list(range(10))
+
+
+# --- what a hook of saved tensors hands back --------------------------------------------------------------------------
+
+
+def every_second(code: Tensor) -> Tensor:
+    wider = code.new_full((*code.shape[:-1], 2 * code.shape[-1]), 7)
+    wider[..., ::2] = code
+    return wider[..., ::2]
+
+
+def padded(code: Tensor) -> Tensor:
+    wider = code.new_full((*code.shape[:-1], code.shape[-1] + 64), 7)
+    wider[..., :-64] = code
+    return wider[..., :-64]
+
+
+def turned(code: Tensor) -> Tensor:
+    """The elements of a matrix column by column."""
+    return code.t().contiguous().t()
+
+
+HANDED_BACK: dict[str, Callable[[Tensor], Tensor]] = {
+    "every second byte": every_second,
+    "rows of a wider matrix": padded,
+    "turned": turned,
+    "in a row": lambda code: code.reshape(1, -1)[0] if code.dim() == 1 else code,
+    "int8": lambda code: code.to(torch.int8),
+    "int16": lambda code: code.to(torch.int16),
+    "int64": lambda code: code.to(torch.int64),
+    "float16": lambda code: code.to(torch.float16),
+    "moved by one byte": lambda code: torch.cat([code.new_ones(1), code.reshape(-1)])[1:].view(code.shape),
+}
+WITH_A_CODE: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda x: pg.clamp(x, -1, 1),
+    "clamp, half": lambda x: pg.clamp(x, -1, 1, edge="half"),
+    "clamp_": lambda x: pg.clamp_(x * 1, -1, 1),
+    "between tensors": lambda x: pg.clamp(x, torch.full_like(x, -1), torch.full_like(x, 1)),
+    "between channels": lambda x: pg.clamp(x, torch.full((1,), -1.0), torch.full((1,), 1.0)),
+    "leaky_relu": lambda x: pg.leaky_relu(x, 0.2),
+    "gelu": lambda x: pg.gelu(x, rule="fewbit"),
+    "silu": lambda x: pg.silu(x, rule="fewbit"),
+    "round": lambda x: pg.round(x, rule="trust"),
+}
+
+
+@pytest.mark.parametrize("without", ["", "native"])
+@pytest.mark.parametrize("how", HANDED_BACK)
+@pytest.mark.parametrize("name", WITH_A_CODE)
+def test_a_code_in_other_strides_or_of_another_dtype_says_the_same(name: str, how: str, without: str) -> None:
+    """A kernel reads it as bytes that follow each other, so it must ask."""
+    f, x = WITH_A_CODE[name], torch.linspace(-4, 4, 5001)
+    x[::7] = 1.0
+
+    def gradient() -> Tensor:
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(f(leaf), leaf, torch.linspace(-1, 1, 5001))[0]
+
+    plain = gradient()
+    handed: list[Tensor] = []
+
+    def hand_back(kept: Tensor) -> Tensor:
+        if kept.dtype is not torch.uint8:
+            return kept
+        handed.append(HANDED_BACK[how](kept))
+        return handed[-1]
+
+    with kernels.off(*[without] if without else []), torch.autograd.graph.saved_tensors_hooks(lambda t: t, hand_back):
+        found = gradient()
+    assert len(handed) == 1
+    assert torch.equal(found, plain)
+
+
+@pytest.mark.parametrize("name", WITH_A_CODE)
+def test_a_code_that_lost_bytes_is_an_error(name: str) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t[..., :8] if t.dtype is torch.uint8 else t
+    ):
+        leaf = torch.linspace(-4, 4, 5001).requires_grad_()
+        y = WITH_A_CODE[name](leaf)
+        with pytest.raises(RuntimeError):
+            torch.autograd.grad(y, leaf, torch.ones(5001))
+
+
+# --- the sign of zero between tensors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4096,), (4099,), (70, 71), (40000,)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("zeros", list(itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0))), ids=str)
+def test_a_zero_between_tensors_has_torchs_sign(
+    zeros: tuple[float, ...], dtype: torch.dtype, shape: tuple[int, ...], level: None
+) -> None:
+    x, low, high = (torch.full(shape, zero, dtype=dtype) for zero in zeros)
+    for bounds in ((low, high), (low[:1], high[:1]), (low[..., :1], high), (low.reshape(-1)[0], high)):
+        expected = torch.clamp(x, *bounds)
+        y = pg.clamp(x.clone().requires_grad_(), *bounds).detach()
+        assert torch.equal(y.signbit(), expected.signbit())
+
+
+def test_one_pair_of_zeros_is_enough_and_crossed_bounds_have_them_too() -> None:
+    x, low, high = torch.full((5000,), -3.0), torch.full((5000,), -1.0), torch.ones(5000)
+    for place in (0, 63, 64, 4999):
+        for at in ((-0.0, 0.0, 1.0), (0.0, -1.0, -0.0), (-3.0, 0.0, -0.0), (3.0, -0.0, 0.0)):
+            given = [one.clone() for one in (x, low, high)]
+            for one, value in zip(given, at, strict=True):
+                one[place] = value
+            y = pg.clamp(given[0].requires_grad_(), *given[1:]).detach()
+            expected = torch.clamp(*given).detach()
+            assert torch.equal(y, expected)
+            assert torch.equal(y.signbit(), expected.signbit())
 
 
 # --- with and without -------------------------------------------------------------------------------------------------

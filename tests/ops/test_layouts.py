@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn import functional
 
 import pseudograd as pg
@@ -235,22 +236,60 @@ def test_second_derivatives(layout: str) -> None:
         assert ours.count_nonzero() > 1
 
 
-def test_strided_nested_tensors_pass_through_no_custom_backward_at_all() -> None:
-    """torch's own error, in the forward call; jagged ones are what it recommends."""
+NESTED_OPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": pg.relu,
+    "relu, inward": lambda x: pg.relu(x, rule="inward"),
+    "clamp": lambda x: pg.clamp(x, -1, 1),
+    "gelu": lambda x: pg.gelu(x, rule="fewbit"),
+    "abs": pg.abs,
+    "sign": pg.sign,
+    "scale_grad": lambda x: pg.scale_grad(x, 0.5),
+}
 
-    class Plain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return torch.relu(x)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad
+@pytest.mark.parametrize("columns", [4, 1024])  # few elements, and enough for a code
+@pytest.mark.parametrize("name", NESTED_OPS)
+def test_strided_nested_tensors_have_the_gradient_of_each_of_their_tensors(name: str, columns: int) -> None:
+    """torch refuses them to every autograd.Function, so the op runs on one after the other."""
+    dense, grad = torch.linspace(-4, 4, 8 * columns).reshape(8, columns), torch.randn(8, columns)
+    x = torch.nested.nested_tensor([dense[:3], dense[3:]], layout=torch.strided, requires_grad=True)
+    y = NESTED_OPS[name](x)
+    assert y.is_nested
+    assert y.layout is torch.strided
+    assert y.requires_grad
+    (found,) = torch.autograd.grad(y, x, torch.nested.nested_tensor([grad[:3], grad[3:]]))
+    leaf = dense.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(NESTED_OPS[name](leaf), leaf, grad)
+    assert torch.equal(torch.cat(list(found.unbind())), expected)
+    torch.testing.assert_close(torch.cat(list(y.detach().unbind())), NESTED_OPS[name](dense))
 
-    for f in (Plain.apply, pg.relu, pg.abs, lambda x: pg.scale_grad(x, 0.5)):
-        x = torch.nested.nested_tensor([X[0], X[1, :3]], layout=torch.strided).requires_grad_()
-        with pytest.raises(RuntimeError, match="NestedTensorImpl doesn't support sizes"):
-            f(x)
+
+def test_a_strided_nested_tensor_has_a_second_derivative() -> None:
+    x = torch.nested.nested_tensor([X[0], X[1]], layout=torch.strided, requires_grad=True)
+    y = pg.relu(x) * x
+    (first,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+    (second,) = torch.autograd.grad(first, x, torch.ones_like(first))
+    assert torch.equal(torch.stack(list(second.unbind())), 2.0 * (X > 0))
+
+
+FAKE_OPS: dict[str, Callable[[Tensor], Tensor]] = {
+    **NESTED_OPS,
+    "hardsigmoid": pg.hardsigmoid,
+    "fake_quantize": lambda x: pg.fake_quantize(x, 0.1),
+    "elastic": lambda x: pg.clamp(x, -1, 1, rule="elastic"),
+    "inverting": lambda x: pg.clamp(x, -1, 1, rule="inverting", edge="half"),
+    "arctan": lambda x: pg.sign(x, rule="arctan"),
+}
+
+
+@pytest.mark.parametrize("name", FAKE_OPS)
+def test_the_backward_of_a_fake_tensor_runs_outside_its_mode(name: str) -> None:
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(torch.randn(70, 70)).requires_grad_()
+    y = FAKE_OPS[name](x)
+    (found,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+    assert isinstance(found, FakeTensor)
+    assert (found.shape, found.dtype, found.stride()) == (x.shape, x.dtype, x.stride())
 
 
 def test_no_storage_is_shared_where_there_are_no_views() -> None:

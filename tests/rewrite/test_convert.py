@@ -538,3 +538,33 @@ def test_forward_mode_has_torchs_tangent_and_warns() -> None:
         assert torch.equal(found, (x > 0).float())
     with convert(model, "identity"):
         assert torch.equal(torch.func.jvp(model, (x,), (tangent,))[1], tangent)
+
+
+def test_what_is_set_on_a_module_while_it_stands_stays_with_it() -> None:
+    model = nn.Sequential(nn.LeakyReLU(0.1), nn.ReLU())
+    model[0].note = "once"
+    old = list(model)
+    first = convert(model, {nn.LeakyReLU: "exact", nn.ReLU: "inward"})
+    model[0].negative_slope, model[1].inplace = 0.5, True
+    del model[0].note
+    second = convert(model, {nn.ReLU: "identity"})
+    model[1].name = "set on the second"
+    second.undo()
+    assert model[1].name == "set on the second"
+    first.undo()
+    assert list(model) == old
+    assert (model[0].negative_slope, model[1].inplace, model[1].name) == (0.5, True, "set on the second")
+    assert not hasattr(model[0], "note")
+    assert not any("rewritten" in module.__dict__ for module in model)
+    assert model[0](torch.tensor([-1.0])).item() == -0.5
+
+
+def test_a_module_of_the_users_own_keeps_its_attributes_to_itself() -> None:
+    model = nn.Sequential(nn.ReLU())
+    old = model[0]
+    with convert(model, {nn.ReLU: nn.GELU()}):
+        model[0].approximate = "tanh"
+        model.eval()
+    assert model[0] is old
+    assert not hasattr(old, "approximate")
+    assert not old.training

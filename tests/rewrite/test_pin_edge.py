@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from pseudograd.rewrite import override, pin_edge
@@ -188,3 +189,34 @@ def test_the_table_was_measured_where_it_matters() -> None:
     closed, opened = (MEASURED[era] for era in ERAS)
     assert sum(closed[name] != opened[name] for name in closed) > 40
     assert any(math.isnan(value) for value in VALUES)
+
+
+@pytest.mark.parametrize("edge", [*ERAS, *SHARES])
+@pytest.mark.parametrize("name", ["_foreach_maximum", "_foreach_minimum"])
+@pytest.mark.parametrize("of", ["tensors", "number", "numbers"])
+def test_the_extremes_of_lists_are_left_alone_as_maximum_and_minimum_are(name: str, of: str, edge: str) -> None:
+    def gradients_at_a_tie() -> list[Tensor | None]:
+        x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+        other = {"tensors": [y], "number": 0.0, "numbers": [0.0]}[of]
+        return list(torch.autograd.grad(getattr(torch, name)([x], other)[0].sum(), (x, y), allow_unused=True))
+
+    stock = gradients_at_a_tie()
+    with forced(edge, installed_era()) if edge in SHARES else forced(edge, ""):
+        pinned = gradients_at_a_tie()
+    for one, other in zip(pinned, stock, strict=True):
+        assert other is None if one is None else torch.equal(one, torch.full((2,), 0.5))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_clamps_of_lists_have_the_era_of_one(era: str) -> None:
+    for one, of_lists in ((torch.clamp_min, "_foreach_clamp_min"), (torch.clamp_max, "_foreach_clamp_max")):
+        for has_tensors in (False, True):
+            with forced(era, ""):
+                found = []
+                for is_list in (False, True):
+                    x, y = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+                    bound = y if has_tensors else 0.0
+                    z = getattr(torch, of_lists)([x], [bound])[0] if is_list else one(x, bound)
+                    found.append(torch.autograd.grad(z.sum(), (x, y) if has_tensors else (x,)))
+            assert [g.tolist() for g in found[0]] == [g.tolist() for g in found[1]]
+            assert found[0][0].tolist() == [{True: (1.0, 0.5), False: (1.0, 0.0)}[has_tensors][list(ERAS).index(era)]] * 2

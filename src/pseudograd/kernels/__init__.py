@@ -226,6 +226,7 @@ def are_plain(values: Iterable[Any]) -> bool:
 def _device(value: Tensor, keys: int) -> str:
     plain = value.layout is torch.strided and not (
         value.is_mkldnn
+        or value.is_nested
         or value.is_meta
         or value.is_neg()
         or value.is_conj()

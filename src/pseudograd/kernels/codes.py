@@ -206,7 +206,9 @@ has_names: Callable[[Tensor], bool] = getattr(Tensor, "has_names", lambda _: Fal
 def pays_for(x: Tensor) -> bool:
     """Would it cost more to keep x itself?"""
     elements = x.numel()
-    if type(elements) is not int or elements < least or x.layout is not torch.strided:  # no int under torch.jit.trace
+    if type(elements) is not int or elements < least:  # no int under torch.jit.trace
+        return False
+    if x.layout is not torch.strided or x.is_nested:
         return False
     return order_of(x) is not None and not has_names(x) and not _is_kept_anyway(x)
 
@@ -242,8 +244,21 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
     return y, [torch.cat(planes), order, plan]
 
 
+def size_of(elements: int, plan: Plan) -> int:
+    """The bytes of a code."""
+    return -(-elements // 64) * 8 * plan.planes
+
+
+def are_bytes(code: Tensor) -> bool:
+    """One after the other in memory, as a kernel reads them. A hook of saved tensors may have handed the code back in other strides, or
+    in another dtype; then the plain formula reads it.
+    """
+    return code.dtype is torch.uint8 and code.is_contiguous()
+
+
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     code, order, plan = kept
+    code = code.to(torch.uint8).reshape(-1)
     there = _in_memory_order(grad, order)
     halves = iter(code.chunk(plan.planes))
     first, second = (
@@ -267,7 +282,7 @@ def _pulled(grad: Tensor, first: Tensor, second: Tensor, plan: Plan) -> Tensor:
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
     plan = plan_of_inputs(call, inputs)
     assert plan is not None
-    return -(-inputs[0].numel() // 64) * 8 * plan.planes
+    return size_of(inputs[0].numel(), plan)
 
 
 CODE = Residual("code", _serves, _encode, _pull, _nbytes)

@@ -33,9 +33,9 @@ def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gr
 def alias(x: Tensor) -> Tensor:
     """The same storage under a new tensor. A compiler gets a copy: it refuses outputs that alias inputs, and fuses the copy away.
 
-    So does forward mode, which wants the tangent to be a view where the value is one; sparse and jagged tensors have no view.
+    So does forward mode, which wants the tangent to be a view where the value is one; sparse and nested tensors have no view.
     """
-    if is_compiling() or in_forward_mode() or x.layout is not torch.strided:
+    if is_compiling() or in_forward_mode() or x.layout is not torch.strided or x.is_nested:
         return x.clone()
     return x.view_as(x)
 

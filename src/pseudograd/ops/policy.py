@@ -18,10 +18,22 @@ from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
 from ..reference import policy as reference
-from ..rule import SHARES, Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, call_for, register
+from ..rule import (
+    SHARES,
+    Call,
+    Gradients,
+    Op,
+    Picture,
+    Primitive,
+    Pull,
+    Rule,
+    RuleLike,
+    Sample,
+    call_for,
+    register,
+)
 from . import bound_rules
 from .formulas import widened
-from .replace import replace_grad
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
@@ -89,10 +101,12 @@ def policy_loss(
         log_ratio = torch.where(mask, log_ratio, 0.0)
     bounds = low, high, ceiling, SPACES.index(space), VALUES.index(value)
     if level == "sequence":
-        log_ratio = replace_grad(mean_over_tokens(log_ratio.detach(), mask).expand_as(log_ratio), log_ratio)
-    y = engine.run(call, log_ratio, advantage, *bounds)
-    if level == "geometric":
-        y = y * _to_geometric_mean(log_ratio.detach(), advantage.detach(), mask, *bounds)
+        y = engine.run(call_for(_OF_SEQUENCES, rule, edge), log_ratio, advantage, *bounds, mask)
+    elif level == "geometric":
+        mean = _log_of_geometric_mean(call, log_ratio, advantage, mask, bounds)
+        y = engine.run(call_for(POLICY_LOSS, "identity", "closed"), mean, advantage, None, None, None, 0, 0)
+    else:
+        y = engine.run(call, log_ratio, advantage, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
 
 
@@ -264,7 +278,8 @@ def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
     if dtype in (torch.float32, torch.float64):
         return found
     most = torch.finfo(dtype).max
-    return torch.where(grad.abs() < torch.inf, found.clamp(-most, most), found)
+    limited = torch.where(found > most, most, torch.where(found < -most, -most, found))
+    return torch.where(grad.abs() < torch.inf, limited, found)
 
 
 def _rule(name: str, formula: str, **row: Any) -> Rule:
@@ -298,21 +313,39 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / counted.clamp(min=1)
 
 
-def _to_geometric_mean(
-    log_ratio: Tensor,
-    advantage: Tensor,
-    mask: Tensor | None,
-    low: Bound,
-    high: Bound,
-    ceiling: Bound,
-    in_log: int,
-    without_min: int,
+def _of_sequence(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
+    """What each token has of its sequence."""
+    return mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
+
+
+def _forward_of_sequences(log_ratio: Tensor, advantage: Tensor, *bounds_and_mask: Any) -> Tensor:
+    *bounds, mask = bounds_and_mask
+    return _forward(_of_sequence(log_ratio, mask), advantage, *bounds)
+
+
+def _of_the_mean(pull: Pull) -> Pull:
+    """A token gets what its sequence's ratio gets at its place (GSPO's token form). Its second derivative goes through the mean."""
+
+    def pulled(grad: Tensor, log_ratio: Tensor, advantage: Tensor, *bounds_and_mask: Any, **how: Any) -> Gradients:
+        *bounds, mask = bounds_and_mask
+        how["wants"] = how["wants"][:-1]
+        return *pull(grad, _of_sequence(log_ratio, mask), advantage, *bounds, **how), None
+
+    return pulled
+
+
+def _log_of_geometric_mean(
+    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[Any, ...]
 ) -> Tensor:
-    """What turns each token's own ratio into the geometric mean of those of its sequence."""
-    log_ratio, advantage = _together(log_ratio, advantage)
-    clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
-    own = torch.log(clip.ratio_of_value(log_ratio, advantage, without_min))
-    return torch.exp(mean_over_tokens(own, mask) - own)
+    """Of the ratios of a sequence, each with the rule's own gradient: from the loss of a token of which A is 1 or -1.
+
+    A ratio that is 0 by underflow gets none: 0 and the infinite slope of its logarithm would make NaN.
+    """
+    unit = torch.where(advantage.detach() < 0, -1.0, 1.0).to(advantage.dtype)
+    ratio = engine.run(call, log_ratio, unit, *bounds) * -unit
+    is_some = ratio > 0
+    own = torch.where(is_some, torch.log(torch.where(is_some, ratio, 1.0)), -torch.inf)
+    return mean_over_tokens(own, mask).expand_as(own)
 
 
 # --- the row ----------------------------------------------------------------------------------------------------------
@@ -391,5 +424,18 @@ POLICY_LOSS = register(
             low=-1.0,
             high=1.0,
         ),
+    )
+)
+_OF_SEQUENCES = register(
+    Primitive(
+        name=f"{_OP} of sequences",
+        inputs=(*POLICY_LOSS.inputs, "mask"),
+        forward=_forward_of_sequences,
+        rules=POLICY_LOSS.rules,
+        rule_set=POLICY_LOSS.rule_set,
+        edges=POLICY_LOSS.edges,
+        default_edge=POLICY_LOSS.default_edge,
+        through=_of_the_mean,
+        saves="as torch",
     )
 )

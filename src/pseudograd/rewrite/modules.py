@@ -33,11 +33,24 @@ class _Exchange:
         if self.parent._modules.get(self.name) is self.new:
             if self.new.training is not self.was_training:
                 self.old.train(self.new.training)
+            if self._is_twin():
+                _take_over(self.old, self.new)
             setattr(self.parent, self.name, self.old)
+
+    def _is_twin(self) -> bool:
+        """Was the new one made as a copy of the old one, with the same tables of hooks and parameters? A user's module is another."""
+        return self.new is not self.old and self.new.__dict__.get("_modules") is self.old.__dict__.get("_modules")
 
     def __repr__(self) -> str:
         before, after = kind_of(self.old).__name__, kind_of(self.new).__name__
         return f"{self.path} ({before})" if before == after else f"{self.path} ({before} to {after})"
+
+
+def _take_over(old: nn.Module, twin: nn.Module) -> None:
+    """What was set on the twin while it stood, or deleted, but the rule that it stood for."""
+    for name in [name for name in old.__dict__ if name not in twin.__dict__]:
+        del old.__dict__[name]
+    old.__dict__.update({name: value for name, value in twin.__dict__.items() if name != "rewritten"})
 
 
 _SHOWN = 6  # names in the repr of a conversion

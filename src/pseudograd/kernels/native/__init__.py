@@ -28,6 +28,7 @@ from ..codes import (
     MOST_DIMENSIONS,
     RULES,
     Plan,
+    are_bytes,
     plan_between,
     plan_for,
     plan_of_inputs,
@@ -41,6 +42,7 @@ LIBRARY = Path(__file__).with_name("_native.so")
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
+_UNSURE = 1 << 60  # as operators.c says it beside an order: zeros of both signs meet, and torch alone knows which of them y is
 
 
 class _Operators:
@@ -123,6 +125,8 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | N
     assert plan is not None  # the residual has asked
     if isinstance(low, Tensor):
         y, code, order = operators.encode_between(x, low, high, settings_of(plan, None, None, x.dtype))
+        if order & _UNSURE:
+            y, order = call.primitive.forward(x, low, high), order ^ _UNSURE
     else:
         y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
     return y, [code, order, plan]
@@ -138,6 +142,8 @@ def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
 
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
+    if not are_bytes(code):
+        return None
     return operators.pull_code(grad, code, settings_of(plan, None, None, grad.dtype), order), None, None
 
 
@@ -212,7 +218,7 @@ def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kep
 
 def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     planes, shape, strides, slopes = kept
-    if grad.dtype not in DTYPES:
+    if grad.dtype not in DTYPES or not are_bytes(planes):
         return None
     if grad.stride() != strides:
         grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)

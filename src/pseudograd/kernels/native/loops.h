@@ -97,11 +97,29 @@ static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
 }
 
-/* Between the bounds at `lows` and `highs`: NaN where any of the three is; as torch does it, where x equals a bound it is x. */
-INLINE void NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
-    uint64_t bits[2] = {0, 0};
+/* Are any two of x, low and high zeros of different sign? */
+static int NAME(zeros_differ)(const T *x, const T *lows, const T *highs) {
+    int differ = 0;
+    for (int i = 0; i < 64; i++) {
+        uint64_t each[3] = {0, 0, 0}, seen = 0;
+        memcpy(each, x + i, sizeof(T)), memcpy(each + 1, lows + i, sizeof(T)), memcpy(each + 2, highs + i, sizeof(T));
+        for (int k = 0; k < 3; k++)
+            if (!(each[k] << (65 - 8 * sizeof(T)))) seen |= each[k] ? 2 : 1;
+        differ |= seen == 3;
+    }
+    return differ;
+}
+
+/* Between the bounds at `lows` and `highs`: NaN where any of the three is; where x equals a bound it is x, of zeros of both signs too, for
+   which torch takes x or the bound as the element's place has it. So says what this returns: do any such meet? */
+INLINE int NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
+    uint64_t bits[2] = {0, 0}, zeros = 0;
+    V zero = LANE(all)(0.0);
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V v = LOAD(x + i), low = LOAD(lows + i), high = LOAD(highs + i);
+        M min_is_zero = LANE(equal)(low, zero), max_is_zero = LANE(equal)(high, zero);
+        zeros |= LANE(bits)(LANE(either)(LANE(both)(min_is_zero, max_is_zero),
+                                         LANE(both)(LANE(equal)(v, zero), LANE(either)(min_is_zero, max_is_zero))));
         if (rule.first || rule.second) {
             NAME(Places) p = NAME(places_of_any)(v, low, high);
             bits[0] |= LANE(bits)(NAME(plane)(p, rule.first)) << i;
@@ -114,28 +132,31 @@ INLINE void NAME(encode_between_block)(const T *x, const T *lows, const T *highs
     }
     if (rule.first) memcpy(first, bits, 8);
     if (rule.second) memcpy(second, bits + 1, 8);
+    return zeros && NAME(zeros_differ)(x, lows, highs);
 }
 
-INLINE void NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
+INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
     int64_t i = 0;
+    int differ = 0;
     for (; i + 64 <= n; i += 64)
-        NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule);
-    if (i == n) return;
+        differ |= NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, first + i / 8, second + i / 8, rule);
+    if (i == n) return differ;
     T rest[3][64] = {{0}}, made[64];
     size_t left = (size_t)(n - i);
     memcpy(rest[0], x + i, left * sizeof(T)), memcpy(rest[1], lows + i, left * sizeof(T)), memcpy(rest[2], highs + i, left * sizeof(T));
-    NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule);
+    differ |= NAME(encode_between_block)(rest[0], rest[1], rest[2], made, first + i / 8, second + i / 8, rule);
     memcpy(y + i, made, left * sizeof(T));
     if (rule.first) clear_behind(first + i / 8, left);
     if (rule.second) clear_behind(second + i / 8, left);
+    return differ;
 }
 
-static void NAME(encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
-                                 int64_t n) {
-    if (is_same(rule, NO_RULE)) NAME(encode_between_by)(x, lows, highs, y, first, second, NO_RULE, n);
-    else if (is_same(rule, ZERO_CLOSED)) NAME(encode_between_by)(x, lows, highs, y, first, second, ZERO_CLOSED, n);
-    else if (is_same(rule, INWARD_CLOSED)) NAME(encode_between_by)(x, lows, highs, y, first, second, INWARD_CLOSED, n);
-    else NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
+static int NAME(encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
+                                int64_t n) {
+    if (is_same(rule, NO_RULE)) return NAME(encode_between_by)(x, lows, highs, y, first, second, NO_RULE, n);
+    if (is_same(rule, ZERO_CLOSED)) return NAME(encode_between_by)(x, lows, highs, y, first, second, ZERO_CLOSED, n);
+    if (is_same(rule, INWARD_CLOSED)) return NAME(encode_between_by)(x, lows, highs, y, first, second, INWARD_CLOSED, n);
+    return NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
 }
 
 INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule) {

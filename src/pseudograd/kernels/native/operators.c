@@ -16,6 +16,7 @@ ordinary one on CPU is for the caller to know. */
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
 enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12 }; /* in a plan: there is no such bound */
+#define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
 static const int64_t sizes_of[DTYPES] = {2, 2, 4, 8};
@@ -28,6 +29,7 @@ typedef struct {
     char *memory;
     int64_t *sizes, *strides, dim, numel;
     int dtype; /* one of ours, or DTYPES */
+    int is_of_bytes;
 } Tensor;
 
 static Tensor tensor(Handle handle) {
@@ -40,7 +42,7 @@ static Tensor tensor(Handle handle) {
     aoti_torch_get_dim(handle, &t.dim);
     aoti_torch_get_numel(handle, &t.numel);
     aoti_torch_get_dtype(handle, &dtype);
-    t.memory = memory;
+    t.memory = memory, t.is_of_bytes = dtype == bytes;
     while (t.dtype < DTYPES && dtypes[t.dtype] != dtype) t.dtype++;
     return t;
 }
@@ -85,6 +87,18 @@ static int64_t order_of(const Tensor *t) {
     }
     for (int64_t d = 0; !sorted && d < t->dim; d++) order |= at[d] << (4 * d);
     return order;
+}
+
+/* This many bytes that follow each other: only then may `memory` be read as the planes of a code. A hook of saved tensors may have handed
+   back the same values in other strides or another dtype. */
+static int is_bytes(const Tensor *t, int64_t count) {
+    int64_t stride = 1;
+    if (!t->is_of_bytes || t->numel != count) return 0;
+    for (int64_t d = t->dim - 1; d >= 0; d--) {
+        if (t->sizes[d] != 1 && t->strides[d] != stride) return 0;
+        stride *= t->sizes[d];
+    }
+    return 1;
 }
 
 static int64_t dimension(int64_t order, int64_t d) { return order ? (order >> (4 * d)) & 15 : d; }
@@ -173,6 +187,7 @@ typedef struct {
     char *out;
     uint8_t *first, *second;
     int has_low, has_high, has_tensors;
+    int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
 
@@ -229,9 +244,10 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
     double buffers[2][CHUNK];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = end - start < CHUNK ? end - start : CHUNK;
-        work->loops->encode_between(elements(&work->x, start, count, 0), lows_of(work, start, count, buffers[0]),
-                                    highs_of(work, start, count, buffers[1]), work->out + start * work->x.bytes, work->first + start / 8,
-                                    work->second + start / 8, work->rule, count);
+        int differ = work->loops->encode_between(
+            elements(&work->x, start, count, 0), lows_of(work, start, count, buffers[0]), highs_of(work, start, count, buffers[1]),
+            work->out + start * work->x.bytes, work->first + start / 8, work->second + start / 8, work->rule, count);
+        if (differ) __atomic_store_n(work->zeros_differ, 1, __ATOMIC_RELAXED);
     }
 }
 
@@ -313,7 +329,8 @@ OPERATOR(clamp_operator) {
 static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
 
 /* x clamped between tensors, and its code, if one is asked for. Only of a dense x, which has the shape of the result: torch orders the
-   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast. */
+   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast.
+   Where zeros of both signs meet, torch takes the one or the other as an element's place in memory has it: then `order` is UNSURE. */
 static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
     if (!is_served(x) || low->dtype != x->dtype || high->dtype != x->dtype) return 0;
@@ -324,8 +341,10 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     int64_t size = code_bytes(work->rule, x->numel);
     if (code) *code = empty(1, &size, &one, bytes), set_planes(work, code);
     *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
-    work->loops = loops[x->dtype], work->out = y->memory;
+    int zeros_differ = 0;
+    work->loops = loops[x->dtype], work->out = y->memory, work->zeros_differ = &zeros_differ;
     share(work, encode_between_part);
+    if (zeros_differ) *order |= UNSURE;
     return 1;
 }
 
@@ -333,7 +352,7 @@ OPERATOR(clamp_between_operator) {
     Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y;
     int64_t order;
     Work work = {.numel = x.numel, .has_low = 1, .has_high = 1};
-    if (!clamp_between(&x, &low, &high, &work, &y, 0, &order)) y = nothing();
+    if (!clamp_between(&x, &low, &high, &work, &y, 0, &order) || order & UNSURE) y = nothing();
     release(stack, 3);
     stack[0] = (Value)y.handle;
 }
@@ -369,7 +388,7 @@ OPERATOR(pull_code_operator) {
     int64_t order = (int64_t)stack[3], strides[MOST_DIMENSIONS];
     int plan;
     Work work = {.numel = grad.numel};
-    if (is_served(&grad) && read_settings(stack[2], &work, &plan) && code.numel == code_bytes(work.rule, grad.numel) &&
+    if (is_served(&grad) && read_settings(stack[2], &work, &plan) && is_bytes(&code, code_bytes(work.rule, grad.numel)) &&
         strides_in(order, grad.dim, grad.sizes, strides) && walk(&grad, grad.dim, grad.sizes, order, &work.grad)) {
         made = empty(grad.dim, grad.sizes, strides, dtypes[grad.dtype]);
         work.loops = loops[grad.dtype], work.out = made.memory;
@@ -496,7 +515,7 @@ OPERATOR(inside_operator) {
 OPERATOR(slopes_operator) {
     Tensor grad = tensor((Handle)stack[0]), planes = tensor((Handle)stack[1]), slopes = tensor((Handle)stack[2]), made;
     Steps steps = {0};
-    if (read_steps(&grad, &slopes, 0, &steps) && planes.numel == steps.bits * plane_bytes(grad.numel)) {
+    if (read_steps(&grad, &slopes, 0, &steps) && is_bytes(&planes, steps.bits * plane_bytes(grad.numel))) {
         made = empty(grad.dim, grad.sizes, grad.strides, dtypes[grad.dtype]);
         steps.to = made.memory;
         point_at(&steps, &planes);

@@ -55,8 +55,8 @@ typedef struct {
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
     void (*pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max, Rule rule,
                    int64_t n);
-    void (*encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
-                           int64_t n);
+    int (*encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
+                          int64_t n); /* do zeros of both signs meet? */
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);

@@ -158,7 +158,7 @@ def _encode_into(y: Tensor, call: Call, inputs: Inputs) -> Kept | None:
     plan, order = plan_for(call, low, high, x.dtype, flushes_subnormals()), codes.order_of(x)
     assert plan is not None  # the residual has asked
     assert order is not None
-    code = torch.empty(-(-x.numel() // 64) * 8 * plan.planes, dtype=torch.uint8, device=x.device)
+    code = torch.empty(codes.size_of(x.numel(), plan), dtype=torch.uint8, device=x.device)
     bounds = _bounds(low, high, x.dtype)
     constants = {"first": plan.first, "second": plan.second, **_ties(*bounds, x.is_cuda)}
     return [code, order, plan] if _run("encode", (x, y, code), bounds, constants) else None
@@ -174,6 +174,8 @@ def _ties(low: float, high: float, is_cuda: bool) -> dict[str, bool]:
 
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
+    if not codes.are_bytes(code) or code.numel() != codes.size_of(grad.numel(), plan):
+        return None
     there = codes._in_memory_order(grad, order).contiguous()
     out = _fresh(there)
     constants = {"kind": plan.kind, "has_first": plan.first != 0, "has_second": plan.second != 0, **_pulls(plan)}
