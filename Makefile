@@ -3,14 +3,14 @@
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
 # make bench   speed, memory and import time: keeps them in benchmarks/results, writes docs/speed.md (QUICK=1: what is promised, kept nowhere)
-# make mutants the package broken on purpose, a sample of 200 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
+# make mutants the package broken on purpose, a sample of 300 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
 # make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
 # PYTHON chooses the interpreter, TORCH the torch version; a suitable torch that PYTHON has is reused.
 
 VENV ?= .venv
 JOBS ?= 2
-SAMPLE ?= 200
+SAMPLE ?= 300
 SEED ?= 0
 VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
 export PYTHON TORCH JOBS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -330,6 +330,66 @@ def test_integer_bounds_and_numpy_numbers() -> None:
     assert p.tolist() == [-1, 0.5]
 
 
+# --- ways to clamp ------------------------------------------------------------------------------------------------------
+
+
+def test_a_torch_without_the_private_loops_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pg.optim, "foreach_clamp_min_", None)
+    monkeypatch.setattr(pg.optim, "foreach_clamp_max_", None)
+    p, q = parameter(-9.0, 0.0, 9.0), parameter(-9.0, 0.0, 9.0)
+    optimizer = torch.optim.SGD([p, q], lr=1.0)
+    project(optimizer, {p: (-1, 2), q: (torch.tensor([-3.0, 1.0, -3.0]), None)})
+    assert (p.tolist(), q.tolist()) == ([-1, 0, 2], [-3, 1, 9])
+    q.grad = torch.tensor([1.0, 1.0, 1.0])
+    step(optimizer, p, 5.0, 0.5, -5.0)
+    assert (p.tolist(), q.tolist()) == ([-1, -0.5, 2], [-3, 1, 8])
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """One process that takes part in no job: enough to shard over it, along two dimensions."""
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available() or distributed.is_initialized():
+        pytest.skip("no process group can be made here")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield distributed.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicated", "sharded"))
+    finally:
+        distributed.destroy_process_group()
+
+
+def _no_sharded_ones(tensors: list[Tensor], numbers: list[float]) -> None:
+    """What torch 2.10's private loops say to a DTensor."""
+    assert not any(hasattr(tensor, "device_mesh") for tensor in tensors)
+    for tensor, number in zip(tensors, numbers, strict=True):
+        tensor.clamp_(min=number)
+
+
+@pytest.mark.parametrize("low", ["a number", "the whole tensor", "sharded as p", "one for all rows"])
+def test_of_a_sharded_parameter_the_bound_has_the_whole_shape(low: str, mesh: Any, monkeypatch: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    monkeypatch.setattr(pg.optim, "foreach_clamp_min_", _no_sharded_ones)
+    placements = (Replicate(), Shard(0))
+    sharded = torch.nn.Parameter(distribute_tensor(torch.tensor([[-9.0, -9.0], [0.0, 9.0]]), mesh, placements))
+    plain = torch.nn.Parameter(torch.tensor([[-9.0, -9.0], [0.0, 9.0]]))
+    each = torch.tensor([[-1.0, -2.0], [-1.0, -2.0]])
+    given = {
+        "a number": -1.0,
+        "the whole tensor": each,
+        "sharded as p": distribute_tensor(each, mesh, placements),
+        "one for all rows": each[0],
+    }[low]
+    optimizer = torch.optim.SGD([sharded, plain], lr=1.0)
+    project(optimizer, {sharded: (given, 3.0), plain: (-1.0, None)})
+    start = [[-1.0, -1.0 if low == "a number" else -2.0], [0.0, 3.0]]
+    assert (sharded.full_tensor().tolist(), plain.tolist()) == (start, [[-1, -1], [0, 9]])
+    sharded.grad = distribute_tensor(torch.tensor([[-1.0, 9.0], [9.0, -9.0]]), mesh, placements)
+    optimizer.step()
+    assert sharded.full_tensor().tolist() == [[0, start[0][1]], [-1, 3]]
+    assert sharded.placements == placements
+
+
 def test_bad_calls() -> None:
     p, other = parameter(0.0, 1.0), parameter(0.0)
     optimizer = torch.optim.SGD([p])
@@ -352,6 +412,7 @@ def test_bad_calls() -> None:
         ((optimizer, {p: (np.zeros(2), 1)}), TypeError, "min must be a number, a tensor or None, got a ndarray"),
         ((optimizer, {p: (torch.zeros(3), 1)}), ValueError, r"min must broadcast to the parameter of shape \(2,\)"),
         ((optimizer, {p: (0, torch.ones(1, 2))}), ValueError, r"max must broadcast to the parameter of shape \(2,\)"),
+        ((optimizer, {p: (torch.zeros(2) * 1j, 1)}), TypeError, "min must be real, got torch.complex64"),
         ((optimizer, {p: (0j, 1)}), TypeError, "min must be a number, a tensor or None, got 0j"),
     ):
         with pytest.raises(kind, match=f"^project: {text}"):
@@ -368,3 +429,4 @@ def test_it_is_the_one_public_name_of_its_module() -> None:
         if inspect.isfunction(value) and value.__module__ == "pseudograd.optim" and not name.startswith("_")
     }
     assert public == {"project"}
+    assert set(dir(pg.optim)) == {"project", *(name for name in vars(pg.optim) if name.startswith("__"))}

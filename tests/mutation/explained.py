@@ -166,4 +166,5 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("engine.py", "_in_backward", "grad == grad -> grad != grad"): "x either way, and computed from grad",
     ("engine.py", "forward", "1 + count -> 1 - count"): "a rule that has numbers keeps the same whatever is wanted",
     ("trace/frames.py", "compiled_lines", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
+    ("optim.py", "_beside", "False -> True"): "each rank holds the same tensor; asking the others only costs a message",
 }

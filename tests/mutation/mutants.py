@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,32 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 WHERE = {"where"}
 NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that change no value
+LOOKS = {
+    "alpha",
+    "width",
+    "linewidth",
+    "lw",
+    "fontsize",
+    "figsize",
+    "zorder",
+    "pad",
+    "pad_inches",
+    "dpi",
+    "s",
+    "labelpad",
+}
+LOOKS |= {
+    "markersize",
+    "markeredgewidth",
+    "hspace",
+    "wspace",
+    "top",
+    "bottom",
+    "left",
+    "right",
+    "handlelength",
+    "capsize",
+}
 DATA_OF_TESTS = {
     "samples",
     "picture",
@@ -37,14 +64,14 @@ DATA_OF_TESTS = {
 
 
 class Mutant(NamedTuple):
-    """Where a change was made, what it says before and after, and the whole changed source."""
+    """Where a change is made, and what it says there before and after. `number` counts the changes of a file."""
 
     file: str
     function: str
     line: int
     before: str
     after: str
-    source: str
+    number: int
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -59,31 +86,50 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a file, in the order of its lines."""
     tree = ast.parse(source)
     functions = dict(_functions(tree))
+    for number, (node, change) in enumerate(_changes_in(tree)):
+        changed = ast.unparse(change(copy.deepcopy(node)))
+        function = functions.get(id(node), "module")
+        yield Mutant(file, function, getattr(node, "lineno", 0), ast.unparse(node), changed, number)
+
+
+def changed_source(mutant: Mutant, source: str) -> str:
+    """The whole file with the one change in it."""
+    tree = ast.parse(source)
+    node, change = next(itertools.islice(_changes_in(tree), mutant.number, None))
+    changed = change(node)
+    tree = tree if changed is node else _Replace(node, changed).visit(tree)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _changes_in(tree: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], ast.AST]]]:
+    """A node, and one way to change it."""
+    silent = _without_a_value(tree)
+    for node in list(ast.walk(tree)):
+        if id(node) not in silent:
+            for change in _changes(node):
+                yield node, change
+
+
+def _without_a_value(tree: ast.AST) -> set[int]:
+    """The nodes on which no value of the package hangs, by their ids."""
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
-    silent = {id(node.value) for node in keywords if node.arg in NO_VALUE}
+    no_value = NO_VALUE | (LOOKS if _draws(tree) else set())
+    silent = {id(node.value) for node in keywords if node.arg in no_value}
+    silent |= {id(node) for node in ast.walk(tree) if isinstance(node, ast.If) and _is_for_types(node)}
     silent |= {id(part) for node in keywords if node.arg in DATA_OF_TESTS for part in ast.walk(node.value)}
     samples = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_samples"]
     silent |= {id(part) for function in samples for part in ast.walk(function)}
-    silent |= {id(part) for annotation in _annotations(tree) for part in ast.walk(annotation)}
-    for position, node in enumerate(ast.walk(tree)):
-        if id(node) in silent:
-            continue
-        for change in _changes(node):
-            mutated = copy.deepcopy(tree)
-            target = next(found for index, found in enumerate(ast.walk(mutated)) if index == position)
-            changed = change(target)
-            if changed is not target:
-                mutated = _Replace(target, changed).visit(mutated)
-            ast.fix_missing_locations(mutated)
-            line = getattr(node, "lineno", 0)
-            yield Mutant(
-                file,
-                functions.get(id(node), "module"),
-                line,
-                ast.unparse(node),
-                ast.unparse(changed),
-                ast.unparse(mutated),
-            )
+    return silent | {id(part) for annotation in _annotations(tree) for part in ast.walk(annotation)}
+
+
+def _draws(tree: ast.AST) -> bool:
+    """Does the file use matplotlib? Then LOOKS are only how a curve is shown."""
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return any(module.startswith("matplotlib") for module in modules)
+
+
+def _is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -4,14 +4,15 @@
     python tests/mutation/run.py --files optim.py ops/codebook.py --sample 30  thirty of these, the same thirty for one --seed
     python tests/mutation/run.py --sample 200 --minutes 60                   what can be tried in an hour
 
-Every mutant is a copy of the package in a temporary directory, tested in a forked child of this process, which has imported torch and
-pytest but not pseudograd. Each file has tests of its own, below; they run until one fails. Exit status 1 if fewer than 95 % are killed.
-A survivor that no test can kill belongs into explained.py.
+Every mutant is a copy of the package in a temporary directory, tested in a forked child of this process, which has imported torch
+and pytest but not pseudograd. Each file has tests of its own, in chosen.py; they run until one fails. Exit status 1 if fewer than 95 %
+are killed, not counting those that explained.py shows to change no value.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import random
 import shutil
@@ -32,108 +33,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+from chosen import TESTS, every_file, prefix_of, why_not  # noqa: E402
 from explained import EXPLAINED  # noqa: E402
-from mutants import Mutant, mutants_of  # noqa: E402
+from mutants import Mutant, changed_source, mutants_of  # noqa: E402
 
-# No mutant is made of the C code, nor of a kernel's loops.
-NOT_OF_THE_C_CODE = "not every_processor and not every_product"
-# The fast tests first: most mutants die in the first second. These are for what decides the gradient of a clamp.
-GRADIENTS = [
-    [*(f"tests/engine/test_{part}.py" for part in ("lowering", "rounding", "kinds_of_tensors")), "tests/export"],
-    [
-        *("tests/ops", "tests/contract/test_bounds.py", "tests/contract/test_second_slopes.py"),
-        *("tests/contract/test_samples.py", "--ignore=tests/ops/test_flush_denormal.py"),
-    ],
-    [
-        "tests/contract/test_values.py",
-        "-k",
-        "(clamp- or lower_bound- or relu- or replace_grad-) and not ascent and float32",
-    ],
-    ["tests/contract/test_derivatives.py", "-k", "clamp- and not ascent"],
-    ["tests/contract/test_compile.py", "tests/analysis", "tests/test_api.py"],
-    [f"tests/engine/test_{part}.py" for part in ("import", "threads", "fork", "memories", "residuals")],
-    ["tests/ops/test_flush_denormal.py", "tests/kernels/test_native.py", "-k", NOT_OF_THE_C_CODE],
-    ["tests/rewrite/test_context.py", "tests/rewrite/test_other_families.py"],
-    ["tests/contract/test_transforms.py", "-k", "(clamp- or replace_grad-) and not ascent"],
-    ["tests/contract/test_values.py", "-k", "clamp- and not ascent and not float32"],
-    [
-        "tests/contract/test_values.py",
-        "-k",
-        "(ascent or lower_bound- or relu6-) and (float16 or float32) and not bfloat16",
-    ],
-]
-# GRADIENTS takes the clamps and replace_grad.
-OTHER_OPS = (
-    *("sign", "heaviside", "round", "trunc", "abs", "scale_grad", "reverse_grad", "clip_grad"),
-    *("jumprelu", "gelu", "silu", "leaky_relu", "hardsigmoid"),
-)
-OTHER_OPS_GRADIENTS = [
-    ["tests/ops/test_new_bad_calls.py"],
-    ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
-    ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
-]
-# What other files have of their own; GRADIENTS is for files without. Prefixes, the first that fits.
-TESTS: dict[str, list[list[str]]] = {
-    "ops/quantize.py": [
-        [f"tests/ops/test_{part}.py" for part in ("fake_quantize", "new_bad_calls")],
-        ["tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
-        ["tests/contract/test_values.py", "-k", "fake_quantize- and not ascent and float32"],
-        ["tests/ops", "tests/contract/test_derivatives.py", "-k", "fake_quantize"],
-        ["tests/contract/test_transforms.py", "-k", "fake_quantize- and not ascent"],
-    ],
-    "ops/activations.py": [["tests/ops/test_few_bits.py"], *OTHER_OPS_GRADIENTS],
-    "ops/fitted_slopes.py": [["tests/ops/test_few_bits.py"]],
-    "ops/jump.py": [["tests/ops/test_jumprelu.py"], *OTHER_OPS_GRADIENTS],
-    "ops/rounding.py": [["tests/ops/test_round_by_error.py"], *OTHER_OPS_GRADIENTS],
-    "ops/registration.py": [["tests/testing/test_register_rule.py"], *GRADIENTS],
-    "ops/nearest_code.py": [["tests/ops/test_vector_quantize.py"]],
-    "ops/codebook.py": [["tests/ops/test_vector_quantize.py"]],
-    "ops/policy": [
-        ["tests/policy/test_policy_loss.py", "tests/policy/test_clip_report.py"],
-        ["tests/contract/test_values.py", "-k", "policy_loss- and float32"],
-    ],
-    "optim.py": [["tests/test_optim.py"]],
-    "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
-    "torch_": [
-        ["tests/test_torch_forms.py"],
-        ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"],
-        ["tests/rewrite/test_transforms.py", "tests/rewrite/test_report.py", "tests/rewrite/test_context.py"],
-        ["tests/rewrite/test_compile.py"],
-    ],
-    "trace/": [
-        ["tests/trace", "tests/rewrite/test_report.py", "tests/diagnosis/test_sites.py"],
-        ["tests/rewrite/test_context.py", "tests/diagnosis/test_contexts.py"],
-        ["tests/rewrite/test_compile.py"],
-    ],
-    "rewrite/bisection.py": [["tests/rewrite/test_bisect.py"]],
-    "rewrite/": [
-        [f"tests/rewrite/test_{part}.py" for part in ("small_promises", "context", "report", "other_families")],
-        [f"tests/rewrite/test_{part}.py" for part in ("convert", "run", "transforms")],
-        ["tests/rewrite/test_override.py", "tests/rewrite/test_pin_edge.py"],
-        ["tests/rewrite/test_compile.py"],
-    ],
-    "ops/": [
-        *GRADIENTS,
-        *OTHER_OPS_GRADIENTS,
-    ],
-    "kernels/few_bits.py": [["tests/ops/test_few_bits.py"]],
-    "kernels/": [
-        ["tests/engine/test_residuals.py", "tests/engine/test_memories.py"],
-        ["tests/kernels/test_native.py", "-k", NOT_OF_THE_C_CODE],
-        ["tests/ops/test_in_place.py", "tests/ops/test_layouts.py", "tests/ops/test_few_bits.py"],
-        ["tests/kernels/test_contract.py", "-k", "native or parts"],
-        *GRADIENTS[:-1],
-    ],
-    "": GRADIENTS[:-1],  # engine and kernels take no part in the last that the others do not show
-}
-SINGLE_FILES = ("engine.py", "formula.py", "arguments.py", "torch_forms.py", "torch_eras.py", "nn.py", "optim.py")
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 THRESHOLD = 0.95
 
 
-def prefix_of(mutant: Mutant) -> str:
-    """Which tests are for it: a key of TESTS."""
-    return next(prefix for prefix in TESTS if mutant.file.startswith(prefix))
+def tests_of(file: str) -> list[list[str]]:
+    prefix = prefix_of(file)
+    assert prefix is not None, f"chosen.py names no tests for {file}, see tests/mutation/test_chosen.py"
+    return TESTS[prefix]
 
 
 class Workplace:
@@ -150,20 +61,24 @@ class Workplace:
         shutil.copy(ROOT / "pyproject.toml", directory)
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
-        """Of the files that decide gradients or where a parameter goes."""
-        data_of_tests = ("bound_samples.py", "samples.py")
-        files = [
-            *(path for path in sorted((self.package / "ops").glob("*.py")) if path.name not in data_of_tests),
-            *sorted((self.package / "kernels").glob("*.py")),
-            self.package / "kernels" / "native" / "__init__.py",
-            *sorted((self.package / "rewrite").glob("*.py")),
-            *sorted((self.package / "trace").glob("*.py")),
-        ]
-        files += [self.package / name for name in SINGLE_FILES]
-        names = {path: path.relative_to(self.package).as_posix() for path in files}
-        chosen = [path for path in files if not only or names[path].startswith(tuple(only))]
-        found = [mutant for path in chosen for mutant in mutants_of(names[path], path.read_text())]
+        """Of the files whose names begin with one of `only`; all if there is none."""
+        files = [file for file in every_file(self.package) if why_not(file) is None]
+        for name in only:
+            if not any(file.startswith(name) for file in files):
+                raise SystemExit(_fits_nothing(name, files))
+        chosen = [file for file in files if not only or file.startswith(tuple(only))]
+        found = [mutant for file in chosen for mutant in mutants_of(file, (self.package / file).read_text())]
         return [mutant for mutant in found if any(text in str(mutant) for text in texts)]
+
+
+def _fits_nothing(name: str, files: list[str]) -> str:
+    got = f"--files must be the beginnings of files of src/pseudograd, got {name!r}."
+    reason = why_not(name)
+    if reason is not None:
+        return f"{got} No mutants are made of it: {reason}."
+    close = [file for file in files if name.strip("./") and name.strip("./").split("/")[-1] in file]
+    close = close or difflib.get_close_matches(name, files, n=1)
+    return f"{got} Did you mean {close[0]}?" if close else f"{got} It fits nothing: write optim.py, or ops/."
 
 
 class Known:
@@ -172,6 +87,9 @@ class Known:
     def __init__(self, file: Path, note: bool) -> None:
         self.file, self.note = file, note
         self.failing = set(file.read_text().splitlines()) if file.exists() else set()
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "xdist_group: of a plugin that is not loaded here")
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item.nodeid not in self.failing]
@@ -233,18 +151,28 @@ def _came_from(source: Path) -> bool:
     return str(sys.modules["pseudograd"].__file__).startswith(str(source))
 
 
+def as_it_is(place: Workplace, group: list[str]) -> float:
+    """How long its tests take on the package as it is; an error if then no mutant could survive them."""
+    start = time.monotonic()
+    if not passes(place, place.source, 3600, [group], note=True) and not passes(place, place.source, 3600, [group]):
+        raise SystemExit(f"chosen.py must name tests that pass on the package as it is, got {' '.join(group)}.")
+    return time.monotonic() - start
+
+
 def is_killed(place: Workplace, mutant: Mutant, limit: float) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "pseudograd"
         shutil.copytree(place.package, copy)
-        (copy / mutant.file).write_text(mutant.source)
-        return not passes(place, Path(directory), limit, TESTS[prefix_of(mutant)])
+        (copy / mutant.file).write_text(changed_source(mutant, (place.package / mutant.file).read_text()))
+        return not passes(place, Path(directory), limit, tests_of(mutant.file))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for one mutant, beside what the tests take")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="seconds for one mutant, beside thrice what its tests take"
+    )
     parser.add_argument("--files", nargs="*", default=[], help="as in ops/bounds.py, or rewrite/; default: all")
     parser.add_argument("--only", nargs="*", default=[""], help="only mutants whose text holds one of these")
     parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
@@ -263,19 +191,18 @@ def main() -> int:
         if arguments.list:
             print(*mutants, sep="\n")
             return 0
-        all_groups = [tuple(group) for mutant in mutants for group in TESTS[prefix_of(mutant)]]
-        groups = [list(group) for group in dict.fromkeys(all_groups)]
-        start = time.monotonic()
+        groups = list(dict.fromkeys(tuple(group) for mutant in mutants for group in tests_of(mutant.file)))
         with ThreadPoolExecutor(arguments.jobs) as pool:  # group by group, on every core
-            as_it_is = list(
-                pool.map(lambda group: passes(place, place.source, 10 * arguments.limit, [group], note=True), groups)
-            )
-            if not all(as_it_is):
-                failing = place.failing.read_text().splitlines() if place.failing.exists() else ["none was reached"]
-                print(f"{len(set(failing))} tests fail on the package as it is and are left out, first {failing[0]}")
-            limit = arguments.limit + arguments.jobs * (time.monotonic() - start)
+            seconds = dict(zip(groups, pool.map(lambda group: as_it_is(place, list(group)), groups), strict=True))
+            if place.failing.exists():
+                failing = sorted(set(place.failing.read_text().splitlines()))
+                print(f"{len(failing)} tests fail on the package as it is and are left out, first {failing[0]}")
+            limits = {
+                mutant: arguments.limit + 3 * sum(seconds[tuple(group)] for group in tests_of(mutant.file))
+                for mutant in mutants
+            }
             end = time.monotonic() + 60 * arguments.minutes
-            judged = pool.map(lambda mutant: _judged(place, mutant, limit, end, arguments.explained), mutants)
+            judged = pool.map(lambda mutant: _judged(place, mutant, limits[mutant], end, arguments.explained), mutants)
             verdicts = dict(zip(mutants, judged, strict=True))
     return report({mutant: killed for mutant, killed in verdicts.items() if killed is not None}, len(mutants))
 
@@ -301,10 +228,10 @@ def report(killed: dict[Mutant, bool], asked: int) -> int:
         print(f"  {mutant}")
     if len(killed) < asked:
         print(f"{asked - len(killed)} of {asked} were not tried: the time was over")
-    rate = sum(killed.values()) / max(1, len(killed))
-    can_be = len(killed) - len(explained)
-    print(f"{sum(killed.values())} of {len(killed)} mutants killed: {rate:.1%}; {can_be} of them can be")
-    print(f"at least {THRESHOLD:.0%} must be, the explained not counted as killed")
+    change_a_value = len(killed) - len(explained)
+    rate = sum(killed.values()) / max(1, change_a_value)
+    print(f"{sum(killed.values())} of {change_a_value} mutants that change a value killed: {rate:.1%}")
+    print(f"at least {THRESHOLD:.0%} must be")
     return 0 if rate >= THRESHOLD else 1
 
 

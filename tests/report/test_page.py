@@ -99,9 +99,17 @@ def test_the_opening_is_computed(results: Results) -> None:
         in opening.sentence
     )
     assert (
-        "with inward it did not come back (12.0 dB). Best of all tried was zero/open, at 20.0 dB." in opening.sentence
+        "with inward it did not come back (12.0 dB). Between these only the backward rule of the clamp differs. "
+        "Best of all tried was zero/open, at 20.0 dB."
+    ) in opening.sentence
+    assert [tile.title for tile in opening.tiles][:2] == [
+        "start, and what to come back to",
+        "sent here first, as a screen shows it",
+    ]
+    assert (
+        opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
     )
-    assert [tile.title for tile in opening.tiles][1:] == [
+    assert [tile.title for tile in opening.tiles][2:] == [
         shown_name("zero/closed", results.era),
         shown_name("zero/open", results.era),
         "inward",
@@ -112,7 +120,7 @@ def test_the_opening_is_computed(results: Results) -> None:
     rows["inward"].numbers["psnr"] = 45.0
     opening = strip(changed)
     assert opening is not None
-    assert [tile.text for tile in opening.tiles][1:] == ["torch.clamp, either era, 8.0 dB", "inward, 45.0 dB"]
+    assert [tile.text for tile in opening.tiles][2:] == ["torch.clamp, on any torch, 8.0 dB", "inward, 45.0 dB"]
     assert (
         "With torch.clamp it did not come back (8.0 dB), whichever torch is installed; with inward it came back"
         in opening.sentence
@@ -255,3 +263,17 @@ def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
             write(basin_alone, target)
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
     assert (out / "index.html").read_bytes() == before
+
+
+@needs_browser
+def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, tmp_path: Path) -> None:
+    """The swatches of the tables are turned as the charts are; photos are not."""
+    script = """
+    const filter = (selector) => getComputedStyle(document.querySelector(selector)).filter;
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    document.title = [dark, filter(".chart"), filter(".swatch") === filter(".chart"), filter(".tile img")].join(" ");
+    """
+    page = folder / "index.html"
+    assert title_of(shown(page, script, tmp_path)) == "false none true none"
+    dark = title_of(shown(page, script, tmp_path, "--force-dark-mode"))
+    assert re.fullmatch(r"true invert\(0\.\d+\) hue-rotate\(180deg\) true none", dark), dark

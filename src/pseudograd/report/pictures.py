@@ -63,18 +63,15 @@ def tiles(task: Task, rows: World, first: Mapping[str, Tensor], era: str) -> lis
 
 
 def strip(results: Results) -> Strip | None:
-    """Of the first task that says its finding: the target, torch.clamp, our default, and the best if that is another."""
+    """Of the first task that says its finding: the photo, what it was sent to, torch.clamp, our default, and the best if that is another."""
     for name, worlds in results.tasks.items():
         task = results.records[name]
         if task.finding is None or task.figure is None:
             continue
         for world, rows in worlds.items():
             if OURS in rows:
-                target = list(results.first[name, world].items())[-1]
-                return Strip(
-                    task.finding(rows),
-                    [Tile(target[0], "", target[1], FRAME), *_compared(task, rows, results.era)],
-                )
+                given = [Tile(title, "", picture, FRAME) for title, picture in results.first[name, world].items()]
+                return Strip(task.finding(rows), [*reversed(given), *_compared(task, rows, results.era)])
     return None
 
 
@@ -83,7 +80,7 @@ def _compared(task: Task, rows: World, era: str) -> list[Tile]:
     values = {name: measured.numbers[key] for name, measured in drawn(rows).items()}
     closed, opened = (_tile(task, name, rows, era) for name in ERAS)
     alike = are_alike(*(values[name] for name in ERAS))
-    found = [closed._replace(title="torch.clamp, either era")] if alike else [closed, opened]
+    found = [closed._replace(title="torch.clamp, on any torch")] if alike else [closed, opened]
     found.append(_tile(task, OURS, rows, era))
     if (first := best(values)) != OURS:
         tile = _tile(task, first, rows, era)

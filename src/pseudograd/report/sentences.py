@@ -17,7 +17,18 @@ def setting(task: str, results: Results) -> str:
 
 
 def verdicts(task: str, results: Results) -> list[str]:
-    return results.records[task].verdicts(results.tasks[task], results.contexts[task])
+    """Where a task ran in one world, its name before each of them would tell nothing."""
+    worlds = results.tasks[task]
+    told = results.records[task].verdicts(worlds, results.contexts[task])
+    if len(worlds) > 1:
+        return told
+    ((world, rows),) = worlds.items()
+    return [_without(world, tuple(rows), sentence) for sentence in told]
+
+
+def _without(world: str, rules: tuple[str, ...], sentence: str) -> str:
+    rest = sentence.removeprefix(f"{world}: ")
+    return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
 
 
 def when_not_to(results: Results) -> list[str]:

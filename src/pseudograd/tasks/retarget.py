@@ -128,8 +128,9 @@ def _finding(rows: World) -> str:
     best = words.best(values)
     also = "" if best == words.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
     return (
-        "A photo was pulled towards a picture that no screen can show, and then asked back. "
-        f"{theirs}; with {words.OURS} it {_came(ours)} ({ours:.1f} dB).{also} Only the backward rule of the clamp differs."
+        "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
+        f"{theirs}; with {words.OURS} it {_came(ours)} ({ours:.1f} dB). "
+        f"Between these only the backward rule of the clamp differs.{also}"
     )
 
 
@@ -154,8 +155,8 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
         figure=Gallery(
             "pictures",
             first={
-                "pulled towards this, cut to what a screen shows": lambda world: out_of_gamut()[0],
-                "the photo, and what to come back to": lambda world: photo("china")[0],
+                "sent here first, as a screen shows it": lambda world: out_of_gamut()[0],
+                "start, and what to come back to": lambda world: photo("china")[0],
             },
         ),
         finding=_finding,

@@ -50,7 +50,8 @@ def _eras(world: str, values: Mapping[str, float]) -> str:
             f"{world}: which torch is installed decides the picture, {closed:.1f} dB where the gradient at a bound "
             f"passes and {opened:.1f} dB where it does not."
         )
-    return f"{world}: both eras of torch.clamp end alike, at {closed:.1f} dB."
+    both = " and ".join(dict.fromkeys(f"{value:.1f}" for value in (closed, opened)))
+    return f"{world}: both eras of torch.clamp end alike, at {both} dB."
 
 
 def _lead(world: str, values: Mapping[str, float]) -> str:
