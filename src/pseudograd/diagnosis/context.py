@@ -68,6 +68,10 @@ class Diagnosis:
         for leaf in self._recorder.leaves.all:
             leaf.release()
 
+    def stop_listening(self) -> None:
+        """As at the end of the context, but from any thread and wherever the program is: what was entered stays, and hears nothing."""
+        self._recorder.is_on, self._has_ended = False, True
+
     def after_backward(self, act: Callable[[int], None]) -> None:
         """Call act(number of backward passes so far) after each; what it raises, the program's backward raises."""
         self._recorder.after_backward = act
@@ -168,6 +172,11 @@ class Diagnosis:
         """The names of those that were met."""
         return [leaf.name for leaf in self._recorder.leaves.all]
 
+    @property
+    def errors(self) -> list[str]:
+        """Of the diagnosis itself: what it could not look at."""
+        return self._recorder.errors[:20]
+
     def _once(self, name: str, compute: Any) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
         if not self._has_ended:
@@ -189,7 +198,7 @@ class Diagnosis:
             "structural": [plain(one) for one in self.structural],
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
-            "errors": self._recorder.errors[:20],
+            "errors": self.errors,
         }
 
     def __str__(self) -> str:
