@@ -553,12 +553,11 @@ def _run(options: argparse.Namespace) -> int:
 
     for name in options.imports:
         _imported("run", "--import", name, name)
-    entered = run.contexts(options.pin, options.override)
     return run.run(
         options.program,
         options.arguments,
         options.is_module,
-        entered,
+        {"pin": options.pin, "overrides": options.override, "imports": options.imports},
         json_file=options.json,
         requires=options.require,
     )
@@ -568,7 +567,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _diagnose(options: argparse.Namespace) -> int:
-    from .diagnosis import diagnose, run
+    from .diagnosis import run
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
@@ -577,22 +576,12 @@ def _diagnose(options: argparse.Namespace) -> int:
         options.program,
         options.arguments,
         options.is_module,
-        diagnose(whatif=_what_ifs(options.whatif), detail="counts" if options.counts else "full"),
+        {"whatif": options.whatif, "detail": "counts" if options.counts else "full"},
         steps=options.steps,
         html=options.html,
         json_file=options.json,
         fails=fails,
     )
-
-
-def _what_ifs(texts: Sequence[str]) -> dict[str, Any]:
-    from .rewrite.run import rules_of
-
-    changes: dict[str, Any] = {}
-    for text in texts:
-        is_era = text.strip().startswith("torch") or "=" not in text
-        changes[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
-    return changes
 
 
 # --- bisect -----------------------------------------------------------------------------------------------------------

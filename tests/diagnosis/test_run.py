@@ -43,12 +43,12 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return answer(capsys, "diagnose", *arguments)
+def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    return answer(capfd, "diagnose", *arguments)
 
 
-def test_a_script_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "train.py", "--lr", "0.1")
+def test_a_script_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capfd, "train.py", "--lr", "0.1")
     assert code == 0
     assert out.splitlines()[0] == "step 0 __main__ ['--lr', '0.1']"
     assert re.match(r"diagnose: 5 backward passes, torch .*: 2 findings\n", err)
@@ -56,18 +56,18 @@ def test_a_script_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cut  train.py:10\n    torch.clamp(y * 5, 0.0, 1.0)\n" in err
 
 
-def test_steps_end_it(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--steps", "2", "train.py")
+def test_steps_end_it(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capfd, "--steps", "2", "train.py")
     assert (code, len(out.splitlines())) == (0, 1)
     assert err.startswith("diagnose: 2 backward passes")
 
 
-def test_a_module(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--counts", "-m", "train")[0] == 0
+def test_a_module(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "--counts", "-m", "train")[0] == 0
 
 
-def test_what_ifs(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--whatif", "clamp=inward", "--whatif", "torch>=2.14", "train.py")
+def test_what_ifs(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--whatif", "clamp=inward", "--whatif", "torch>=2.14", "train.py")
     assert code == 0
     assert "what if clamp=inward?" in err
     assert "what if torch>=2.14?" in err
@@ -76,18 +76,18 @@ def test_what_ifs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("condition", "status"), [("cut>0.5", 4), ("cut>1", 0), ("starved", 4), ("any", 4), ("guard", 0), ("edge>0.1", 0)]
 )
-def test_a_condition_decides_the_status(condition: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--fail-on", condition, "train.py")
+def test_a_condition_decides_the_status(condition: str, status: int, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--fail-on", condition, "train.py")
     assert code == status
     assert ("--fail-on holds at train.py:" in err) == bool(status)
 
 
-def test_the_program_s_status_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--fail-on", "any", "train.py", "--exit")[0] == 7
+def test_the_program_s_status_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "--fail-on", "any", "train.py", "--exit")[0] == 7
 
 
-def test_what_was_recorded_before_an_error_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, err = run(capsys, "--json", "found.json", "train.py", "--fail")
+def test_what_was_recorded_before_an_error_is_shown(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capfd, "--json", "found.json", "train.py", "--fail")
     assert (code, len(out.splitlines())) == (1, 1)
     assert "KeyError: 'of the program'" in err
     assert "program.py" not in err.split("diagnose:")[0]
@@ -95,8 +95,8 @@ def test_what_was_recorded_before_an_error_is_shown(capsys: pytest.CaptureFixtur
     assert json.loads((tmp_path / "found.json").read_text())["backwards"] == 1
 
 
-def test_no_backward(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--html", "page.html", "forward.py")
+def test_no_backward(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--html", "page.html", "forward.py")
     assert code == 0
     assert "no backward started inside the context" in err
 
@@ -135,18 +135,18 @@ def test_no_backward(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_calls_say_so_in_one_line(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], text: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = sorted(os.listdir(tmp_path))
-    code, out, err = run(capsys, *arguments)
+    code, out, err = run(capfd, *arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"pseudograd: {text}")
     assert err.count("\n") == 1
     assert [name for name in sorted(os.listdir(tmp_path)) if name != "__pycache__"] == before
 
 
-def test_json_has_the_names_of_the_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(capsys, "--json", "found.json", "--whatif", "clamp=inward", "train.py")[0] == 0
+def test_json_has_the_names_of_the_records(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(capfd, "--json", "found.json", "--whatif", "clamp=inward", "train.py")[0] == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["kind"] == "pseudograd diagnose"
     site = next(one for one in found["sites"] if one["where"] == "train.py:10" and one["op"] == "clamp")
@@ -175,8 +175,8 @@ document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexO
 """
 
 
-def test_the_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(capsys, "--html", "page.html", "train.py")[0] == 0
+def test_the_page_needs_no_network(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(capfd, "--html", "page.html", "train.py")[0] == 0
     text = (tmp_path / "page.html").read_text()
     assert not re.search(r'(src|href)="https?:', text)
     assert "%DATA%" not in text
@@ -185,9 +185,9 @@ def test_the_page_needs_no_network(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 @needs_browser
-def test_the_page_in_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What it shows, sorts and opens by keyboard."""
-    assert run(capsys, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
+    assert run(capfd, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
     shown = browser.shown(tmp_path / "page.html", KEYS, tmp_path)
     assert '<h1 id="title">2 findings: cut, starved</h1>' in shown
     assert shown.count('<article class="finding') == 2
@@ -200,7 +200,7 @@ def test_the_page_in_a_browser(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """One line of a package, reached from one line of the program."""
     package = tmp_path / "site-packages"
@@ -225,4 +225,4 @@ def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
     expression = "torch.clamp(x, -1, 1)" if sys.version_info >= (3, 11) else "return 2 * torch.clamp(x, -1, 1)"
     shared = {"op": "clamp", "where": "library.py:4", "user_where": "main.py:6", "expression": expression, "calls": 1}
     assert [{name: site[name] for name in shared} for site in sites] == [shared] * 3
-    assert "library.py:4, in the program: main.py:6" in capsys.readouterr().err
+    assert "library.py:4, in the program: main.py:6" in capfd.readouterr().err

@@ -49,13 +49,13 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return answer(capsys, "run", *arguments)
+def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    return answer(capfd, "run", *arguments)
 
 
-def test_a_pin_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pin_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
     path, argv = list(sys.path), list(sys.argv)
-    assert run(capsys, "--pin", OTHER, "train.py", "--lr", "0.1") == (
+    assert run(capfd, "--pin", OTHER, "train.py", "--lr", "0.1") == (
         0,
         f"__main__ ['--lr', '0.1'] [0.0, {AT_EDGE[OTHER]}, 1.0]\n",
         f"pseudograd: pin_edge('{OTHER}'): 1 call rewritten at 1 line\n"
@@ -64,39 +64,39 @@ def test_a_pin_and_its_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
-def test_a_pin_to_the_installed_era(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pin_to_the_installed_era(capfd: pytest.CaptureFixture[str]) -> None:
     era = installed_era()
-    assert run(capsys, "--pin", era, "train.py") == (
+    assert run(capfd, "--pin", era, "train.py") == (
         0,
         f"__main__ [] [0.0, {AT_EDGE[era]}, 1.0]\n",
         f"pseudograd: pin_edge('{era}'): this torch is of that era, nothing is rewritten\n",
     )
 
 
-def test_override_and_pin_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_override_and_pin_together(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
-        capsys, "--override", "clamp=identity", "--override", "relu=inward", "--pin", "half", "train.py"
+        capfd, "--override", "clamp=identity", "--override", "relu=inward", "--pin", "half", "train.py"
     )
     assert (code, out) == (0, "__main__ [] [0.0, 0.5, 1.0]\n")
     assert err.startswith("pseudograd: override(clamp='identity', relu='inward'): 0 calls rewritten at 0 lines\n")
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line\n" in err
-    assert run(capsys, "--override", "clamp=identity", "train.py")[1] == "__main__ [] [1.0, 1.0, 1.0]\n"
+    assert run(capfd, "--override", "clamp=identity", "train.py")[1] == "__main__ [] [1.0, 1.0, 1.0]\n"
 
 
-def test_a_module(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--pin", "half", "-m", "train", "--epochs", "2")
+def test_a_module(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "--pin", "half", "-m", "train", "--epochs", "2")
     assert (code, out) == (0, "__main__ ['--epochs', '2'] [0.0, 0.5, 1.0]\n")
 
 
-def test_the_exit_status_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--pin", "half", "train.py", "--exit")[0] == 7
-    code, _, err = run(capsys, "--pin", "half", "train.py", "--say")
+def test_the_exit_status_is_the_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "--pin", "half", "train.py", "--exit")[0] == 7
+    code, _, err = run(capfd, "--pin", "half", "train.py", "--say")
     assert code == 1
     assert err.startswith("said\n")
 
 
-def test_an_error_of_the_program_is_shown_as_python_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--pin", "half", "train.py", "--fail")
+def test_an_error_of_the_program_is_shown_as_python_shows_it(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--pin", "half", "train.py", "--fail")
     assert code == 1
     lines = err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -105,17 +105,17 @@ def test_an_error_of_the_program_is_shown_as_python_shows_it(capsys: pytest.Capt
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line" in lines
 
 
-def test_ctrl_c_is_shown_as_python_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--pin", "half", "train.py", "--interrupt")
+def test_ctrl_c_is_shown_as_python_shows_it(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--pin", "half", "train.py", "--interrupt")
     assert code == 130
     assert err.splitlines()[0] == "Traceback (most recent call last):"
     assert "KeyboardInterrupt" in err.splitlines()
     assert "pseudograd: pin_edge('half'): 1 call rewritten at 1 line\n" in err
 
 
-def test_an_error_of_syntax_is_shown_without_our_frames(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_error_of_syntax_is_shown_without_our_frames(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "typo.py").write_text("def f(:\n")
-    code, _, err = run(capsys, "--pin", "half", "typo.py")
+    code, _, err = run(capfd, "--pin", "half", "typo.py")
     assert code == 1
     assert err.splitlines()[0].endswith('typo.py", line 1')
     assert "SyntaxError" in err
@@ -126,15 +126,15 @@ def test_an_error_of_syntax_is_shown_without_our_frames(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("text", ["clamp=leaky(0.2)", "clamp = leaky( slope = 0.2 )"])
-def test_a_rule_with_a_parameter(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    code, out, err = run(capsys, "--override", text, "train.py")
+def test_a_rule_with_a_parameter(capfd: pytest.CaptureFixture[str], text: str) -> None:
+    code, out, err = run(capfd, "--override", text, "train.py")
     assert (code, out) == (0, f"__main__ [] {[float(torch.tensor(0.2)), 1.0, 1.0]}\n")
     assert err.startswith("pseudograd: override(clamp=leaky(slope=0.2)): 1 call rewritten at 1 line\n")
 
 
 @pytest.mark.usefixtures("table_as_it_was")
 def test_a_rule_of_an_imported_module(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "programs").mkdir()
     (tmp_path / "train.py").rename(tmp_path / "programs" / "train.py")
@@ -145,7 +145,7 @@ def test_a_rule_of_an_imported_module(
         "    return grad * share\n"
     )
     monkeypatch.delitem(sys.modules, "rules_for_run", raising=False)
-    code, out, _ = run(capsys, "--import", "rules_for_run", "--override", "clamp=a_share(0.25)", "programs/train.py")
+    code, out, _ = run(capfd, "--import", "rules_for_run", "--override", "clamp=a_share(0.25)", "programs/train.py")
     assert (code, out) == (0, "__main__ [] [0.25, 1.0, 1.0]\n")
 
 
@@ -155,9 +155,9 @@ def test_a_rule_of_an_imported_module(
 @pytest.mark.parametrize(
     ("argument", "status"), [("--well", 0), ("--exit", 7), ("--say", 1), ("--fail", 1), ("--interrupt", 130)]
 )
-def test_the_reports_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path, argument: str, status: int) -> None:
+def test_the_reports_as_json(capfd: pytest.CaptureFixture[str], tmp_path: Path, argument: str, status: int) -> None:
     (tmp_path / "found.json").write_text("older")
-    code, _, _ = run(capsys, "--override", "relu=inward", "--pin", OTHER, "--json", "found.json", "train.py", argument)
+    code, _, _ = run(capfd, "--override", "relu=inward", "--pin", OTHER, "--json", "found.json", "train.py", argument)
     assert code == status
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert (found["kind"], found["torch"]) == ("pseudograd run", torch.__version__)
@@ -176,14 +176,14 @@ def test_the_reports_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "train.py"]
 
 
-def test_json_tells_what_was_missed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "missed.py").write_text(
         "import torch\n"
         "größe = torch.ones(3, requires_grad=True)\n"
         "torch.nn.functional.margin_ranking_loss(größe, größe * 2, torch.ones(3)).backward()\n",
         encoding="utf-8",
     )
-    assert run(capsys, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
+    assert run(capfd, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
     text = (tmp_path / "found.json").read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
     (context,) = json.loads(text)["contexts"]
@@ -196,26 +196,26 @@ def test_json_tells_what_was_missed(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_json_lies_where_it_was_asked_for_when_the_program_changes_folders(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "mover.py").write_text("import os; os.chdir('elsewhere')")
-    run(capsys, "--pin", "half", "--json", "found.json", "mover.py")
+    run(capfd, "--pin", "half", "--json", "found.json", "mover.py")
     assert (tmp_path / "found.json").is_file()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_json_that_cannot_be_written_in_the_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "sweeper.py").write_text(
         "import pathlib, sys; pathlib.Path('results').rmdir(); sys.exit(int(sys.argv[1]))"
     )
-    code, _, err = run(capsys, "--pin", "half", "--json", "results/found.json", "sweeper.py", "0")
+    code, _, err = run(capfd, "--pin", "half", "--json", "results/found.json", "sweeper.py", "0")
     assert code == 2
     assert "\npseudograd: run: --json must lie where files can be written, got " in err
     assert err.endswith("No such file or directory: choose another path.\n")
     (tmp_path / "results").mkdir()
-    assert run(capsys, "--pin", "half", "--json", "results/found.json", "sweeper.py", "5")[0] == 5
+    assert run(capfd, "--pin", "half", "--json", "results/found.json", "sweeper.py", "5")[0] == 5
 
 
 # --- --require --------------------------------------------------------------------------------------------------------
@@ -226,24 +226,24 @@ def test_nothing_is_required_unless_that_is_said() -> None:
     assert run_program("train.py", [], False, [override(relu="inward")], requires=True) == 3
 
 
-def test_require_wants_every_context_to_have_rewritten_something(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--require", "--pin", "half", "train.py")[0] == 0
-    code, out, err = run(capsys, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
+def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "--require", "--pin", "half", "train.py")[0] == 0
+    code, out, err = run(capfd, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
     assert (code, out) == (3, "__main__ [] [0.0, 0.5, 1.0]\n")
     assert err.endswith("pseudograd: run: --require: nothing was rewritten by override(relu='inward')\n")
-    code, _, err = run(capsys, "--require", "--override", "relu=inward", "train.py")
+    code, _, err = run(capfd, "--require", "--override", "relu=inward", "train.py")
     assert code == 3
-    assert run(capsys, "--override", "relu=inward", "train.py")[0] == 0
+    assert run(capfd, "--override", "relu=inward", "train.py")[0] == 0
 
 
-def test_require_takes_a_pin_to_the_installed_era_for_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--require", "--pin", installed_era(), "train.py")[0] == 0
-    assert run(capsys, "--require", "--pin", OTHER, "train.py")[0] == 0
-    assert run(capsys, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
+def test_require_takes_a_pin_to_the_installed_era_for_done(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "--require", "--pin", installed_era(), "train.py")[0] == 0
+    assert run(capfd, "--require", "--pin", OTHER, "train.py")[0] == 0
+    assert run(capfd, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
 
 
-def test_require_leaves_a_status_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "--require", "--override", "relu=inward", "train.py", "--exit")
+def test_require_leaves_a_status_of_the_program(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--require", "--override", "relu=inward", "train.py", "--exit")
     assert code == 7
     assert err.endswith("nothing was rewritten by override(relu='inward')\n")
 
@@ -317,9 +317,9 @@ WRONG = {
 
 @pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
 def test_a_wrong_call_gets_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path
+    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
-    code, out, err = run(capsys, *arguments)
+    code, out, err = run(capfd, *arguments)
     assert (code, out) == (2, "")
     assert err.replace("required: SCRIPT. See", "required: SCRIPT, .... See") == WRONG[arguments]
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -86,6 +86,10 @@ class Diagnosis:
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
 
+    def stop_listening(self) -> None:
+        """As at the end of the context, but from any thread and wherever the program is: what was entered stays, and hears nothing."""
+        self._recorder.is_on, self._has_ended = False, True
+
     def after_backward(self, act: Callable[[int], None]) -> None:
         """Call act(number of backward passes so far) after each. An Exception of it becomes a line of the report: see `errors`."""
         self._recorder.after_backward = act
@@ -216,6 +220,11 @@ class Diagnosis:
     def parameters(self) -> list[str]:
         """The names of those that were met."""
         return [leaf.name for leaf in self._recorder.leaves.all]
+
+    @property
+    def errors(self) -> list[str]:
+        """Of the diagnosis itself: what it could not look at."""
+        return self._recorder.errors[:20]
 
     def _once(self, name: str, compute: Any) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""

@@ -7,15 +7,19 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import program as programs
 from ..errors import must
+from ..rewrite.run import rules_of
+from . import ranks
 from .context import Diagnosis
 from .page import page
+from .parts import merged, values_of
 
+_SHOWN = 8
 FAILED = 4  # the exit status where `--fail-on` holds
 _ON = re.compile(r"(?P<code>cut|dead|edge|kink|starved|wind-up|guard|any)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 
@@ -40,11 +44,20 @@ def condition(text: str) -> Callable[[Diagnosis], list[str]]:
     return holds
 
 
+def changes(texts: Sequence[str]) -> dict[str, Any]:
+    """What `diagnose` takes as whatif, of texts such as 'clamp=inward' and 'torch>=2.14'."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        is_era = text.strip().startswith("torch") or "=" not in text
+        found[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
+    return found
+
+
 def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    diagnosis: Diagnosis,
+    asked: Mapping[str, Any],
     *,
     steps: int | None = None,
     html: Path | None = None,
@@ -53,54 +66,105 @@ def run(
 ) -> int:
     """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
 
-    The exit status is the program's; or, if that is 0 and `fails` holds somewhere, 4.
+    asked: what `diagnose` is called with in each process of the program; what-ifs as texts. The exit status is the program's; or, if that
+    is 0 and `fails` holds somewhere, or has nothing to hold for, 4.
     """
     programs.check("diagnose", program, is_module)
+    nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
+    files = (("--html", html, page), ("--json", json_file, _as_json))
     targets = [
-        (name, programs.checked_file("diagnose", name, file), made)
-        for name, file, made in (("--html", html, page), ("--json", json_file, _as_json))
-        if file is not None
+        (name, programs.checked_file("diagnose", name, file), made) for name, file, made in files if file is not None
     ]
-    with programs.as_main(program, arguments, is_module), diagnosis, _progress(diagnosis, steps):
-        status = programs.outcome("diagnose", program, is_module)
-    lines = str(diagnosis).splitlines()
+    for _, target, _ in targets:
+        ranks.forget(target)
+    job = {"module": __name__, "asked": dict(asked), "steps": steps}
+    done = programs.run(programs.command_of(program, arguments, is_module), job)
+    found = merged(done.parts, done.unseen, nothing)
+    status, lines = done.status, [*str(found).splitlines(), *_who(found.processes, done)]
     for name, target, made in targets:
         try:
-            programs.write("diagnose", name, target, made(diagnosis))
+            with ranks.of_all(target, done) as seen:
+                if seen is not None:
+                    programs.write("diagnose", name, target, made(merged(*seen, nothing)))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
-    where = fails(diagnosis) if fails is not None else []
-    if where:
-        lines.append(f"diagnose: --fail-on holds at {', '.join(where[:5])}")
-        status = status or FAILED
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the program closed it
-        sys.stdout.flush()
+    if fails is not None:
+        why = _failed(fails, found, done)
+        lines += why
+        status = status or (FAILED if why else 0)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
         print("\n".join(lines), file=sys.stderr)
     return status
 
 
-def _as_json(diagnosis: Diagnosis) -> str:
-    return json.dumps(diagnosis.to_json(), indent=1, ensure_ascii=False) + "\n"
+def _failed(fails: Callable[[Diagnosis], list[str]], found: Any, done: programs.Run) -> list[str]:
+    """Why the status is 4; nothing where the gate holds. What nobody saw did not pass."""
+    where = fails(found)
+    if where:
+        return [f"diagnose: --fail-on holds at {', '.join(where[:5])}"]
+    if done.unseen:
+        names = ", ".join(map(str, done.unseen[:5]))
+        return [f"diagnose: --fail-on: what {names} did was not seen to its end, so it is not known to pass"]
+    if not found.backwards:
+        return ["diagnose: --fail-on: no backward pass was seen, so nothing is known to pass"]
+    return []
 
 
-@contextlib.contextmanager
-def _progress(diagnosis: Diagnosis, steps: int | None) -> Any:
-    """Ends the program after so many backward passes, and says now and then how far it is."""
-    last = time.monotonic()
-    is_shown = sys.stderr.isatty()
+def _who(processes: Sequence[Mapping[str, Any]], done: programs.Run) -> list[str]:
+    """Which processes the report is of, where that is not the program itself alone."""
+    lines = []
+    here = ranks.rank()
+    if len(processes) > 1 or any(not one["is_main"] for one in processes):
+        each = [f"{one['name']}: {one['backwards']:,}" for one in processes]
+        rest = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
+        lines.append(f"diagnose: backward passes by process: {', '.join(each[:_SHOWN])}{rest}")
+    elif here is not None:
+        lines.append(f"diagnose: this is rank {here[0]} of {here[1]}; --json and --html hold all ranks")
+    lines += [f"diagnose: {one} made backward passes and ended without a report: it was killed, it crashed, or it still runs" for one in done.unseen[:_SHOWN]]
+    lines += [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
+    return lines
 
-    def after(backwards: int) -> None:
-        nonlocal last
-        if is_shown and time.monotonic() - last > 1:
-            last = time.monotonic()
-            print(f"\rdiagnose: {backwards:,} backward passes", end="", file=sys.stderr, flush=True)
-        if steps is not None and backwards >= steps:
+
+def _as_json(found: Any) -> str:
+    return json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n"
+
+
+# --- in each process of the program -----------------------------------------------------------------------------------
+
+
+def _diagnosis(asked: Mapping[str, Any]) -> Diagnosis:
+    return Diagnosis(None, changes(asked["whatif"]), asked["detail"])
+
+
+class _Following:
+    """A diagnosis from the moment torch is there to the end of the process."""
+
+    def __init__(self, asked: Mapping[str, Any], steps: int | None, process: Any) -> None:
+        self.diagnosis = _diagnosis(asked)
+        self.process, self.steps = process, steps
+        self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
+        self.last = time.monotonic()
+        self.diagnosis.after_backward(self.after)
+        self.diagnosis.__enter__()
+
+    def after(self, backwards: int) -> None:
+        """Says that there is something to say, shows now and then how far it is, and ends the program after so many."""
+        self.process.mark()
+        if self.shows and time.monotonic() - self.last > 1:
+            self.last = time.monotonic()
+            print(f"\rdiagnose: {backwards:,} backward passes\r", end="", file=sys.stderr, flush=True)
+        if self.steps is not None and backwards >= self.steps:
             raise programs.Enough
 
-    diagnosis.after_backward(after)
-    try:
-        yield
-    finally:
-        if is_shown:
-            print("\r", end="", file=sys.stderr)
+    def content(self) -> Any:
+        self.diagnosis.stop_listening()
+        return values_of(self.diagnosis)
+
+    def forked(self) -> None:
+        self.diagnosis.stop_listening()
+
+
+def begin(job: Mapping[str, Any], process: Any) -> _Following:
+    """What `following` calls."""
+    return _Following(job["asked"], job["steps"], process)

@@ -6,29 +6,26 @@ matters.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
-import sys
 import sysconfig
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
+from .. import program as programs
 from ..dynamo import when_dynamo_arrives
-from ..program import as_main, check, outcome
 from ..trace import frames
 from .context import Rewriting
 from .mode import Replacement
 from .run import contexts
 from .sites import RuleBySite
+from .standard_input import StandardInput
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
+_SHOWN = 5  # lines of stderr
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 
 
@@ -45,17 +42,32 @@ class Place:
 
     def via(self, others: Iterable[Place]) -> str | None:
         """The nearest caller that tells this way from those others which lead to the same line."""
+        callers = self.callers(others)
+        return callers[0] if len(callers) == 1 else None
+
+    def callers(self, others: Iterable[Place]) -> tuple[str, ...]:
+        """As `via`; where ways cross, so that no one caller tells, those that do together."""
         same = [other for other in others if other.where == self.where and other.path != self.path]
-        for at, line in enumerate(self.path):
-            if same and all(at >= len(other.path) or other.path[at] != line for other in same):
-                return line
-        return None
+        told = [
+            [other for other in same if at >= len(other.path) or other.path[at] != line]
+            for at, line in enumerate(self.path)
+        ]
+        chosen: list[int] = []
+        while same:
+            best = max(range(len(self.path)), key=lambda at: sum(other in told[at] for other in same), default=0)
+            rest = [other for other in same if other not in told[best]] if told else same
+            if len(rest) == len(same):
+                break  # what is left goes on where this way ends
+            same = rest
+            chosen.append(best)
+        return tuple(self.path[at] for at in sorted(chosen))
 
 
 @dataclass(frozen=True)
 class Bisection:
     """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: the smallest
-    set found, each place of which is needed. places: all that the change reached.
+    set found, each place of which is needed. places: all that the change reached. is_alone: with the change everywhere else the program
+    does as without it. stderr: the last lines of a run that fails.
     """
 
     change: str
@@ -64,8 +76,14 @@ class Bisection:
     decide: tuple[Place, ...]
     places: tuple[Place, ...]
     runs: int
+    is_alone: bool = True
+    stderr: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        said = [f"  {line}" for line in self.stderr]
+        return "\n".join([self._answer(), *(["bisect: a run that fails ends with:", *said] if said else [])])
+
+    def _answer(self) -> str:
         before, after = ("passes" if verdict else "fails" for verdict in self.passes)
         head = f"bisect: as it is the program {before}, with {self.change} everywhere it {after}; {self.runs} runs"
         if self.outcome == RANDOM:
@@ -79,17 +97,26 @@ class Bisection:
         lines = [head, f"bisect: of {len(self.places)} {needed}:"]
         for place in self.decide:
             lines.append(f"  {place.op:<12} {place.where}")
-            via = place.via(self.places)
-            if via is not None:
-                start = place.path.index(via)
+            callers = place.callers(self.places)
+            if len(callers) == 1:
+                start = place.path.index(callers[0])
                 lines.append(f"  {'':<12} reached from {', from '.join(place.path[start : start + 4])}")
+            elif callers:
+                lines.append(f"  {'':<12} reached by way of {' and '.join(callers)}")
             if place.user_where not in place.path[:1]:
                 lines.append(f"  {'':<12} in the program: {place.user_where}")
+        if not self.is_alone:
+            lines.append(
+                f"bisect: with the change everywhere but there the program {after}, too: it is enough there, and it is enough elsewhere"
+            )
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         found = {"kind": "pseudograd bisect", "torch": torch.__version__, **asdict(self)}
-        found["decide"] = [{**asdict(place), "via": place.via(self.places)} for place in self.decide]
+        found["decide"] = [
+            {**asdict(place), "via": place.via(self.places), "callers": place.callers(self.places)}
+            for place in self.decide
+        ]
         return found
 
 
@@ -110,26 +137,30 @@ def bisect(
         pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=inward".
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
-    Returns: what decides. Each run is a process of its own, in which compiled code runs eagerly, so that its lines are known.
+    Returns: what decides, once a run with the change everywhere else has been asked, too. Each run is a process of its own, in which
+        compiled code runs eagerly, so that its lines are known, and gets the whole standard input.
     Raises: ValueError for a program that is not there, or an unknown rule or edge.
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
-    check("bisect", program, is_module)
+    programs.check("bisect", program, is_module)
     changes = contexts(pin, overrides, "bisect")
     label = " and ".join(map(repr, changes))
-    asked = {"pin": pin, "overrides": list(overrides), "program": program, "is_module": is_module}
-    runner = _Runner(asked, arguments, checked_by, on_run)
+    runner = _Runner({"pin": pin, "overrides": list(overrides)}, programs.command_of(program, arguments, is_module), checked_by, on_run)
     as_it_is, everywhere = runner.run([]), runner.run(None)
     repeats = as_it_is == runner.run([], again=True)
-    verdicts = as_it_is, everywhere
+
+    def answer(outcome: str, decide: Sequence[Key] = (), is_alone: bool = True) -> Bisection:
+        places = tuple(runner.places[key] for key in decide)
+        verdicts, all_places = (as_it_is, everywhere), tuple(runner.places.values())
+        return Bisection(label, outcome, verdicts, places, all_places, runner.count, is_alone, runner.stderr)
+
     if not repeats or as_it_is == everywhere or not runner.places:
-        why = SAME if repeats else RANDOM
-        return Bisection(label, why, verdicts, (), tuple(runner.places.values()), runner.count)
+        return answer(SAME if repeats else RANDOM)
     smallest = _smallest(lambda some: runner.run(some) == everywhere, list(runner.places))
     if runner.run(smallest, again=True) != everywhere:
-        return Bisection(label, RANDOM, verdicts, (), tuple(runner.places.values()), runner.count)
-    decide = tuple(runner.places[key] for key in smallest)
-    return Bisection(label, FOUND, verdicts, decide, tuple(runner.places.values()), runner.count)
+        return answer(RANDOM)
+    others = [key for key in runner.places if key not in smallest]
+    return answer(FOUND, smallest, runner.run(others) == as_it_is)
 
 
 Key = tuple[str, ...]
@@ -159,32 +190,46 @@ def _smallest(is_enough: Callable[[list[Key]], bool], places: list[Key]) -> list
 class _Runner:
     """Runs the program in processes of its own, and remembers what each set of places gave."""
 
-    def __init__(self, asked: dict[str, Any], arguments: Sequence[str], checked_by: str | None, on_run: Any) -> None:
-        self.asked, self.arguments, self.checked_by, self.on_run = asked, arguments, checked_by, on_run
+    def __init__(self, asked: dict[str, Any], command: Sequence[str], checked_by: str | None, on_run: Any) -> None:
+        self.asked, self.command, self.checked_by, self.on_run = asked, command, checked_by, on_run
         self.places: dict[Key, Place] = {}
         self.count = 0
+        self.stderr: tuple[str, ...] = ()  # the last lines of the first run that failed
         self._known: dict[frozenset[Key] | None, bool] = {}
+        self._stdin = StandardInput()
 
     def run(self, some: list[Key] | None, again: bool = False) -> bool:
         """Does it pass with the change at these places? None: everywhere."""
         key = None if some is None else frozenset(some)
         if key in self._known and not again:
             return self._known[key]
-        with tempfile.TemporaryDirectory() as folder:
-            given, seen = Path(folder) / "given.json", Path(folder) / "seen.json"
-            given.write_text(json.dumps({**self.asked, "places": some, "seen": str(seen)}))
-            command = [sys.executable, "-c", "from pseudograd.rewrite import bisection; bisection.work()", str(given)]
-            status = subprocess.run([*command, *self.arguments], capture_output=True, check=False).returncode
-            if self.checked_by is not None:
-                status = subprocess.run(self.checked_by, shell=True, capture_output=True, check=False).returncode
-            for one in json.loads(seen.read_text()) if seen.exists() else ():
-                place = Place(**{**one, "path": tuple(one["path"])})
-                self.places.setdefault((place.op, *place.path), place)
+        job = {"module": __name__, "asked": {**self.asked, "places": some}}
+        with self._stdin.for_a_run() as stdin:
+            done = programs.run(self.command, job, stdin=stdin, is_quiet=True)
+        status = done.status
+        if self.checked_by is not None:
+            nothing = subprocess.DEVNULL
+            status = subprocess.run(
+                self.checked_by, shell=True, stdin=nothing, capture_output=True, check=False
+            ).returncode
+        self._add(done.parts)
+        if status and not self.stderr:
+            self.stderr = tuple(done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
         self.count += 1
         self._known[key] = passes = status == 0
         changed = len(self.places) if some is None else len(some)
         self.on_run(self.count, changed, len(self.places), passes)
         return passes
+
+    def _add(self, parts: Sequence[programs.Part]) -> None:
+        """The places that a run met, in all of its processes."""
+        met: dict[Key, Place] = {}
+        for one in (one for part in parts for one in part.content):
+            place = Place(**{**one, "path": tuple(one["path"])})
+            key = (place.op, *place.path)
+            met[key] = replace(place, calls=place.calls + (met[key].calls if key in met else 0))
+        for key, place in met.items():
+            self.places.setdefault(key, place)
 
 
 # --- in the process that runs the program -----------------------------------------------------------------------------
@@ -228,23 +273,30 @@ def _ends() -> dict[str, str]:
     return {"where": frames.named(call), "user_where": frames.named(program), "expression": expression}
 
 
-def work() -> None:
-    """Run a program with the change at the places that a file names, and write down which places there are."""
-    if sys.path and sys.path[0] == "":
-        del sys.path[0]
-    given = json.loads(Path(sys.argv[1]).read_text())
-    arguments = sys.argv[2:]
-    places = None if given["places"] is None else {tuple(key) for key in given["places"]}
-    seen: dict[Key, dict[str, Any]] = {}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(as_main(given["program"], arguments, given["is_module"]))
-        for context in contexts(given["pin"], given["overrides"], "bisect"):
+class _Following:
+    """The change at the places that a job names, and which places there are."""
+
+    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+        self.seen: dict[Key, dict[str, Any]] = {}
+        places = None if asked["places"] is None else {tuple(key) for key in asked["places"]}
+        self.entered = []
+        for context in contexts(asked["pin"], asked["overrides"], "bisect"):
             changed = {
-                switch: Replacement(_AtPlaces(one.rule, places, seen), one.is_pin)
+                switch: Replacement(_AtPlaces(one.rule, places, self.seen), one.is_pin)
                 for switch, one in context.replacements.items()
             }
-            stack.enter_context(Rewriting(repr(context), changed))
+            self.entered.append(Rewriting(repr(context), changed).__enter__())
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        status = outcome("bisect", given["program"], given["is_module"])
-    Path(given["seen"]).write_text(json.dumps(list(seen.values())))
-    sys.exit(status)
+        process.mark()
+
+    def content(self) -> Any:
+        return list(self.seen.values())
+
+    def forked(self) -> None:
+        for context in self.entered:
+            context.__exit__()
+
+
+def begin(job: Mapping[str, Any], process: Any) -> _Following:
+    """What `following` calls."""
+    return _Following(job["asked"], process)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
@@ -106,6 +107,23 @@ class Report:
             lines.append(f"not reached, so with torch's own rule: {_counted(calls, 'call')}")
             lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}: {site.why}" for site in self.missed]
         return "\n".join(lines)
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Those of one context in several processes."""
+    first = reports[0]
+    done: Counter[Rewritten] = Counter()
+    missed: Counter[Missed] = Counter()
+    for report in reports:
+        for one in report.rewritten:
+            done[dataclasses.replace(one, calls=0)] += one.calls
+        for left in report.missed:
+            missed[dataclasses.replace(left, calls=0)] += left.calls
+    return dataclasses.replace(
+        first,
+        rewritten=tuple(dataclasses.replace(one, calls=n) for one, n in _by_calls(done)),
+        missed=tuple(dataclasses.replace(one, calls=n) for one, n in _by_calls(missed)),
+    )
 
 
 def _counted(number: int, what: str) -> str:

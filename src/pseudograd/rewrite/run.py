@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from .. import program as programs
 from ..errors import must
-from ..program import as_main, check, checked_file, outcome, write
 from ..rule import OPS, RuleLike
 from ..rule_text import parsed
 from ..torch_forms import SWITCHES
 from .context import Rewriting
 from .pin import pin_edge
-from .report import Report
+from .report import Report, joined
 from .switches import override
 
 NOTHING_REWRITTEN = 3  # the exit status
@@ -57,27 +60,29 @@ def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    entered: Sequence[Rewriting],
+    asked: Mapping[str, Any],
     *,
     json_file: Path | None = None,
     requires: bool = False,
 ) -> int:
     """Run the program as `python program arguments` would, then print the reports; also into `json_file`.
 
-    The exit status is the program's; or, if that is 0 and `requires` is true, 3 where a context rewrote nothing. A pin to the era of
-    the installed torch has nothing to rewrite and counts as done.
+    asked: "pin", "overrides" and "imports", as the command takes them, for each process of the program. The exit status is the program's;
+    or, if that is 0 and `requires` is true, 3 where a context rewrote nothing. A pin to the era of the installed torch has nothing to
+    rewrite and counts as done.
     """
-    check("run", program, is_module)
-    target = None if json_file is None else checked_file("run", "--json", json_file)
-    with as_main(program, arguments, is_module), contextlib.ExitStack() as stack:
-        for context in entered:
-            stack.enter_context(context)
-        status = outcome("run", program, is_module)
-    reports = [context.report() for context in entered]
-    lines = [str(report) for report in reports]
+    entered = contexts(asked["pin"], asked["overrides"])
+    programs.check("run", program, is_module)
+    target = None if json_file is None else programs.checked_file("run", "--json", json_file)
+    done = programs.run(programs.command_of(program, arguments, is_module), {"module": __name__, "asked": dict(asked)})
+    reports = [
+        joined([context.report(), *(part.content[at] for part in done.parts)]) for at, context in enumerate(entered)
+    ]
+    status, lines = done.status, [str(report) for report in reports]
+    lines += [f"run: not followed: {error}" for error in dict.fromkeys(done.errors)]
     if target is not None:
         try:
-            write("run", "--json", target, _as_json(reports))
+            programs.write("run", "--json", target, _as_json(reports))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -85,9 +90,7 @@ def run(
     if requires and idle:
         lines.append(f"run: --require: nothing was rewritten by {' and '.join(idle)}")
         status = status or NOTHING_REWRITTEN
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the program closed it
-        sys.stdout.flush()
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
         for line in lines:
             print(f"pseudograd: {line}", file=sys.stderr)
     return status
@@ -108,3 +111,34 @@ def _as_json(reports: Sequence[Report]) -> str:
         ],
     }
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+# --- in each process of the program -----------------------------------------------------------------------------------
+
+
+class _Following:
+    """The contexts, from the moment torch is there to the end of the process."""
+
+    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+        sys.path.insert(0, os.getcwd())
+        try:
+            for name in asked["imports"]:
+                importlib.import_module(name)
+        finally:
+            sys.path.remove(os.getcwd())
+        self.entered = contexts(asked["pin"], asked["overrides"])
+        for context in self.entered:
+            context.__enter__()
+        process.mark()
+
+    def content(self) -> Any:
+        return [context.report() for context in self.entered]
+
+    def forked(self) -> None:
+        for context in self.entered:
+            context.__exit__()
+
+
+def begin(job: Mapping[str, Any], process: Any) -> _Following:
+    """What `following` calls."""
+    return _Following(job["asked"], process)

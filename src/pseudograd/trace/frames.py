@@ -34,6 +34,11 @@ def is_users(file: str) -> bool:
     return not file.startswith(_NOT_THEIRS)
 
 
+def is_ours(file: str) -> bool:
+    """Is it this package's?"""
+    return file.startswith(_OURS)
+
+
 def is_of_a_package(file: str) -> bool:
     """Was it installed?"""
     return _PACKAGES in file
