@@ -1,0 +1,160 @@
+"""Ways to train a network whose forward takes a batch and returns its loss: by hand, by a package, in low precision, sharded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+STEPS = 5
+
+
+def steps(
+    net: nn.Module, loss: Callable[[], Tensor], count: int = STEPS, optimizer: torch.optim.Optimizer | None = None
+) -> Diagnosis:
+    """The loop that everybody writes."""
+    optimizer = optimizer or torch.optim.Adam(net.parameters(), 1e-3)
+    with diagnose(net) as d:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+    return d
+
+
+def by_hand(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    return steps(net, lambda: net(*batch))
+
+
+def compiled(net: nn.Module, *batch: Tensor, backend: str = "eager") -> Diagnosis:
+    torch._dynamo.reset()
+    fast = torch.compile(net, backend=backend)
+    return steps(net, lambda: fast(*batch))
+
+
+def checkpointed(net: nn.Module, *batch: Tensor, use_reentrant: bool = False) -> Diagnosis:
+    batch = tuple(one.requires_grad_() if one.is_floating_point() else one for one in batch)
+    return steps(net, lambda: checkpoint(net, *batch, use_reentrant=use_reentrant))
+
+
+def in_bfloat16(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    def loss() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(*batch)
+
+    return steps(net, loss)
+
+
+def with_a_scaler(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    """Half precision as it should be: the loss is scaled up, the gradients down again."""
+    optimizer, scaler = torch.optim.Adam(net.parameters(), 1e-3), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with diagnose(net) as d:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = net(*batch)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return d
+
+
+def accelerated(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), 1e-3))
+    with diagnose(net) as d:
+        for _ in range(STEPS):
+            with accelerator.accumulate(net):
+                accelerator.backward(net(*batch))
+                accelerator.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+    return d
+
+
+def by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any, number: int) -> Tensor:
+            loss = self.net(*batch)
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.net.parameters(), 1e-3)
+
+    with tempfile.TemporaryDirectory() as folder, diagnose(net) as d:
+        trainer = lightning.Trainer(
+            max_steps=STEPS,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            gradient_clip_val=1.0,
+            default_root_dir=folder,
+        )
+        trainer.fit(Lit(), torch.utils.data.DataLoader([batch] * STEPS, batch_size=None))
+    return d
+
+
+def by_hugging_face(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
+    from transformers import Trainer, TrainingArguments
+
+    names = [name for name, _ in zip("xyz", batch, strict=False)]
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
+            return {"loss": self.net(x) if y is None else self.net(x, y)}
+
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*batch, strict=True)]
+    with tempfile.TemporaryDirectory() as folder, diagnose(net) as d:
+        chosen = TrainingArguments(
+            folder,
+            max_steps=STEPS,
+            per_device_train_batch_size=len(rows),
+            report_to="none",
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            **arguments,
+        )
+        Trainer(Wrapped(), chosen, train_dataset=rows).train()
+    return d
+
+
+def on_two_ranks(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
+    """DistributedDataParallel, in a process of a group."""
+    ranked = nn.parallel.DistributedDataParallel(net, **arguments)
+    rank = torch.distributed.get_rank()
+    return steps(net, lambda: ranked(*(one[rank::2] for one in batch)))
+
+
+def sharded(net: nn.Module, *batch: Tensor) -> Diagnosis:
+    """FSDP2, in a process of a group."""
+    from torch.distributed.fsdp import fully_shard
+
+    for child in net.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child)
+    fully_shard(net)
+    rank = torch.distributed.get_rank()
+    return steps(net, lambda: net(*(one[rank::2] for one in batch)))
