@@ -27,7 +27,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def counted(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
-    found = tally.of_grads(leaving, (grad,), is_full)
+    found = tally.of_grads(leaving, (grad,), is_full, may_move=True)
     assert found is not None
     return {name: float(value) for name, value in found[0].items() if name != "elsewhere"}
 
