@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -165,29 +166,43 @@ class Place(NamedTuple):
 NOWHERE = Place(None, None, None)
 
 
+_OF_OTHERS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
+
+
+@functools.lru_cache(maxsize=4096)
+def _whose(file: str) -> int:
+    """The code in a file: torch's and ours, a package's, or the program's."""
+    if not is_users(file):
+        return _OF_OTHERS
+    return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
+
+
 def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
     """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
     call = program = None
-    innermost: Any = None
-    outermost: Any = None
+    innermost: FrameType | None = None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
+    outermost: FrameType | None = None
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
         if code is module_call:
-            outermost = frame.f_locals["self"]
+            outermost = frame
             if innermost is None:
-                innermost = outermost
+                innermost = frame
         elif program is None:
-            file = code.co_filename
-            if not file.startswith(_NOT_THEIRS):
+            whose = _whose(code.co_filename)
+            if whose:
                 if call is None:
                     call = Point(code, frame.f_lineno, frame.f_lasti)
-                if _PACKAGES not in file and not file.startswith("<frozen"):
+                if whose == _OF_THE_PROGRAM:
                     program = Point(code, frame.f_lineno, frame.f_lasti)
         frame = frame.f_back
-    if outermost is not None and roots is not None:
-        roots[id(outermost)] = weakref.ref(outermost)
-    return Place(call, program, None if innermost is None else _path(innermost, outermost))
+    if innermost is None or outermost is None:
+        return Place(call, program, None)
+    root = outermost.f_locals["self"]
+    if roots is not None and (id(root) not in roots or roots[id(root)]() is not root):
+        roots[id(root)] = weakref.ref(root)
+    return Place(call, program, _path(root if innermost is outermost else innermost.f_locals["self"], root))
 
 
 def shown(code: CodeType | str, line: int) -> str:
