@@ -103,18 +103,20 @@ class Process:
 
     def await_bootstrap(self) -> None:
         """Until multiprocessing knows what this process is for: workers that load data are not followed."""
-        from multiprocessing import util
+        if self._awaits_bootstrap:
+            return
+        self._awaits_bootstrap = True
+        from multiprocessing.process import BaseProcess
 
-        if not self._awaits_bootstrap:
-            self._awaits_bootstrap = True
-            util.register_after_fork(self, Process.begin_unless_data_worker)
+        known: Any = BaseProcess._bootstrap  # type: ignore[attr-defined]
 
-    def begin_unless_data_worker(self) -> None:
-        from multiprocessing import process
+        @functools.wraps(known)
+        def bootstrap(process: Any, *arguments: Any, **named: Any) -> Any:
+            if getattr(getattr(process, "_target", None), "__module__", None) != _DATA_WORKER:
+                self.begin()
+            return known(process, *arguments, **named)
 
-        target = getattr(process.current_process(), "_target", None)
-        if getattr(target, "__module__", None) != _DATA_WORKER:
-            self.begin()
+        BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
     def forked(self) -> None:
         """In the child, inside os.fork."""

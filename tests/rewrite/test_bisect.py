@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pseudograd import program as programs
 from pseudograd.cli import main
 from pseudograd.rewrite.bisection import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
@@ -127,22 +127,16 @@ def test_the_answer_in_words(name: str) -> None:
 
 # --- which runs there are ---------------------------------------------------------------------------------------------
 
-_run = subprocess.run
-
-
 def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set[str]], int]) -> None:
     """A program that calls torch at four lines; its exit status by those that are changed. Checks are run as they are."""
 
-    def run(command: Any, **how: Any) -> Any:
-        if how.get("shell"):
-            return _run(command, **how)
-        given = json.loads(Path(command[3]).read_text())
+    def run(command: Any, job: Any, **how: Any) -> programs.Run:
         seen = [{"op": "clamp", "where": n, "user_where": n, "expression": "", "path": [n], "calls": 1} for n in "abcd"]
-        Path(given["seen"]).write_text(json.dumps(seen))
-        changed = set("abcd") if given["places"] is None else {path for _, path in given["places"]}
-        return subprocess.CompletedProcess(command, status(changed))
+        places = job["asked"]["places"]
+        changed = set("abcd") if places is None else {path for _, path in places}
+        return programs.Run(status(changed), (programs.Part(1, None, True, seen),))
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(programs, "run", run)
 
 
 def test_a_set_of_lines_is_run_once_and_the_answer_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +145,10 @@ def test_a_set_of_lines_is_run_once_and_the_answer_twice(tmp_path: Path, monkeyp
     _instead_of_processes(monkeypatch, lambda changed: {"a", "d"} <= changed)
     found = bisect("train.py", pin="open", on_run=lambda *numbers: runs.append(numbers))
     assert [place.where for place in found.decide] == ["a", "d"]
-    changed = [0, 4, 0, 2, 2, 1, 1, 1, 1, 3, 3, 2, 2]  # nothing, all, nothing again; at last the answer again
-    passes = [number not in (2, 11, 12, 13) for number in range(1, 14)]
+    changed = [0, 4, 0, 2, 2, 1, 1, 1, 1, 3, 3, 2, 2, 2]  # nothing, all, nothing again; the answer again; all but it
+    passes = [number not in (2, 11, 12, 13) for number in range(1, 15)]
     assert runs == [(number, some, 4, ok) for number, (some, ok) in enumerate(zip(changed, passes, strict=True), 1)]
-    assert (found.passes, found.runs) == ((True, False), 13)
+    assert (found.passes, found.runs) == ((True, False), 14)
 
 
 def test_an_answer_that_does_not_repeat_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +204,8 @@ def test_a_run_is_a_process_of_its_own_in_which_nothing_is_compiled(
 ) -> None:
     (tmp_path / "train.py").write_text(RUN_AS_PYTHON_DOES)
     monkeypatch.chdir(tmp_path)
-    asked = {"pin": OTHER, "overrides": [], "program": "train.py", "is_module": False}
-    runner = _Runner(asked, ["--lr", "0.1"], None, lambda *numbers: None)
+    command = programs.command_of("train.py", ["--lr", "0.1"], False)
+    runner = _Runner({"pin": OTHER, "overrides": []}, command, None, lambda *numbers: None)
     assert not runner.run(None)
     assert json.loads((tmp_path / "found.json").read_text()) == [["train.py", "--lr", "0.1"], False, []]
     assert [(place.op, place.where, place.calls) for place in runner.places.values()] == [("clamp", "train.py:7", 1)]
@@ -274,7 +268,8 @@ def test_one_line_of_the_caller_decides(
     second, pulled = _line("second = "), _line("f(x).sum()")
     assert found["decide"][0]["path"] == [_line("return torch.clamp"), second, pulled, second]
     assert [one["calls"] for one in found["places"]] == [1] * 4
-    assert found["runs"] == 3 + 3 + 1  # without and with the change and again without; the search; its answer again
+    # Without and with the change and again without; the search; its answer again, and all but the answer.
+    assert found["runs"] == 3 + 3 + 1 + 1
     assert found["passes"] == [installed_era() == OPEN_ERA, installed_era() == CLOSED_ERA]
     assert shown.err.startswith("bisect: run 1, the change at 0 of ")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rewrite import override
 from pseudograd.rewrite.run import run as run_program
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
@@ -222,8 +221,9 @@ def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str
 
 
 def test_nothing_is_required_unless_that_is_said() -> None:
-    assert run_program("train.py", [], False, [override(relu="inward")]) == 0
-    assert run_program("train.py", [], False, [override(relu="inward")], requires=True) == 3
+    asked = {"pin": None, "overrides": ["relu=inward"], "imports": []}
+    assert run_program("train.py", [], False, asked) == 0
+    assert run_program("train.py", [], False, asked, requires=True) == 3
 
 
 def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.CaptureFixture[str]) -> None:
