@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd import rules
 from pseudograd.analysis.audit_records import Audit, Region
 from pseudograd.rule import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
@@ -444,3 +445,85 @@ def test_bad_calls(call: Callable[[], object], error: type[Exception], text: str
     with pytest.raises(error) as raised:
         call()
     assert str(raised.value).startswith(text)
+
+
+# --- small, large, far away, coarse, steep ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-20, 1e-7, 1.0, 1e8, 1e200, 5e307])
+def test_a_clamp_is_found_in_every_unit(scale: float) -> None:
+    found = pg.audit(lambda x: torch.clamp(x, -0.25 * scale, 0.25 * scale), -0.75 * scale, 0.75 * scale)
+    assert [kink.low for kink in found.kinks] == pytest.approx([-0.25 * scale, 0.25 * scale], rel=1e-12)
+    for shares in found.shares.values():
+        assert shares["flat"] == pytest.approx(2 / 3)
+        assert shares["exact"] == pytest.approx(1 / 3)
+    assert found.rule is None or found.rule.startswith("clamp(")
+
+
+@pytest.mark.parametrize("y", [1e-18, 1e-9, 1.0, 1e12, 1e250])
+@pytest.mark.parametrize("x", [1e-12, 1.0, 1e6])
+def test_a_gradient_ten_times_too_large_is_biased_in_every_unit(x: float, y: float) -> None:
+    f = of(lambda v: v * (y / x), lambda grad, v: grad * (10 * y / x))
+    assert pg.audit(f, -3 * x, 3 * x).shares == {"grad > 0": {"biased": 1.0}, "grad < 0": {"biased": 1.0}}
+    exact = pg.audit(lambda v: v * (y / x), -3 * x, 3 * x)
+    assert exact.shares == {"grad > 0": {"exact": 1.0}, "grad < 0": {"exact": 1.0}}
+
+
+@pytest.mark.parametrize("offset", [1e3, -1e6, 1e9])
+def test_a_range_far_from_zero_is_looked_at(offset: float) -> None:
+    found = pg.audit(lambda x: torch.clamp(x, offset, offset + 1), offset - 1, offset + 2)
+    assert [kink.low for kink in found.kinks] == [offset, offset + 1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "why"),
+    [
+        (1e15 - 1, 1e15 + 2, "low and high must hold 64 numbers of float64 between two of 601 points"),
+        (-1e-306, 1e-306, "low and high must hold 64 numbers of float64 between two of 601 points"),
+        (-1.7e308, 1.7e308, "low and high must be a finite distance apart"),
+    ],
+)
+def test_a_range_without_room_for_differences_is_refused(low: float, high: float, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        pg.audit(torch.sin, low, high)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("f", [torch.tanh, torch.sin, torch.exp, torch.square], ids=lambda f: f.__name__)
+def test_an_exact_function_that_computes_in_float32_is_not_accused(f: Callable[[Tensor], Tensor], scale: float) -> None:
+    found = pg.audit(lambda x: f(x.float() / scale), -2 * scale, 2 * scale)
+    assert found.double_backward.word == "consistent"
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_wrong_second_derivative_is_seen_in_every_unit_and_dtype(dtype: torch.dtype, scale: float) -> None:
+    class Forgets(torch.autograd.Function):
+        """cos without its own derivative."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return (x.to(dtype) / scale).sin()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return (grad * (x.to(dtype) / scale).cos().detach() / scale).double()
+
+    assert pg.audit(Forgets, -2 * scale, 2 * scale).double_backward.word == "inconsistent"
+
+
+def test_a_steep_function_of_any_size_ends() -> None:
+    for f in (lambda x: torch.sigmoid(1000 * x), lambda x: torch.sigmoid(1e9 * x), lambda x: torch.tanh(1e300 * x)):
+        assert pg.audit(f, -3, 3).rule is None
+
+
+@pytest.mark.parametrize("at", [0.0, 0.3003])
+@pytest.mark.parametrize("scale", [0.04, 0.004])
+def test_a_peak_between_two_points_is_drawn_to_its_top(scale: float, at: float) -> None:
+    found = pg.audit(lambda x: pg.heaviside(x - at, rule=rules.fast_sigmoid(scale=scale)), -1, 3)
+    beside = ~torch.isin(found.curves.x, torch.tensor([kink.low for kink in found.kinks], dtype=torch.float64))
+    for side in (found.curves.positive, found.curves.negative):
+        assert side[beside].max().item() > 0.97
+    assert found.points < 1200

@@ -188,3 +188,40 @@ def test_what_a_name_does_not_promise_is_noted() -> None:
     found = pg.audit(of(clamped, lambda g, x: torch.where(x.isnan(), 0.0, inward(g, x))), -2, 2, points=201)
     assert found.rule == 'clamp(x, -1, 1, rule="inward", edge="closed")'
     assert found.rule_note == "at x = nan the slope is 0 instead of 1"
+
+
+_OF_THEIR_OWN_KIND: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "leaky_relu": (lambda x: pg.leaky_relu(x, 0.2), "leaky_relu(x, negative_slope=0.2)"),
+    "leaky_relu of torch": (torch.nn.functional.leaky_relu, "leaky_relu(x, negative_slope=0.01)"),
+    "gelu": (pg.gelu, 'gelu(x, rule="exact")'),
+    "gelu of tanh": (lambda x: pg.gelu(x, approximate="tanh"), 'gelu(x, approximate="tanh", rule="exact")'),
+    "jumprelu": (
+        lambda x: pg.jumprelu(x, 1.0, bandwidth=0.5),
+        'jumprelu(x, threshold=1, bandwidth=1, window_to_x=False, rule="zero")',
+    ),
+    "jumprelu, window to x": (
+        lambda x: pg.jumprelu(x, 1.0, bandwidth=0.5, window_to_x=True),
+        'jumprelu(x, threshold=1, bandwidth=0.5, window_to_x=True, rule="window")',
+    ),
+    "jumprelu, gaussian to x": (
+        lambda x: pg.jumprelu(x, 0.5, bandwidth=0.25, window_to_x=True, rule="gaussian"),
+        'jumprelu(x, threshold=0.5, bandwidth=0.25, window_to_x=True, rule="gaussian")',
+    ),
+    "fake_quantize, scale in float32": (
+        lambda x: pg.fake_quantize(x, 0.1, 0, -8, 7),
+        'fake_quantize(x, scale=0.1, zero_point=0, quant_min=-8, quant_max=7, rule="zero", edge="closed")',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _OF_THEIR_OWN_KIND)
+def test_ops_of_their_own_kind_are_named_and_the_name_works(name: str) -> None:
+    f, expected = _OF_THEIR_OWN_KIND[name]
+    found = _named(f, -2.0, 3.0)
+    assert found == expected
+    assert _named(_again(found), -2.0, 3.0) == expected
+
+
+def test_what_passes_everything_has_no_name() -> None:
+    assert _named(lambda x: x * 1.0) is None
+    assert _named(lambda x: x.clamp(-1e9, 1e9)) is None

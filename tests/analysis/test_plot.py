@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.rule import OPS
@@ -565,3 +567,72 @@ def test_every_rule_of_every_op_can_be_drawn(ax: Any, name: str) -> None:
                 return op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others)), **how)
 
             torch.testing.assert_close(found, pg.gradient(computed, x, sign), rtol=1e-12, atol=1e-14)
+
+
+# --- functions that jump ----------------------------------------------------------------------------------------------
+
+_JUMPING: dict[str, tuple[Callable[[Tensor], Tensor], list[float]]] = {
+    "relu": (torch.relu, [0.0]),
+    "abs": (torch.abs, [0.0]),
+    "clamp": (lambda x: x.clamp(-1, 1), [-1.0, 1.0]),
+    "clamp at 0.3": (lambda x: x.clamp(min=0.3), [0.3]),
+    "softshrink": (torch.nn.functional.softshrink, [-0.5, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", _JUMPING)
+def test_a_jump_of_a_functions_gradient_is_a_dot_and_rings_and_no_stroke(name: str) -> None:
+    f, at = _JUMPING[name]
+    (axes,) = pg.plot(f).backward
+    for line in axes.lines:
+        y = torch.as_tensor(line.get_ydata(), dtype=torch.float64)
+        assert len(y) < 10 or not (y.diff().abs() > 0.9).any()
+    for label in ("_exactly", "_beside"):
+        marks = [line for line in axes.lines if str(line.get_label()) == label]
+        assert len(marks) == 2  # for both signs of dL/dy
+        for line in marks:
+            assert sorted(set(map(float, line.get_xdata()))) == at
+    dots = next(line for line in axes.lines if str(line.get_label()) == "_exactly")
+    for x, y in zip(dots.get_xdata(), dots.get_ydata(), strict=True):
+        assert y == pg.gradient(f, torch.tensor([float(x)], dtype=torch.float64)).item()
+
+
+def test_a_jump_of_a_functions_value_and_of_a_loss_is_not_joined_either() -> None:
+    drawn = pg.plot([torch.round, "inward"], panels="rules", xlim=(-3, 3), loss=torch.abs)
+    for axes in (*drawn.forward, *drawn.backward):
+        for line in axes.lines:
+            y = torch.as_tensor(line.get_ydata(), dtype=torch.float64)
+            assert len(y) < 10 or not (y.diff().abs() > 0.5).any()
+
+
+def test_many_jumps_are_not_joined_and_do_not_take_long() -> None:
+    (axes,) = pg.plot(torch.round, xlim=(-150, 150)).forward
+    (curve,) = [line for line in axes.lines if len(line.get_xdata()) > 10 and not line.get_marker() == "o"]
+    y = torch.as_tensor(curve.get_ydata(), dtype=torch.float64)
+    assert int(y.isnan().sum()) == 300
+    assert len(y) < 10000
+
+
+class _Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, None, None
+
+
+class _Passed(_Clamped):
+    pass
+
+
+def test_an_apply_has_the_name_of_its_function() -> None:
+    drawn = pg.plot([_Clamped.apply, functools.partial(_Passed.apply)], -1, 1, panels="rules")
+    assert [axes.get_title() for axes in drawn.forward] == ["_Clamped", "_Passed"]
+
+
+def test_functions_of_one_name_are_told_apart() -> None:
+    drawn = pg.plot([lambda x: x.relu(), lambda x: x.abs(), torch.sin], panels="rules")
+    assert [axes.get_title() for axes in drawn.forward] == ["f (1)", "f (2)", "sin"]

@@ -257,9 +257,10 @@ def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype
         y, (code, order, plan) = codes.CODE.encode(call, (there, low, high), (True, False, False))
         settings = native.settings_of(plan, None, None, dtype)
         made = native.operators.encode_between(there, low, high, settings)
-        assert same_bits(made[0], y)
+        is_unsure = made[2] & native._UNSURE  # of the sign of zeros, which torch decides
+        assert (same if is_unsure else same_bits)(made[0], y)
         assert torch.equal(made[1], code)
-        assert made[2] == order
+        assert made[2] ^ is_unsure == order
         tested += 1
     assert tested >= 3 * 8
 
@@ -1055,9 +1056,7 @@ def test_a_code_in_other_strides_or_of_another_dtype_says_the_same(name: str, ho
 
 @pytest.mark.parametrize("name", WITH_A_CODE)
 def test_a_code_that_lost_bytes_is_an_error(name: str) -> None:
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: t, lambda t: t[..., :8] if t.dtype is torch.uint8 else t
-    ):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t[..., :8] if t.dtype is torch.uint8 else t):
         leaf = torch.linspace(-4, 4, 5001).requires_grad_()
         y = WITH_A_CODE[name](leaf)
         with pytest.raises(RuntimeError):

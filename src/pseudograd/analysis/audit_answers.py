@@ -10,6 +10,7 @@ from torch import Tensor
 from ..testing.measure import transforms
 from ..testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
 from ..testing.measure.gradients import additivity
+from ..testing.measure.numeric import resolution_of
 from .audit_records import Answer, NotFinite
 from .audit_regions import Measured
 
@@ -98,32 +99,31 @@ def under_transforms(f: Function, m: Measured) -> dict[str, Answer]:
     """Double backward on smooth ground; forward mode and vmap everywhere."""
     smooth = m.x[~m.is_break & m.slope.isfinite()]
     return {
-        "double_backward": _double_backward(f, smooth),
+        "double_backward": _double_backward(f, smooth, m),
         "forward_mode": _same("reverse mode", lambda: transforms.diagonal_by_jvp(f, m.x, torch.ones_like(m.x)), m),
         "vmap": _same("plain backward", lambda: transforms.by_vmap_of_grad(f, m.x, torch.ones_like(m.x)), m),
     }
 
 
-def _double_backward(f: Function, x: Tensor) -> Answer:
-    found = []
+def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
+    """In units of the range and of the gradient, so that neither small nor large ones look alike."""
+    scale = (m.x[-1] - m.x[0]).item() / 4
+    slopes = torch.cat([m.positive, m.negative]).abs()
+    size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0
+    unit = (min(1.0, size) or 1.0) / scale
+    eps, found = resolution_of(f, x), []
     for sign in (1.0, -1.0):
         try:
-            found.append(second_order(f, x, torch.full_like(x, sign), 1e-6))
+            found.append(second_order(f, x, torch.full_like(x, sign), 1e-6, unit, eps, scale))
         except Exception as error:
             return Answer("refused", None, in_one_line(error))
     wrong = found[0].wrong | found[1].wrong
     if not wrong.any():
         return Answer("consistent", 0.0)
     told, i = found[0 if found[0].wrong.any() else 1], int(wrong.nonzero()[0])
-    by, expected = (
-        (told.by_x, told.x_expected) if _off(told.by_x, told.x_expected)[i] else (told.by_grad, told.grad_expected)
-    )
+    by, expected = (told.by_x, told.x_expected) if told.x_wrong[i] else (told.by_grad, told.grad_expected)
     example = f"at x = {x[i].item():.4g} it gives {by[i].item():.4g}, the gradient changes by {expected[i].item():.4g}"
     return Answer("inconsistent", _share(wrong), f"{_at(wrong)}; {example}")
-
-
-def _off(a: Tensor, b: Tensor) -> Tensor:
-    return ~((a - b).abs() <= 1e-4 * (1 + b.abs()))
 
 
 def _same(as_what: str, way: Callable[[], Tensor], m: Measured) -> Answer:

@@ -23,6 +23,7 @@ Function = Callable[[Tensor], Tensor]
 _GRADS = (1.0, -1.0, 2.0, -2.0, 1e-3, -1e-3, 1e3, -1e3)
 _FIRST = ("relu", "relu6", "clamp")  # the other clamps do the same under names of their own
 _LAST = ("fake_quantize",)  # which rounds, too, if its grid is wide enough
+_CODES = 2.0**31  # of a grid
 _WIDTHS = 1e-6  # relative: how far two computations of one rule may be apart, where a parameter was estimated
 
 
@@ -44,6 +45,8 @@ class Candidate(NamedTuple):
         for key, value in zip(op.inputs[1:], map(_short, self.others), strict=True):
             if value is None:
                 by_position = False
+            elif op.name == "gelu":
+                written += ['approximate="tanh"'] if value else []
             elif op.name not in _FIXED and (op.name, value) != ("round", 0):
                 written.append(repr(value) if by_position else f"{key}={value!r}")
         if len(op.rules) > 1:
@@ -100,14 +103,15 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
 
 def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
     """The ops that have the same values but for rounding, with what stands behind x, and how far they are off; the plainest first."""
+    near = _WIDTHS * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
         for others in _others(OPS[name], m):
             try:
                 y = OPS[name].public(m.x, *others)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RuntimeError, OverflowError):  # what suggests itself may be no call at all
                 continue
-            if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=_WIDTHS, atol=_WIDTHS, equal_nan=True):
+            if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=_WIDTHS, atol=near, equal_nan=True):
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
@@ -133,10 +137,44 @@ def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
         return _grids(m, low, high) if all(is_flat) else []
     if op.inputs == ("x",):
         return [()]
+    if op.name in _OF_ONE:
+        return _OF_ONE[op.name](m)
     if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # a transform of the gradient alone
         slope = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
         return [] if op.name == "scale_grad" and slope == 1 else [(slope,)]  # which is x itself
     return []
+
+
+def _slopes_below_zero(m: Measured) -> list[tuple[Any, ...]]:
+    x, y = m.x[0].item(), m.y[0].item()
+    slope = tidy(y / x) if x < 0 else 1.0
+    return [] if slope in (0.0, 1.0) else [(slope,)]  # which are relu and x itself
+
+
+def _thresholds(m: Measured) -> list[tuple[Any, ...]]:
+    """The one jump of the values, and the widths that a window around it would have from what x gets there: K(0) of each density."""
+    jumps = [one.x for one in m.breaks if one.is_jump]
+    if len(jumps) != 1:
+        return []
+    (threshold,) = jumps
+    found: list[tuple[Any, ...]] = [(threshold, 1.0, False)]
+    ends = [abs(x - threshold) for pair in m.pairs for x in pair]
+    share = abs(m.positive[m.x == threshold].item()) if bool((m.x == threshold).any()) else 0.0
+    if share and ends:
+        found.append((threshold, tidy(2 * min(ends)), True))
+    if share:
+        found += [
+            (threshold, tidy(abs(threshold) * k / share), True) for k in (1.0, 0.5, 0.25, 1 / math.sqrt(2 * math.pi))
+        ]
+    return found
+
+
+# How to read off what stands behind x, for ops of their own kind.
+_OF_ONE: dict[str, Callable[[Measured], list[tuple[Any, ...]]]] = {
+    "gelu": lambda m: [(0,), (1,)],
+    "leaky_relu": _slopes_below_zero,
+    "jumprelu": _thresholds,
+}
 
 
 def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
@@ -144,8 +182,15 @@ def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
     levels = m.y.unique()
     if not 2 < len(levels) < len(m.y) / 2:
         return []
-    scale = tidy((levels[1:] - levels[:-1]).min().item())
-    return [(scale, 0, round(low / scale), round(high / scale))]
+    step = (levels[1:] - levels[:-1]).min().item()
+    if max(abs(low), abs(high)) > _CODES * step:
+        return []
+    steps = round((high - low) / step)
+    if steps < 2:
+        return []
+    mean = (high - low) / steps  # of steps of which each was rounded by itself, perhaps in float32
+    scales = dict.fromkeys((tidy(mean), float(f"{mean:.7g}"), tidy(step)))
+    return [(scale, 0, round(low / scale), round(high / scale)) for scale in scales]
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------
@@ -154,11 +199,15 @@ def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
 def _candidates(op: Op, others: tuple[Any, ...], m: Measured, expected: list[Tensor]) -> Iterator[Candidate]:
     if op.name == "clip_grad":  # its limit shows in the largest gradient
         others = (tidy(max(found.abs().max().item() for found in expected)),)
+        if others[0] >= max(_GRADS):  # which it did not reach
+            return
     known = dict(zip(op.inputs[1:], others, strict=False))
     # The plain ones first, in the table's order.
     for rule in sorted(op.rules.values(), key=lambda rule: bool(rule.parameters)):
         if any(known.get(name, 0.0) is None for name in rule.requires):
             continue
+        if op.name == "jumprelu" and (rule.name == "zero") == known["window_to_x"]:
+            continue  # a number as a threshold gets nothing, whatever the window; x gets its part of one, or none
         for parameters in parameters_of(rule, m, known):
             for edge in op.edges or (None,):
                 for maximize in (False, True) if op.takes_maximize and not rule.is_linear_at(edge) else (False,):

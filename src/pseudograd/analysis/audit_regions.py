@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -9,12 +10,28 @@ import torch
 from torch import Tensor
 
 from ..testing.measure.behaviour import gradient_of
-from ..testing.measure.numeric import Breaks, breaks, jumps_of, resolution_of, simplest, slope_of, values
+from ..testing.measure.numeric import (
+    Breaks,
+    Slope,
+    breaks,
+    jumps_of,
+    nearest,
+    resolution_of,
+    simplest,
+    slope_of,
+    values,
+)
 from .audit_records import Curves, Region, Side
 
 Function = Callable[[Tensor], Tensor]
 _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
 _NEAR = 1e-5  # relative: two slopes that differ by less are one
+_USUAL = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
+_ROUNDS, _CELLS, _MUCH = (
+    10,
+    24,
+    0.02,
+)  # of more points: how often, in how many cells, and where the gradient changes by this share
 
 
 class Break(NamedTuple):
@@ -56,21 +73,69 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     special = [value for value in (*at, 0.0) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
     eps = resolution_of(f, grid)
-    near = eps**0.5 * (high - low)
+    near = nearest(eps, low, high)
     for value in special:
         grid = grid[(grid - value).abs() > near]
     grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
     jumps = [pair for sign in (1.0, -1.0) for pair in _gradient_jumps(f, grid, sign)]
-    found = _located(f, breaks(f, grid, eps), special, jumps, near)
+    units = _units(f, grid)
+    found = _located(f, units.breaks(f, grid, eps), special, jumps, near)
     pairs = tuple(sorted({p for p in jumps if all(abs(p[0] - one.x) > 4 * near for one in found)}))
-    x = _points(grid, found, pairs, near)
+    x = _refined(f, _points(grid, found, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
     for one in found:
         distance = (x - one.x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
-    slope = slope_of(f, x, step, eps)
+    slope = units.slopes(f, x, step, eps)
     ups, downs = gradient_of(f, x, 1.0), -gradient_of(f, x, -1.0)
     return Measured(x, values(f, x), slope.value, slope.error, ups, downs, found, pairs)
+
+
+class _Units(NamedTuple):
+    """Powers of two that x and y are measured in: 1, unless they are so small or large that 1 would hide them or overflow."""
+
+    x: float
+    y: float
+
+    def of(self, f: Function) -> Function:
+        return lambda u: f(u * self.x) / self.y
+
+    def breaks(self, f: Function, x: Tensor, eps: float) -> Breaks:
+        low, high, left, right, is_jump = breaks(self.of(f), x / self.x, eps)
+        return Breaks(low * self.x, high * self.x, left * self.y / self.x, right * self.y / self.x, is_jump)
+
+    def slopes(self, f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
+        return Slope(*(found * self.y / self.x for found in slope_of(self.of(f), x / self.x, step / self.x, eps)))
+
+
+def _units(f: Function, grid: Tensor) -> _Units:
+    y = values(f, grid).abs()
+    largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
+    of_x = _power_of_two(max(abs(grid[0].item()), abs(grid[-1].item())))
+    return _Units(of_x, min(1.0, _power_of_two(largest)) if largest else of_x)
+
+
+def _power_of_two(size: float) -> float:
+    exponent = math.frexp(size)[1]
+    return 1.0 if abs(exponent) <= _USUAL else math.ldexp(1.0, exponent)
+
+
+def _refined(f: Function, x: Tensor, jumps: list[tuple[float, float]], near: float) -> Tensor:
+    """More points where the gradient changes much from one to the next, and does not jump: a peak has to show between them."""
+    known = torch.tensor([at for pair in jumps for at in pair], dtype=x.dtype).unique()
+    for _ in range(_ROUNDS):
+        slopes = torch.stack([gradient_of(f, x, 1.0), gradient_of(f, x, -1.0)])
+        slopes = torch.where(slopes.isfinite(), slopes, 0.0)
+        size = (slopes.amax(1) - slopes.amin(1)).clamp(min=torch.finfo(x.dtype).tiny)
+        change = (slopes.diff(dim=1).abs() / size.unsqueeze(1)).amax(0)
+        gaps = x.diff()
+        has_jump = torch.searchsorted(known, x[:-1]) != torch.searchsorted(known, x[1:], right=True)
+        steep = (change > _MUCH) & (gaps > 8 * near) & ~has_jump
+        if not steep.any():
+            break
+        first = change.where(steep, 0.0).topk(min(_CELLS, int(steep.sum()))).indices
+        x = torch.cat([x, x[first] + gaps[first] / 2]).unique()
+    return x
 
 
 def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[tuple[float, float]]:
@@ -191,7 +256,7 @@ def _end(x: list[float], is_break: list[bool], own: int, other: int) -> tuple[fl
     if is_break[other]:
         return x[other], False
     between = simplest(min(x[own], x[other]), max(x[own], x[other]))
-    is_pair = abs(x[own] - x[other]) <= 1e-12 * max(1.0, abs(x[own]))
+    is_pair = abs(x[own] - x[other]) <= 1e-12 * max(min(1.0, x[-1] - x[0]), abs(x[own]))
     return (between, between == x[own]) if is_pair else (x[max(own, other)], own > other)
 
 

@@ -22,6 +22,8 @@ from .audit_regions import measure, regions_of, shares_of
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST = 33
+_NUMBERS = 64  # of float64, in each cell: with fewer there are no differences to be taken
+_LEAST = 1e-290  # below, numbers of float64 lose digits
 
 
 def audit(
@@ -83,6 +85,14 @@ def _checked_range(low: Any, high: Any, points: Any) -> tuple[float, float, int]
         raise TypeError(must("audit", "points", "be an integer", points))
     if points < _FEWEST:
         raise ValueError(must("audit", "points", f"be at least {_FEWEST}", points))
+    if not math.isfinite(high - low):
+        raise ValueError(
+            must("audit", "low and high", "be a finite distance apart", (low, high), "Look at a part of it")
+        )
+    largest = max(abs(low), abs(high), _LEAST)
+    if high - low < _NUMBERS * torch.finfo(torch.float64).eps * largest * points:
+        what = f"hold {_NUMBERS} numbers of float64 between two of {points} points"
+        raise ValueError(must("audit", "low and high", what, (low, high), "Widen the range, or look nearer to 0"))
     return low, high, points
 
 

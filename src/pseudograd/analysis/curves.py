@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,12 +14,14 @@ from ..errors import must
 from ..ops.bounds import CLAMP
 from ..rule import Edge, Op, Picture, RuleObject, make_call
 from ..rule_text import parsed
+from ..testing.measure.numeric import jumps_of, simplest
 from .palette import colour
 from .slopes import gradient
 
 Function = Callable[[Tensor], Tensor]
 _OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, as a share of the range; and what is a jump
 _POINTS = 801
+_MANY = 60  # pieces of which each is a small part of the picture
 
 
 class Curve(NamedTuple):
@@ -111,6 +114,9 @@ def _name(f: Any) -> str:
         return "torch.clamp"
     if isinstance(f, functools.partial):
         return _name(f.func)
+    owner = getattr(f, "__self__", None)  # of the apply of an autograd.Function
+    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
+        return owner.__name__
     name = getattr(f, "__name__", type(f).__name__)
     return "f" if name == "<lambda>" else str(name)
 
@@ -163,13 +169,32 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
     return Line(torch.cat(x), torch.cat(y), tuple(dots), tuple(rings))
 
 
-def grid_of(picture: Picture, curves: list[Curve]) -> Grid:
+def told_apart(curves: list[Curve]) -> list[Curve]:
+    """Functions of one name get numbers behind it."""
+    labels = [curve.label for curve in curves]
+    if len(set(labels)) == len(labels):
+        return curves
+    numbered = [
+        f"{label} ({labels[: i + 1].count(label)})" if labels.count(label) > 1 else label
+        for i, label in enumerate(labels)
+    ]
+    return [curve._replace(label=label) for curve, label in zip(curves, numbered, strict=True)]
+
+
+def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[float]:
+    """Where any of them jumps, to the exact number."""
+    x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
+    ends = [jumps_of(lambda at, f=f: f(at).detach().double(), x) for f in functions]  # type: ignore[misc]
+    return {simplest(a, b) for lows, highs in ends for a, b in zip(lows.tolist(), highs.tolist(), strict=True)}
+
+
+def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -> Grid:
     """The x to draw at: open pieces between the jumps, just off them."""
-    known = {*picture.edges, *picture.jumps, *(jump for curve in curves for jump in curve.jumps)}
+    known = {*picture.edges, *picture.jumps, *more, *(jump for curve in curves for jump in curve.jumps)}
     inner = sorted(jump for jump in known if picture.low < jump < picture.high)
     off = _OFF * (picture.high - picture.low)
     starts = [picture.low, *(jump + off for jump in inner)]
     ends = [*(jump - off for jump in inner), picture.high]
-    points = max(201, _POINTS // len(starts))
+    points = max(201 if len(starts) < _MANY else 9, _POINTS // len(starts))
     pieces = [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
     return Grid(pieces, inner)

@@ -13,7 +13,18 @@ from ..arguments import as_number, is_number
 from ..errors import must, unknown_name
 from ..ops.bounds import picture_of
 from ..rule import OPS, Edge, Picture, RuleObject
-from .curves import Curve, Function, Grid, check_element_wise, curve_of, gradient_of, grid_of, line_of
+from .curves import (
+    Curve,
+    Function,
+    Grid,
+    check_element_wise,
+    curve_of,
+    gradient_of,
+    grid_of,
+    jumps_in,
+    line_of,
+    told_apart,
+)
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Stroke, drawn
 from .slopes import gradient
@@ -79,17 +90,31 @@ def plot(
     grads = _checked_grads(grad)
     picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
     curves = [curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)]
+    curves = told_apart(curves)
     grid = grid_of(picture, curves)
     for curve in curves:
         check_element_wise("f_or_rules", curve.f, torch.cat(grid.pieces))
         if loss is not None:
             check_element_wise("loss", loss, curve.f(torch.cat(grid.pieces)).detach())
+    grid = grid_of(picture, curves, _jumps(wanted, curves, grads, loss, picture))
     painter = _Painter(grid, curves, grads, loss)
     columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
     titles = _titles(title, columns)
     made = [painter.column(column, text) for column, text in zip(columns, titles, strict=True)]
     above = title if isinstance(title, str) and len(columns) > 1 else ""
     return drawn(_wrapped(made, painter.is_one_forward), (picture.low, picture.high), above, ax)
+
+
+def _jumps(wanted: list[Any], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
+    """Of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
+    drawn: list[Function] = []
+    for one, curve in zip(wanted, curves, strict=True):
+        if loss is not None:
+            drawn += [_chained(loss, curve), gradient_of(_chained(loss, curve), 1.0)]
+            drawn.append(lambda x, f=curve.f: gradient(loss, f(x).detach()))  # type: ignore[misc]
+        if not isinstance(one, (str, RuleObject)):
+            drawn += [curve.f, *(gradient_of(curve.f, grad) for grad in grads)]
+    return jumps_in(drawn, picture.low, picture.high)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from .inputs import special_grads
 from .numeric import agree
 
 Function = Callable[[Tensor], Tensor]
+_EPS = torch.finfo(torch.float64).eps
 
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
@@ -80,7 +81,10 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
 
 
 class Second(NamedTuple):
-    """The derivative of grad_x by x and by grad: by autograd, by differences, and where the differences say anything."""
+    """The derivative of grad_x by x and by grad: by autograd, by differences, and where the differences say anything.
+
+    x_error, grad_error: how far the differences may be off, by the rounding of what was computed.
+    """
 
     by_x: Tensor
     by_grad: Tensor
@@ -88,32 +92,54 @@ class Second(NamedTuple):
     grad_expected: Tensor
     x_known: Tensor
     grad_known: Tensor
+    x_error: Tensor
+    grad_error: Tensor
+    unit: float
+
+    @property
+    def x_wrong(self) -> Tensor:
+        return self._wrong(self.by_x, self.x_expected, self.x_known, self.x_error, self.unit)
+
+    @property
+    def grad_wrong(self) -> Tensor:
+        return self._wrong(self.by_grad, self.grad_expected, self.grad_known, self.grad_error, 1.0)
 
     @property
     def wrong(self) -> Tensor:
-        return self._wrong(self.by_x, self.x_expected, self.x_known) | self._wrong(
-            self.by_grad, self.grad_expected, self.grad_known
-        )
+        return self.x_wrong | self.grad_wrong
 
     @staticmethod
-    def _wrong(found: Tensor, expected: Tensor, known: Tensor) -> Tensor:
-        return known & ~((found - expected).abs() <= 1e-4 * (1 + expected.abs()))
+    def _wrong(found: Tensor, expected: Tensor, known: Tensor, error: Tensor, unit: float) -> Tensor:
+        return known & ~((found - expected).abs() <= 1e-4 * (unit + expected.abs()) + error)
 
 
-def second_order(f: Function, x: Tensor, grad: Tensor, step: float) -> Second:
-    """Raises RuntimeError where a backward cannot be differentiated."""
+def second_order(
+    f: Function, x: Tensor, grad: Tensor, step: float, unit: float = 1.0, eps: float = _EPS, scale: float = 1.0
+) -> Second:
+    """Raises RuntimeError where a backward cannot be differentiated.
+
+    unit: of the derivative by x; step: of x, in units of `scale`, the size of x; eps: of the dtype that f computes in.
+    """
     if _is_once_differentiable(f, x, grad):
         raise RuntimeError("its backward is marked once_differentiable")
     by_x, by_grad = second_derivatives(f, (x,), grad, (1.0,))
     here = gradient_of(f, x, grad)
 
-    def quotients(moved: Callable[[float], Tensor]) -> tuple[Tensor, Tensor]:
-        right, left = (moved(step) - here) / step, (here - moved(-step)) / step
-        return (right + left) / 2, torch.as_tensor(agree(right, left))
+    def quotients(moved: Callable[[float], Tensor], by: float, unit: float) -> tuple[Tensor, Tensor]:
+        right, left = (moved(by) - here) / by, (here - moved(-by)) / by
+        return (right + left) / 2, torch.as_tensor(agree(right / unit, left / unit))
 
-    x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad))
-    grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by))
-    return Second(by_x, by_grad, x_expected, grad_expected, x_known, grad_known)
+    # Coarser numbers need a longer step, over which a smooth gradient bends more.
+    of_grad = step * (eps / _EPS) ** (1 / 3)
+    of_x = of_grad * scale
+    x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad), of_x, unit)
+    grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by), of_grad, 1.0)
+    x_error = grad_error = torch.zeros_like(here)
+    if eps > _EPS:
+        halved, _ = quotients(lambda by: gradient_of(f, x + by, grad), of_x / 2, unit)
+        x_error = 4 * (halved - x_expected).abs() + 16 * eps * (here.abs() + x.abs() * x_expected.abs()) / of_x
+        grad_error = 16 * eps * here.abs() / of_grad
+    return Second(by_x, by_grad, x_expected, grad_expected, x_known, grad_known, x_error, grad_error, unit)
 
 
 def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:

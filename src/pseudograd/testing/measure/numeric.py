@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
     return values(f, torch.cat(points)).split([len(x) for x in points])  # type: ignore[no-any-return]
 
 
+def nearest(eps: float, low: Any, high: Any) -> Any:
+    """Between two points: what is smooth changes little over it, and rounding less; and several numbers lie between them."""
+    return eps**0.5 * (high - low) + 8 * eps * max(abs(low), abs(high))
+
+
 def resolution_of(f: Function, x: Tensor) -> float:
     """The unit in the last place of the dtype that f computes in, relative to its values."""
     with torch.no_grad():
@@ -79,11 +84,11 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
 
     Cells are halved towards the half in which the slope changes more, so what stays is where it changes at once.
     """
-    near = eps**0.5 * (x[-1] - x[0])  # what is smooth changes little over it, and rounding less
+    near = nearest(eps, x[0], x[-1])
     low, high = x[:-1], x[1:]
     bend = _bend(f, low, high)
     change_before, level = torch.zeros_like(low), 0
-    while ((high - low) > near).any():
+    while level < _LEVELS and ((high - low) > near).any():
         middle = low + (high - low) / 2
         step = (high - low) / 32
         y_low, y_middle, y_high, *beside = _values_at(
@@ -190,9 +195,12 @@ def jumps_of(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def simplest(low: float, high: float) -> float:
-    """The number from low to high with the fewest decimals."""
-    for decimals in range(18):
-        found = round((low + high) / 2, decimals)
+    """The number from low to high with the fewest decimals; of tiny numbers, with the fewest digits."""
+    middle = low + (high - low) / 2
+    for found in (
+        *(round(middle, decimals) for decimals in range(18)),
+        *(float(f"{middle:.{n}g}") for n in range(1, 18)),
+    ):
         if low <= found <= high:
             return found + 0.0
     return low
