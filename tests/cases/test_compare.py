@@ -201,7 +201,14 @@ def test_a_run_that_draws_or_is_given_a_seed_has_every_seed_run() -> None:
 
     assert len(pg.compare(solved, rules=[], seeds=10).seeds) == 10
     assert len(with_seed) == 40
-    for of in (lambda: torch.rand(1), random.random, np.random.rand, forked, torch.initial_seed, random.getstate):
+    for of in (
+        lambda: torch.rand(1),
+        random.random,
+        np.random.rand,
+        forked,
+        lambda: torch.initial_seed(),
+        lambda: random.getstate(),
+    ):
         found = pg.compare(functools.partial(draws, of=of), rules=[], seeds=7)
         assert (len(found.seeds), found.repeats) == (7, False)
         assert "The seed changes nothing" not in str(found)

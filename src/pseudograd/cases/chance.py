@@ -2,7 +2,8 @@
 
 Equal numbers with two seeds show little: a success rate of 95 % gives them in nine of ten cases. So the states of the generators that the
 seed sets are compared before and after, and the functions that read a state or the seed (with which one can draw and put it back, as
-`fork_rng` does) are watched in between. Whatever this cannot see, such as another process that was forked, counts as chance.
+`fork_rng` does) are watched in between. A process that is forked, or a device whose states are not looked at, counts as chance. Not seen is
+a reader that the program took from its module by name beforehand (`from torch import initial_seed`).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _states() -> tuple[Any, ...] | None:
     numpy = sys.modules.get("numpy")
     of_cuda = tuple(torch.cuda.get_rng_state_all()) if _cuda_runs() else ()
     of_numpy = None if numpy is None else numpy.random.get_state()
-    return torch.random.default_generator.get_state(), random.getstate(), of_numpy, of_cuda
+    return torch.get_rng_state(), random.getstate(), of_numpy, of_cuda
 
 
 def _cuda_runs() -> bool:

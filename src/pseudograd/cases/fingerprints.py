@@ -201,7 +201,7 @@ def _of_tensor(x: torch.Tensor) -> tuple[Any, ...]:
     if type(x) not in _PLAIN_TENSORS or x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
         raise TypeError(f"a {type(x).__name__} of layout {x.layout} on {x.device}")
     there = x.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    data = there.view(torch.uint8).numpy() if there.numel() else b""
+    data: Any = there.view(torch.uint8).numpy() if there.numel() else b""
     digest = hashlib.sha256(data).hexdigest()
     return digest, str(x.dtype), tuple(x.shape), str(x.device), x.requires_grad, type(x).__name__
 

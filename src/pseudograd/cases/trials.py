@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, process
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -76,11 +76,10 @@ class Case:
             except (Exception, SystemExit) as error:
                 failure = _told(error)
         seconds = time.perf_counter() - began
-        seen = {"reached": inside.reached, "draws": not chance.none, "came_upon": inside.came_upon}
+        outcome = Outcome(None, failure, inside.reached, seconds, not chance.none, inside.came_upon)
         if failure is not None:
-            return Outcome(None, failure, seconds=seconds, **seen)
-        checked = _numbers(self.where, found, f"with {asked.variant} and seed {asked.seed}")
-        return Outcome(checked, None, seconds=seconds, **seen)
+            return outcome
+        return replace(outcome, numbers=_numbers(self.where, found, f"with {asked.variant} and seed {asked.seed}"))
 
     @property
     def takes_seed(self) -> bool:
