@@ -24,7 +24,7 @@ from types import ModuleType
 import torch
 
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.records import Finding, Starved
+from pseudograd.diagnosis.records import Finding
 
 from ..distributed import two_processes
 
@@ -36,7 +36,7 @@ class Outcome:
     """What a test looks at of a diagnosis; travels between processes."""
 
     findings: list[Finding]
-    starved: list[Starved]
+    starved: dict[str, str]  # by the name of the parameter: the line of the cause
     errors: list[str]
 
     @property
@@ -114,7 +114,8 @@ def outcome(program: Program) -> Outcome:
         warnings.simplefilter("ignore")  # they are the program's
         d = program.run()
         assert d.backwards, f"{program.name}: no backward was seen"
-        return Outcome(d.findings, d.starved, d.to_json()["errors"])
+        starved = {one.parameter: "?" if one.cause is None else one.cause.where for one in d.starved}
+        return Outcome(d.findings, starved, d.to_json()["errors"])
 
 
 def outcomes_on_two_ranks(programs: Sequence[Program]) -> dict[str, list[Outcome]]:
@@ -132,7 +133,7 @@ def _keep_outcomes(packages: list[str], names: list[str], folder: Path, rank: in
         try:
             found = outcome(by_name[name])
         except Exception as error:
-            found = Outcome([], [], [f"it raised {type(error).__name__}: {error}"])
+            found = Outcome([], {}, [f"it raised {type(error).__name__}: {error}"])
         _kept(folder, name, rank).write_bytes(pickle.dumps(found))
 
 
@@ -151,11 +152,10 @@ def amiss(program: Program, found: Outcome) -> Iterator[str]:
     if not hits:
         yield f"{program.code} at {where} was not found"
     yield from (f"told besides: {shown(one)}" for one in found.loud if one not in hits)
-    starving = {one.parameter: "?" if one.cause is None else one.cause.where for one in found.starved}
     for parameter in program.parameters:
-        if not starving.get(parameter, "nowhere").endswith(where):
-            yield f"{parameter} must starve by {where}, got {starving.get(parameter, 'no starving')}"
-    yield from (f"{one} starves besides" for one in starving if one not in program.parameters)
+        if not found.starved.get(parameter, "nowhere").endswith(where):
+            yield f"{parameter} must starve by {where}, got {found.starved.get(parameter, 'no starving')}"
+    yield from (f"{one} starves besides" for one in found.starved if one not in program.parameters)
 
 
 def shown(finding: Finding) -> str:
@@ -168,7 +168,8 @@ def table() -> None:
     from . import planted as faulty
 
     chosen = [one for one in (*of(faulty), *of(healthy)) if all(word in one.name for word in sys.argv[1:])]
-    ranked = outcomes_on_two_ranks([one for one in chosen if one.ranks == 2])
+    pairs = [one for one in chosen if one.ranks == 2]
+    ranked = outcomes_on_two_ranks(pairs) if pairs else {}
     for one in chosen:
         if not one.is_runnable:
             continue

@@ -221,11 +221,6 @@ class Diagnosis:
         """The names of those that were met."""
         return [leaf.name for leaf in self._recorder.leaves.all]
 
-    @property
-    def errors(self) -> list[str]:
-        """Of the diagnosis itself: what it could not look at."""
-        return self._recorder.errors[:20]
-
     def _once(self, name: str, compute: Any) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
         if not self._has_ended:

@@ -96,8 +96,14 @@ def norms_of(leaves: Sequence[Any]) -> list[Norm]:
 
 
 def _weight(leaf: Any) -> float:
+    """Of what this process holds: to read all of a sharded one would wait for the other ranks."""
     tensor = leaf.tensor()
-    return math.nan if tensor is None else float(torch.linalg.vector_norm(tensor.detach().double()))
+    if tensor is None:
+        return math.nan
+    local = getattr(tensor, "_local_tensor", tensor).detach()
+    if local.numel() and not local.untyped_storage().nbytes():
+        return math.nan  # FSDP frees the memory of a whole parameter between its uses, and torch reads there without asking
+    return float(torch.linalg.vector_norm(local.double()))
 
 
 def fading(layers: Sequence[tuple[str, float]]) -> Fading | None:

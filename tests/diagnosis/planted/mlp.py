@@ -361,7 +361,7 @@ def an_adapter_starts_with_two_zeros() -> Diagnosis:
     return by_hand(Net(), *classes())
 
 
-@planted("vanishing")
+@planted("vanish")
 def twelve_sigmoids_in_a_row() -> Diagnosis:
     layers = [part for _ in range(12) for part in (nn.Linear(16, 16), nn.Sigmoid())]
 
