@@ -10,7 +10,9 @@ from typing import Any
 from ..torch_eras import ERAS, installed_era
 from ..torch_forms import shares_at_the_edge
 from ..trace.frames import named
-from .records import Finding, Site, Starved, Structural
+from .partial import grouped
+from .records import Finding, Partly, Site, Starved, Structural
+from .starving import ZEROED
 from .tally import Tally
 
 _OUTWARD = (
@@ -20,7 +22,6 @@ _OUTWARD = (
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 DEAD = 0.999  # of what arrives at any op
-NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward
 # They cut on purpose: a mask, a choice, a place that was not chosen.
 _ON_PURPOSE = (
     "mul",
@@ -56,16 +57,19 @@ class Evidence:
     values: Sequence[Any]
     tallies: Sequence[Tally]
     leaves: Any
+    partly: Sequence[Partly] = ()
 
 
 def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
+    narrow = _with_narrow_windows(evidence.leaves, evidence.tallies)
     findings = [
         *_at_the_kink(evidence),
-        *(finding for site in evidence.sites for finding in _of_site(site)),
+        *(replace(finding, module=site.module) for site in evidence.sites for finding in _of_site(site)),
         *_winding_up(evidence),
         *_too_narrow(evidence),
-        *_of_starved(evidence.starved),
+        *_of_starved([one for one in evidence.starved if one.parameter not in narrow]),
+        *_of_dead_units([one for one in evidence.partly if one.parameter not in narrow]),
     ]
     met: dict[tuple[str, str], int] = {}
     for at, site in enumerate(evidence.sites):
@@ -227,13 +231,19 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
+def _with_narrow_windows(leaves: Any, tallies: Iterable[Tally]) -> set[str]:
+    """The thresholds of which that says it all."""
+    sets = [some for tally in tallies for some, one in tally.windows.items() if one.is_narrow]
+    return {leaf.name for some in sets for leaf in leaves.named(some) if not some & (some - 1)}
+
+
 def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
     """A jumprelu whose window holds no x for most of its thresholds."""
     for tally in evidence.tallies:
         for leaves, one in tally.windows.items():
-            share = one.starving / one.thresholds if one.thresholds else 0.0
-            if share < NARROW:
+            if not one.is_narrow:
                 continue
+            share = one.starving / one.thresholds
             names = [leaf.name for leaf in evidence.leaves.named(leaves)]
             whose = f" of {names[0]}" if len(names) == 1 else ""
             passes = "the one backward" if one.calls == 1 else f"any of {one.calls:,} backward calls"
@@ -248,6 +258,7 @@ def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
                 if math.isfinite(one.wider)
                 else "Compare the range of x with the thresholds: one of ten or more is infinite.",
                 share,
+                module=tally.place.module,
             )
 
 
@@ -256,11 +267,11 @@ def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
 
 def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
     """One for each cause, with all parameters that it starves."""
-    by_cause: dict[tuple[str, str], list[Starved]] = {}
+    by_cause: dict[tuple[Any, ...], list[Starved]] = {}
     for one in starved:
-        where = one.cause.where if one.cause is not None else "?"
-        by_cause.setdefault((where, one.why), []).append(one)
-    for (where, why), some in by_cause.items():
+        where, module = (one.cause.where, _module(one.cause)) if one.cause is not None else ("?", None)
+        by_cause.setdefault((where, module, one.why, one.gradient, one.is_unstepped), []).append(one)
+    for (where, module, why, gradient, _), some in by_cause.items():
         names = [one.parameter for one in some]
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         cause = some[0].cause
@@ -270,26 +281,63 @@ def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
             "starved",
             where,
             "" if cause is None else cause.expression,
-            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {some[0].gradient} in every backward: {listed}{elsewhere}",
+            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {gradient} in every backward: {listed}{elsewhere}",
             why,
             _remedy(some[0]),
+            module=module,
         )
+
+
+def _module(cause: Site | Structural) -> str | None:
+    return cause.module if isinstance(cause, Site) else None
 
 
 def _remedy(starved: Starved) -> str:
     cause = starved.cause
+    if starved.gradient == ZEROED:
+        return (
+            "Look for a hook, zero_grad() or .grad = None between the backward and the step. If it is frozen on purpose, say "
+            "requires_grad_(False)."
+        )
     if isinstance(cause, Site):
         family = cause.family
         if family in _REMEDIES:
             return _override(cause, family, _REMEDIES[family])
         return "Look at the values that enter there: print their range."
+    if starved.is_unstepped:
+        return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if isinstance(cause, Structural):
         if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
-        return "Remove it there, or use the tensor itself where the loss is computed."
+        return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
     if starved.gradient == "zeros":
         return "Print what it is multiplied with: something there is 0."
-    return "Remove it from the optimiser, or use it in the loss."
+    if starved.why.endswith("no path to the loss"):
+        return "Remove it from the optimiser, or use it in the loss."
+    return "Print its .grad after a backward, and look at what computes the gradient on the way."
+
+
+def _of_dead_units(partly: Sequence[Partly]) -> Iterable[Finding]:
+    """One for each op, with the parameters of which it holds the same units."""
+    for some in grouped(partly):
+        one, site = some[0], some[0].cause
+        assert site is not None, "grouped by it"
+        names = ", ".join(part.parameter for part in some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")
+        what = "entries" if len(some) == 1 and one.units == one.entries else "units"
+        rule = _REMEDIES.get(site.family or "")
+        yield Finding(
+            "starved",
+            site.where,
+            site.expression,
+            f"{percent(one.share)} of {names} ({one.dead_units:,} of {one.units:,} {what}) got no gradient in any of "
+            f"{one.backwards:,} backwards",
+            f"they stand where the slope of {site.op} is 0, for everything that was put in",
+            _override(site, site.family, rule)
+            if site.family and rule
+            else "Print what enters there and where its backward is not 0: the two do not meet.",
+            one.share,
+            module=site.module,
+        )
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:
@@ -301,5 +349,8 @@ def _folded(findings: Iterable[Finding]) -> list[Finding]:
     for some in groups.values():
         first = min(some, key=lambda one: (_TELLING.index(one.code), -one.share))
         rest = tuple(dict.fromkeys(one.evidence for one in some if one.evidence != first.evidence))
-        folded.append(replace(first, also=rest, issue=next((one.issue for one in some if one.issue), None)))
+        modules = list(dict.fromkeys(one.module for one in some if one.module))
+        module = ", ".join(modules[:4]) + (f" and {len(modules) - 4} more" if len(modules) > 4 else "")
+        issue = next((one.issue for one in some if one.issue), None)
+        folded.append(replace(first, also=rest, issue=issue, module=module or None))
     return folded

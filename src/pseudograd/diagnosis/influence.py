@@ -87,10 +87,11 @@ class Cut:
 class Influence:
     """The marks that tensors carry, and the cuts that they stand for."""
 
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, leaves: Leaves, roots: dict[int, weakref.ref[torch.nn.Module]]) -> None:
         self.cuts: dict[tuple[Any, ...], Cut] = {}
         self._by_bit: list[Cut] = []
         self._leaves = leaves
+        self._roots = roots  # the outermost modules that ran
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
 
     def mark_of(self, tensor: Tensor) -> int:
@@ -143,7 +144,7 @@ class Influence:
         if self._marks:
             for one in inputs:
                 marks |= self.mark_of(one)
-        learning = [one for one in inputs if one.requires_grad and one.is_floating_point()]
+        learning = [one for one in inputs if one.requires_grad and (one.is_floating_point() or one.is_complex())]
         if not (learning or marks):
             return
         outputs: list[Tensor] = []
@@ -170,7 +171,7 @@ class Influence:
                     self._mark(one, marks)
 
     def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False) -> int:
-        place = frames.place(4)
+        place = frames.place(4, self._roots)
         key = (kind, *place.key)
         cut = self.cuts.get(key)
         if cut is None:
