@@ -283,6 +283,30 @@ backward_pass: Callable[[], int] = _find(  # the number of the one that runs her
 node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
 
 
+# --- sharded parameters -----------------------------------------------------------------------------------------------
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Is it the outermost module under fully_shard? Its forward uses whole parameters, made when it first runs."""
+    return hasattr(module, "_get_fsdp_state")
+
+
+def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
+    """Of a module under fully_shard: its parameters as the optimiser holds them, each with the whole one that its forward uses. Empty
+    for another module, and on a torch that keeps them otherwise: the whole ones then have no name in a diagnosis.
+    """
+    state = getattr(module, "_get_fsdp_state", lambda: None)()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # torch < 2.12
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    return [
+        (one.sharded_param, getattr(one, "_unsharded_param", None))
+        for group in groups
+        for one in getattr(group, "fsdp_params", ())
+        if isinstance(getattr(one, "sharded_param", None), Tensor)
+    ]
+
+
 checkpoint_frame: Any = _find(
     "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
 )

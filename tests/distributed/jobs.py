@@ -201,3 +201,60 @@ def other_rules_on_shared_parameters(rank: int) -> None:
         warnings.simplefilter("error")
         pg.clamp(parameter, -1, 1, rule="identity")
         pg.clamp(parameter * 1, -1, 1)
+
+
+class _Watched(_Net):
+    """With a head that no loss depends on, and units that are dead on every rank."""
+
+    def __init__(self) -> None:
+        super().__init__("no clamp", clamps_weight=False)
+        self.first, self.unused = nn.Linear(6, 32), nn.Linear(2, 2)
+        self.second = nn.Linear(32, 2)
+        with torch.no_grad():
+            self.first.bias[:28] = -50.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+UNUSED = ["unused.weight", "unused.bias"]
+NAMES = sorted(["first.weight", "first.bias", "second.weight", "second.bias", *UNUSED])
+
+
+def _diagnosed(net: nn.Module, given: nn.Module | None, is_stepped: bool) -> Any:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    torch.manual_seed(3 + torch.distributed.get_rank())
+    with pg.diagnose(given) as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            net(torch.randn(64, 6)).square().mean().backward()
+            if is_stepped:
+                optimizer.step()
+    assert d.to_json()["errors"] == []
+    return d
+
+
+def fsdp_diagnosed(rank: int) -> None:
+    """Sharded parameters have their names, and are counted by what arrives at this rank's shard."""
+    mesh = init_device_mesh("cpu", (2,))
+    for is_given in (True, False):
+        for is_stepped in (True, False):
+            net = _Watched()
+            fully_shard(net.first, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+            d = _diagnosed(net, net if is_given else None, is_stepped)
+            assert sorted(d.parameters) == NAMES, d.parameters
+            assert [one.parameter for one in d.starved] == UNUSED, d.starved
+            partly = {one.parameter: (one.dead_units, one.units) for one in d.partly}
+            # The first 16 of 32 units are rank 0's, and 12 of the others are dead as well.
+            assert partly.get("first.weight") == ((16, 16) if rank == 0 else (12, 16)), partly
+
+
+def ddp_diagnosed(rank: int) -> None:
+    """Names are those of the program's own module, unless the wrapper was given."""
+    for is_given in (True, False):
+        net = DistributedDataParallel(_Watched(), find_unused_parameters=True)
+        d = _diagnosed(net, net if is_given else None, True)
+        prefix = "module." if is_given else ""
+        assert sorted(d.parameters) == [f"{prefix}{name}" for name in NAMES], d.parameters
+        assert [one.parameter for one in d.starved] == [f"{prefix}{name}" for name in UNUSED], d.starved

@@ -21,9 +21,11 @@ from .eager import NOT_COMPILED, eagerly
 from .findings import Evidence, found
 from .harmless import harmless, leave, listen
 from .norms import Norm, norms_of
+from .partial import calm_of
 from .recorder import Recorder, Watch
-from .records import Finding, Site, Starved, Structural, plain, site_of, structural_of
+from .records import Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .stalled import Stalls
+from .starving import Starving
 from .whatif import Asking, Changed, questions
 
 
@@ -43,7 +45,7 @@ class Diagnosis:
         self._recorder = Recorder(detail == "full")
         self.noted = self._recorder.noted
         if model is not None:
-            self._recorder.leaves.add_module(model)
+            self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)
         self._asking = Asking(asked, self._recorder.leaves) if asked else None
         self._recorder.before_backward = self._asking
@@ -59,6 +61,7 @@ class Diagnosis:
         recorder = self._recorder
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
             stack.enter_context(eagerly())
+            stack.enter_context(recorder.optimisers)
             stack.callback(setattr, recorder, "is_on", False)
             listen(recorder.noted)
             stack.callback(leave, recorder.noted)
@@ -85,6 +88,7 @@ class Diagnosis:
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
+        self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:
         """As at the end of the context, but from any thread and wherever the program is: what was entered stays, and hears nothing."""
@@ -129,46 +133,21 @@ class Diagnosis:
     def starved(self) -> list[Starved]:
         """Parameters that got no gradient, or zeros alone, in every recorded backward."""
         ignored = self._deliberate.parameter
-        return self._once("starved", lambda: [one for one in self._starved() if not ignored(one.parameter)])
+        return self._once("starved", lambda: [one for one in self._starving().starved() if not ignored(one.parameter)])
 
-    def _starved(self) -> list[Starved]:
-        recorder, some = self._recorder, []
-        if not recorder.backwards:
-            return []
-        for bit, leaf in enumerate(recorder.leaves.all):
-            if not leaf.starves or (leaf.tensor() is not None and not leaf.tensor().requires_grad):  # type: ignore[union-attr]
-                continue
-            gradient = "zeros" if leaf.gradients else "no gradient"
-            cause, why = self._cause(1 << bit, bool(leaf.gradients))
-            if not leaf.is_named and cause is None and not recorder.reached >> bit & 1:
-                continue  # a tensor of somebody that no loss depends on, such as what was copied from
-            others = [one.where for one in self.structural if one.upstream >> bit & 1 and one.reaches_loss]
-            elsewhere = tuple(dict.fromkeys(where for where in others if cause is None or where != cause.where))
-            some.append(Starved(leaf.name, leaf.shape, gradient, cause, why, elsewhere))
-        return some
+    @property
+    def partly(self) -> list[Partly]:
+        """Parameters of which some entries got no gradient in any recorded backward."""
+        ignored = self._deliberate.parameter
+        return self._once("partly", lambda: [one for one in self._starving().partly() if not ignored(one.parameter)])
 
-    def _cause(self, leaf: int, has_zeros: bool) -> tuple[Site | Structural | None, str]:
-        """What to blame: the cut nearest to the parameter that stops all of its gradient."""
-        stopping = [site for site in self.sites if site.upstream & leaf and site.arrived and site.cut == site.arrived]
-        if has_zeros and stopping:
-            site = stopping[-1]
-            return site, f"all of the gradient is cut by {site.op}"
-        if has_zeros:
-            return None, "the gradient becomes 0 on the way, at no single op"
-        blamed = [cut for cut in self.structural if cut.upstream & leaf and cut.reaches_loss is not False]
-        for cut in blamed:
-            if cut.reaches_loss:
-                return cut, f"its only way to the loss is cut by {cut.kind}"
-        if blamed:
-            return blamed[
-                0
-            ], f"its value left torch through {blamed[0].kind}; whether the loss depends on it nobody can see"
-        if self._recorder.reached & leaf:
-            return (
-                None,
-                "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others",
-            )
-        return None, "it is on no path to the loss"
+    @property
+    def calm(self) -> list[str]:
+        """What gets no gradient on purpose, such as a target net, or as is natural, such as the words that no batch held."""
+        return self._once("calm", lambda: [*self._starving().calm(), *calm_of(self.partly)])
+
+    def _starving(self) -> Starving:
+        return Starving(self._recorder, self.sites, self.structural)
 
     @property
     def findings(self) -> list[Finding]:
@@ -186,6 +165,7 @@ class Diagnosis:
                 recorder.leaves,
                 self._deliberate,
                 self._stalls,
+                self.partly,
             )
         )
 
@@ -198,7 +178,7 @@ class Diagnosis:
     @property
     def norms(self) -> list[Norm]:
         """Of the gradient of each parameter, the one next to the loss first; none with detail="counts"."""
-        measured = [leaf for leaf in self._recorder.leaves.all if leaf.sizes is not None]
+        measured = [leaf for _, leaf in self._recorder.leaves if leaf.sizes is not None]
         return self._once("norms", lambda: norms_of(measured))
 
     @property
@@ -219,7 +199,10 @@ class Diagnosis:
     @property
     def parameters(self) -> list[str]:
         """The names of those that were met."""
-        return [leaf.name for leaf in self._recorder.leaves.all]
+        leaves = self._recorder.leaves
+        return [leaf.name for _, leaf in leaves] + [
+            leaf.name for _, crowd in leaves.crowds.values() for leaf in crowd.members.values()
+        ]
 
     def _once(self, name: str, compute: Any) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
@@ -243,6 +226,8 @@ class Diagnosis:
             "findings": [plain(one) for one in self.findings],
             "muted": self.muted,
             "starved": [plain(one) for one in self.starved],
+            "partly": [plain(one) for one in self.partly],
+            "calm": self.calm,
             "sites": [plain(one) for one in self.sites],
             "structural": [plain(one) for one in self.structural],
             "norms": [plain(one) for one in self.norms],

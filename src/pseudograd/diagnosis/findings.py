@@ -13,8 +13,10 @@ from ..trace.frames import named
 from . import advice
 from .deliberate import Deliberate
 from .norms import fading
-from .records import Finding, Site, Starved, Structural
+from .partial import grouped
+from .records import Finding, Partly, Site, Starved, Structural
 from .stalled import STALLED, Stalls
+from .starving import ZEROED
 from .tally import Tally
 from .windows import NODE
 
@@ -26,7 +28,6 @@ LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is n
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 DEAD = 0.999  # of what arrives at any op
-NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward
 # They cut on purpose: a factor of 0, a mask, a choice, a place that was not chosen or is overwritten.
 _ON_PURPOSE = (
     "mul",
@@ -73,16 +74,35 @@ class Evidence:
     leaves: Any
     deliberate: Deliberate
     stalls: Stalls
+    partly: Sequence[Partly] = ()
 
 
 def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
+    narrow = _with_narrow_windows(evidence.leaves, evidence.tallies)
     findings = [
         *_at_the_kink(evidence),
-        *(finding for site in evidence.sites for finding in evidence.deliberate.spoken(site.place, _of_site(site))),
+        *(
+            replace(finding, module=site.module)
+            for site in evidence.sites
+            for finding in evidence.deliberate.spoken(site.place, _of_site(site))
+        ),
         *_winding_up(evidence),
         *_too_narrow(evidence),
-        *_of_starved([one for one in evidence.starved if not _is_deliberate(one, evidence.deliberate)]),
+        *_of_starved(
+            [
+                one
+                for one in evidence.starved
+                if one.parameter not in narrow and not _is_deliberate(one, evidence.deliberate)
+            ]
+        ),
+        *_of_dead_units(
+            [
+                one
+                for one in evidence.partly
+                if one.parameter not in narrow and not _is_deliberate(one, evidence.deliberate)
+            ]
+        ),
         *_vanishing(evidence),
         *_stalled(evidence),
     ]
@@ -92,7 +112,7 @@ def found(evidence: Evidence) -> list[Finding]:
     return sorted(_folded(findings), key=lambda one: met.get((one.where, one.expression), len(met)))
 
 
-def _is_deliberate(starved: Starved, deliberate: Deliberate) -> bool:
+def _is_deliberate(starved: Starved | Partly, deliberate: Deliberate) -> bool:
     """At its cause."""
     cause = starved.cause
     if cause is None or not deliberate.place(cause.place):
@@ -281,17 +301,21 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
         )
 
 
+def _with_narrow_windows(leaves: Any, tallies: Iterable[Tally]) -> set[str]:
+    """The thresholds of which that says it all."""
+    sets = [some for tally in tallies for some, one in tally.windows.items() if one.is_narrow]
+    return {leaf.name for some in sets for leaf in leaves.named(some) if not some & (some - 1)}
+
+
 def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
     """A jumprelu whose window holds no x for most of its thresholds."""
     for tally in evidence.tallies:
         for leaves, one in tally.windows.items():
-            share = one.starving / one.thresholds if one.thresholds else 0.0
+            if not one.is_narrow:
+                continue
+            share = one.starving / one.thresholds
             names = [leaf.name for leaf in evidence.leaves.named(leaves)]
-            if (
-                share < NARROW
-                or evidence.deliberate.place(tally.place)
-                or any(map(evidence.deliberate.parameter, names))
-            ):
+            if evidence.deliberate.place(tally.place) or any(map(evidence.deliberate.parameter, names)):
                 continue
             whose = f" of {names[0]}" if len(names) == 1 else ""
             passes = "the one backward" if one.calls == 1 else f"any of {one.calls:,} backward calls"
@@ -306,6 +330,7 @@ def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
                 if math.isfinite(one.wider)
                 else "Compare the range of x with the thresholds: one of ten or more is infinite.",
                 share,
+                module=tally.place.module,
             )
 
 
@@ -314,11 +339,11 @@ def _too_narrow(evidence: Evidence) -> Iterable[Finding]:
 
 def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
     """One for each cause, with all parameters that it starves."""
-    by_cause: dict[tuple[str, str], list[Starved]] = {}
+    by_cause: dict[tuple[Any, ...], list[Starved]] = {}
     for one in starved:
-        where = one.cause.where if one.cause is not None else "?"
-        by_cause.setdefault((where, one.why), []).append(one)
-    for (where, why), some in by_cause.items():
+        where, module = (one.cause.where, _module(one.cause)) if one.cause is not None else ("?", None)
+        by_cause.setdefault((where, module, one.why, one.gradient, one.is_unstepped), []).append(one)
+    for (where, module, why, gradient, _), some in by_cause.items():
         names = [one.parameter for one in some]
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         cause = some[0].cause
@@ -328,16 +353,17 @@ def _of_starved(starved: Sequence[Starved]) -> Iterable[Finding]:
             "starved",
             where,
             "" if cause is None else cause.expression,
-            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {some[0].gradient} in every backward: {listed}{elsewhere}",
+            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {gradient} in every backward: {listed}{elsewhere}",
             why,
             _remedy(some[0]),
+            module=module,
         )
 
 
 def _vanishing(evidence: Evidence) -> Iterable[Finding]:
     """The weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
     leaves = [
-        leaf for leaf in evidence.leaves.all if leaf.sizes is not None and leaf.sizes.count and len(leaf.shape) > 1
+        leaf for _, leaf in evidence.leaves if leaf.sizes is not None and leaf.sizes.count and len(leaf.shape) > 1
     ]
     some = sorted(
         (leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)), key=lambda leaf: leaf.sizes.order
@@ -346,7 +372,7 @@ def _vanishing(evidence: Evidence) -> Iterable[Finding]:
     if found is None:
         return
     first = next(leaf for leaf in some if leaf.name == found.first)
-    bit = sum(1 << at for at, leaf in enumerate(evidence.leaves.all) if leaf is first)
+    bit = sum(1 << at for at, leaf in evidence.leaves if leaf is first)
     sites = [site for site in evidence.sites if site.upstream & bit]
     place = sites[-1] if sites else None
     if place is not None and evidence.deliberate.place(place.place):
@@ -376,7 +402,7 @@ def _why_it_fades(sites: Sequence[Site]) -> str:
 
 def _stalled(evidence: Evidence) -> Iterable[Finding]:
     some = []
-    names = {id(leaf.tensor()): leaf.name for leaf in evidence.leaves.all}
+    names = {id(leaf.tensor()): leaf.name for _, leaf in evidence.leaves}
     for key, one in evidence.stalls.counted():
         had, still = one.counts
         name = names.get(key, "a parameter")
@@ -404,20 +430,56 @@ def _stalled(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
+def _module(cause: Site | Structural) -> str | None:
+    return cause.module if isinstance(cause, Site) else None
+
+
 def _remedy(starved: Starved) -> str:
     cause = starved.cause
+    if starved.gradient == ZEROED:
+        return (
+            "Look for a hook, zero_grad() or .grad = None between the backward and the step. If it is frozen on purpose, say "
+            "requires_grad_(False)."
+        )
     if isinstance(cause, Site):
         family = cause.family
         if family in _REMEDIES:
             return advice.override(cause, family, _REMEDIES[family])
         return "Look at the values that enter there: print their range."
+    if starved.is_unstepped:
+        return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if isinstance(cause, Structural):
         if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
-        return "Remove it there, or use the tensor itself where the loss is computed."
+        return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
     if starved.gradient == "zeros":
         return "Print what it is multiplied with: something there is 0."
-    return "Remove it from the optimiser, or use it in the loss."
+    if starved.why.endswith("no path to the loss"):
+        return "Remove it from the optimiser, or use it in the loss."
+    return "Print its .grad after a backward, and look at what computes the gradient on the way."
+
+
+def _of_dead_units(partly: Sequence[Partly]) -> Iterable[Finding]:
+    """One for each op, with the parameters of which it holds the same units."""
+    for some in grouped(partly):
+        one, site = some[0], some[0].cause
+        assert site is not None, "grouped by it"
+        names = ", ".join(part.parameter for part in some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")
+        what = "entries" if len(some) == 1 and one.units == one.entries else "units"
+        rule = _REMEDIES.get(site.family or "")
+        yield Finding(
+            "starved",
+            site.where,
+            site.expression,
+            f"{percent(one.share)} of {names} ({one.dead_units:,} of {one.units:,} {what}) got no gradient in any of "
+            f"{one.backwards:,} backwards",
+            f"they stand where the slope of {site.op} is 0, for everything that was put in",
+            advice.override(site, site.family, rule)
+            if site.family and rule
+            else "Print what enters there and where its backward is not 0: the two do not meet.",
+            one.share,
+            module=site.module,
+        )
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:
@@ -430,5 +492,8 @@ def _folded(findings: Iterable[Finding]) -> list[Finding]:
     for some in groups.values():
         first = min(some, key=lambda one: (_TELLING.index(one.code), -one.share))
         rest = tuple(dict.fromkeys(one.evidence for one in some if one.evidence != first.evidence))
-        folded.append(replace(first, also=rest, issue=next((one.issue for one in some if one.issue), None)))
+        modules = list(dict.fromkeys(one.module for one in some if one.module))
+        module = ", ".join(modules[:4]) + (f" and {len(modules) - 4} more" if len(modules) > 4 else "")
+        issue = next((one.issue for one in some if one.issue), None)
+        folded.append(replace(first, also=rest, issue=issue, module=module or None))
     return folded

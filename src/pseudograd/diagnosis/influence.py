@@ -81,10 +81,11 @@ class Cut:
 class Influence:
     """The marks that tensors carry, and the cuts that they stand for."""
 
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, leaves: Leaves, roots: dict[int, weakref.ref[torch.nn.Module]]) -> None:
         self.cuts: dict[tuple[Any, ...], Cut] = {}
         self._by_bit: list[Any] = []  # cuts, and values of clamps
         self._leaves = leaves
+        self._roots = roots  # the outermost modules that ran
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._detached: dict[
             int, tuple[weakref.ref[Tensor], int]
@@ -132,7 +133,7 @@ class Influence:
                 marks |= self.mark_of(one) | self._arrays.mark_of(one)
         if not (inputs or marks):
             return
-        learning = [one for one in inputs if one.requires_grad and one.is_floating_point()]
+        learning = [one for one in inputs if one.requires_grad and (one.is_floating_point() or one.is_complex())]
         if not (learning or marks):
             return
         outputs: list[Tensor] = []
@@ -183,7 +184,7 @@ class Influence:
         return known[1] if known is not None and known[0]() is tensor else 0
 
     def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False, upstream: int = 0) -> int:
-        place = frames.place(4)
+        place = frames.place(4, self._roots)
         key = (kind, *place.key)
         cut = self.cuts.get(key)
         if cut is None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..torch_private import is_batched, is_fake, is_wrapped, local
+from ..torch_private import is_batched, is_fake, is_wrapped, local, shards_of
+from .aside import quietly
+from .entries import Entries
+from .names import Names, tops_of
 from .norms import Sizes
 
-_UNNAMED = 64  # leaves that are no parameters and belong to no module: a program may make new ones in every step
+_OWN = 4096  # leaves that no module holds and that have a bit each: a program may make new ones in every step
+_CROWDS = 64  # of the others, by what they look alike
+# They read some rows of a table: those that nobody asked for get no gradient.
+_TABLES = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather", "Select", "Slice", "Narrow", "Take")
+_LOOKUPS = frozenset(f"{name}Backward0" for name in _TABLES)
+_OF_FUNCTIONS: Any = torch.autograd.function.BackwardCFunction
 
 
 def _nothing() -> None:
@@ -22,36 +32,137 @@ def _nothing() -> None:
 class Leaf:
     """One parameter, or another tensor that a program asks the gradient of. The tensor itself is not kept alive."""
 
-    def __init__(self, name: str, tensor: Tensor, is_named: bool) -> None:
-        self.name = name
-        self.is_named = is_named  # by a module; the others may be anybody's
+    def __init__(self, number: int, tensor: Tensor, names: Names, since: int) -> None:
+        self.number = number  # of those without a name
+        self.since = since  # the backward passes that there were before it was met
         self.shape = tuple(tensor.shape)
+        self.is_empty = not local(tensor).numel()
+        self.is_parameter = isinstance(tensor, nn.Parameter)
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
-        # Did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for.
-        self.moved: Any = False
         self.sizes: Sizes | None = None
+        self.entries = Entries(self.is_parameter)
+        self.elsewhere: Any = False  # did what stands for it in a forward get one? As FSDP's whole parameters do
+        self.has_whole = False  # does anything stand for it?
+        self.last: Any = (
+            None  # did the gradient that came last differ from 0? Followed until an optimiser has seen one that does
+        )
+        self.has_run = False  # is it of a module that ran, or of the model given?
+        self.held = False  # by an optimiser that stepped,
+        self.stepped = False  # with a rate other than 0
+        self.is_frozen = False  # while an optimiser holds it
+        self.seen: Any = False  # did such an optimiser see a gradient other than 0?
+        self.missed: Any = False  # was there a step that saw none although one had just come?
+        self.after: Any = (
+            None  # where no optimiser steps it: was .grad after a backward ever other than 0? None: nobody saw it
+        )
+        self.has_hooks = False  # the program's own, when zeros came: they may have made them
+        self.is_looked_up = False  # are rows of it chosen by an index?
+        self.function: str | None = None  # the node of a custom Function that it is an input of
+        self._names = names
+
+    @property
+    def name(self) -> str:
+        """As it is known now: a module that holds it may be found until the report is made."""
+        kind = "parameter" if self.is_parameter else "leaf"
+        return self._names.of(self) or f"{kind} {self.number} of shape {self.shape}"
 
     def arrived(self, grad: Tensor | None) -> None:
         """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
         if grad is None:
             return
         self.gradients += 1
-        if self.sizes is not None:
+        numbers = has_numbers(grad)
+        if self.sizes is not None and numbers:
             self.sizes.add(grad)
-        if self.moved is True:
+        is_followed = self.gradients < 2 or (self.held and self.seen is not True)
+        if self.entries.is_complete and not is_followed:
             return
-        if is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta:
-            self.moved = True  # nobody can say that it was 0
-            return
-        grad = local(grad)
-        found = (grad._values() if grad.is_sparse else grad).any()
-        self.moved = self.moved | (bool(found) if found.device.type == "cpu" else found)
+        if numbers:
+            self.entries.add(grad)
+            self.last = moves(grad) if is_followed else None
+            if self.last is False:
+                self.has_hooks = bool(getattr(self.tensor(), "_backward_hooks", None))
+        else:  # nobody can say that it was 0
+            self.entries.drop()
+            self.last = None
+
+    def arrived_in_its_place(self, grad: Tensor | None) -> None:
+        """At what stands for it in a forward."""
+        if grad is not None:
+            self.gradients += 1
+            if self.elsewhere is not True:
+                self.elsewhere = self.elsewhere | moves(grad) if has_numbers(grad) else True
+
+    def look_after(self) -> bool:
+        """At .grad, when a backward has ended; whether it has to be looked at again."""
+        tensor = self.tensor()
+        grad = None if tensor is None else tensor.grad
+        if grad is not None and has_numbers(grad):
+            if self.has_whole:  # what FSDP2 has summed and handed out
+                self.entries.add(grad)
+            if self.after is not True:
+                self.after = moves(grad) if self.after is None else self.after | moves(grad)
+        return tensor is not None and (self.after is not True or (self.has_whole and not self.entries.is_complete))
+
+    @property
+    def moved(self) -> bool:
+        """Did a gradient other than 0 come, whatever became of it?"""
+        return bool(self.elsewhere) or self.entries.moved
+
+    @property
+    def is_swallowed(self) -> bool:
+        """One came, and was 0 or gone whenever an optimiser stepped, or in .grad itself where none steps it."""
+        if bool(self.seen) or not self.moved:
+            return False
+        return bool(self.missed) if self.held else self.after is not None and not bool(self.after)
 
     @property
     def starves(self) -> bool:
-        """No gradient, or nothing but zeros."""
-        return not bool(self.moved)
+        """No gradient, or nothing but zeros, or nothing of it left when it should have been used."""
+        return not bool(self.seen) and (not self.moved or self.is_swallowed)
+
+
+def has_numbers(grad: Tensor) -> bool:
+    """Can they be read? Not under a transform, nor on the device "meta"."""
+    return not (is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta)
+
+
+def moves(grad: Tensor) -> Any:
+    """Is any entry other than 0? On a device that must not be waited for, a tensor."""
+    grad = local(grad)
+    values = grad._values() if grad.is_sparse else grad
+    return bool(torch.count_nonzero(values)) if values.device.type == "cpu" else values.any()
+
+
+class Crowd:
+    """Leaves beyond those that have a bit each: they are counted one by one, and share a bit."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.members: dict[int, Leaf] = {}
+        self.gone = 0
+        self._gone_starving = {True: 0, False: 0}  # by whether an optimiser stepped them
+
+    def add(self, leaf: Leaf, key: int) -> None:
+        self.members[key] = leaf
+
+    def left(self, key: int) -> None:
+        """The tensor is gone: what it got is counted, and the rest forgotten."""
+        leaf = self.members.pop(key, None)
+        if leaf is not None:
+            self.gone += 1
+            self._gone_starving[leaf.stepped] += leaf.starves
+
+    @property
+    def count(self) -> int:
+        return self.gone + len(self.members)
+
+    def starving(self, are_all_judged: bool) -> int:
+        """Of those that an optimiser stepped, or of all."""
+        here = [leaf for leaf in list(self.members.values()) if leaf.stepped or are_all_judged]
+        gone = self._gone_starving[True] + (self._gone_starving[False] if are_all_judged else 0)
+        return gone + sum(leaf.starves for leaf in here)
 
 
 class Leaves:
@@ -59,41 +170,140 @@ class Leaves:
 
     def __init__(self, key: str, look_for_names: Callable[[], None]) -> None:
         self._look_for_names = look_for_names
-        self.all: list[Leaf] = []
-        self._bits: dict[int, int] = {}  # by the id of a tensor, which may be used again when it has gone
+        self.names = Names()
+        self.all: list[Leaf | None] = []  # None: the bit of a crowd
+        self.crowds: dict[Any, tuple[int, Crowd]] = {}
+        self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
         self._key = key  # under which a node of autograd remembers what lies upstream of it
-        self._unnamed = 0
+        self.unnamed = 0
         self.are_measured = False
+        self.backwards = 0  # that have ended
+        self._pending: list[Leaf] = []
+        self._followed = 0  # of all, those that are or were among the pending
 
-    def add_module(self, module: nn.Module, prefix: str = "") -> None:
-        for name, parameter in module.named_parameters():
+    def __iter__(self) -> Iterator[tuple[int, Leaf]]:
+        """Each with its bit."""
+        return ((bit, leaf) for bit, leaf in enumerate(list(self.all)) if leaf is not None)
+
+    def add_module(self, module: nn.Module, is_given: bool = False) -> None:
+        """Its parameters, and their names."""
+        named: dict[str, Tensor] = dict(module.named_parameters())
+        whole = {id(one): sharded for some in module.modules() for sharded, one in shards_of(some) if one is not None}
+        for name, parameter in named.items():
+            parameter = whole.get(id(parameter), parameter)  # as the optimiser holds it
             if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
-                self._add(f"{prefix}{name}", parameter, is_named=True)
+                self._add(parameter, 0)
+            bit = self._known(parameter)
+            leaf = None if bit is None else self.all[bit]
+            if leaf is not None:
+                leaf.has_run = True
+                self.names.note(leaf, module, name, is_given)
+        for some in module.modules():
+            self._join_shards(some)
+
+    def name_from(self, modules: Iterable[nn.Module]) -> None:
+        """What is known already and stands in these."""
+        for module in modules:
+            for name, parameter in module.named_parameters():
+                bit = self._known(parameter)
+                leaf = None if bit is None else self.all[bit]
+                if leaf is not None:
+                    self.names.note(leaf, module, name)
+
+    def name_all(self) -> None:
+        """From every module that is alive, what the model given does not name."""
+        owner_of = self.names.owner_of
+        some = [leaf for _, leaf in self if leaf.is_parameter and not getattr(owner_of(leaf), "is_given", False)]
+        tensors = [tensor for leaf in some if (tensor := leaf.tensor()) is not None]
+        if tensors:
+            self.name_from(tops_of(tensors))
+
+    def _join_shards(self, module: nn.Module) -> None:
+        for sharded, one in shards_of(module):
+            bit = self._known(sharded)
+            leaf = None if bit is None else self.all[bit]
+            if one is not None and leaf is not None and self._known(one) is None:
+                leaf.has_whole = True
+                self._remember(one, bit)  # type: ignore[arg-type]
+
+    def end_backward(self, number: int) -> None:
+        """What no optimiser steps is looked at itself, until its .grad is seen to differ from 0."""
+        self.backwards = number
+        if self._followed < len(self.all):
+            self._pending += [leaf for leaf in self.all[self._followed :] if leaf is not None and leaf.is_parameter]
+            self._followed = len(self.all)
+        if self._pending:
+            self._pending = [leaf for leaf in self._pending if self._has_to_be_followed(leaf)]
+
+    @staticmethod
+    def _has_to_be_followed(leaf: Leaf) -> bool:
+        is_known = leaf.held and (leaf.entries.is_complete or not leaf.has_whole)
+        return not is_known and leaf.look_after()
 
     def _known(self, tensor: Tensor) -> int | None:
-        bit = self._bits.get(id(tensor))
-        return bit if bit is not None and self.all[bit].tensor() is tensor else None
+        found = self._bits.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
 
-    def _add(self, name: str, tensor: Tensor, is_named: bool) -> int:
-        self._bits[id(tensor)] = len(self.all)
-        self.all.append(Leaf(name, tensor, is_named))
-        if self.are_measured and isinstance(tensor, nn.Parameter):
-            self.all[-1].sizes = Sizes()
-        return len(self.all) - 1
-
-    def set_of(self, tensor: Any) -> int:
-        """The leaf itself; the empty set for one of too many without a name."""
+    def known(self, tensor: Tensor) -> Leaf | None:
+        """The leaf of this tensor, if it was met; of a crowd, its own as well."""
         bit = self._known(tensor)
         if bit is None:
+            return None
+        leaf = self.all[bit]
+        if leaf is not None:
+            return leaf
+        return next((crowd.members.get(id(tensor)) for at, crowd in self.crowds.values() if at == bit), None)
+
+    def _remember(self, tensor: Tensor, bit: int, gone: Callable[[], None] | None = None) -> None:
+        key, bits = id(tensor), self._bits
+
+        def forget(reference: Any) -> None:
+            if key in bits and bits[key][0] is reference:
+                del bits[key]
+                if gone is not None:
+                    with contextlib.suppress(Exception), quietly:  # at any moment of the program
+                        gone()
+
+        bits[key] = weakref.ref(tensor, forget), bit
+
+    def _add(self, tensor: Tensor, number: int) -> int:
+        self.all.append(leaf := Leaf(number, tensor, self.names, self.backwards))
+        if self.are_measured and leaf.is_parameter:
+            leaf.sizes = Sizes()
+        self._remember(tensor, len(self.all) - 1, leaf.entries.settle)
+        return len(self.all) - 1
+
+    def meet(self, tensor: Tensor) -> Leaf | None:
+        """The leaf of a tensor that an optimiser holds."""
+        self.set_of(tensor)
+        return self.known(tensor)
+
+    def set_of(self, tensor: Any) -> int:
+        """The leaf itself; the empty set for what has no gradient of its own."""
+        bit = self._known(tensor)
+        if bit is None and not (is_wrapped(tensor) or is_lazy(tensor)):
             self._look_for_names()
             bit = self._known(tensor)
-        if bit is None:
-            if is_wrapped(tensor) or is_lazy(tensor) or self._unnamed >= _UNNAMED:
-                return 0
-            self._unnamed += 1
-            kind = "parameter" if isinstance(tensor, nn.Parameter) else "leaf"
-            bit = self._add(f"{kind} {self._unnamed} of shape {tuple(tensor.shape)}", tensor, is_named=False)
-        return 1 << bit
+            if bit is None:
+                self.unnamed += 1
+                bit = self._add(tensor, self.unnamed) if self.unnamed <= _OWN else self._crowd_in(tensor)
+        return 0 if bit is None else 1 << bit
+
+    def _crowd_in(self, tensor: Tensor) -> int:
+        is_parameter, shape = isinstance(tensor, nn.Parameter), tuple(tensor.shape)
+        key: Any = (is_parameter, shape)
+        if key not in self.crowds and len(self.crowds) >= _CROWDS:
+            key, shape = (is_parameter, None), None  # type: ignore[assignment]
+        if key not in self.crowds:
+            kind = "parameters" if is_parameter else "leaves"
+            crowd = Crowd(f"{kind} of shape {shape}" if shape is not None else f"{kind} of other shapes")
+            self.crowds[key] = len(self.all), crowd
+            self.all.append(None)
+        bit, crowd = self.crowds[key]
+        key = id(tensor)
+        crowd.add(Leaf(self.unnamed, tensor, self.names, self.backwards), key)
+        self._remember(tensor, bit, lambda: crowd.left(key))
+        return bit
 
     def upstream(self, node: Any) -> int:
         """Of a node of autograd. Each node is asked once and remembers, as long as it lives."""
@@ -119,6 +329,14 @@ class Leaves:
             for other in inputs:
                 found |= other.metadata.get(self._key, 0)
             one.metadata[self._key] = found
+            if found and not found & (found - 1) and one.name() in _LOOKUPS:  # of one leaf alone
+                for leaf in self.named(found):
+                    leaf.is_looked_up = True
+            if isinstance(one, _OF_FUNCTIONS):
+                for other in inputs:
+                    if hasattr(other, "variable"):
+                        for leaf in self.named(other.metadata.get(self._key, 0)):
+                            leaf.function = one.name()
         return int(node.metadata[self._key])
 
     def of_tensor(self, tensor: Tensor) -> int:
@@ -126,20 +344,32 @@ class Leaves:
         return self.upstream(tensor.grad_fn) if tensor.grad_fn is not None else self.set_of(tensor)
 
     def one(self, some: int) -> Leaf | None:
-        """Of a set with one leaf; None for the empty set."""
+        """Of a set with one leaf; None for the empty set, and for one of a crowd."""
         return self.all[some.bit_length() - 1] if some else None
 
     def let_go(self, tensors: tuple[Any, ...]) -> Callable[[], None]:
         """Keep no weak reference to these until what is returned is called."""
-        mine = [(self.all[bit], one) for one in tensors if (bit := self._known(one)) is not None]
-        for leaf, _ in mine:
-            leaf.tensor = _nothing
+        mine = [(bit, self.known(one), one) for one in tensors if (bit := self._known(one)) is not None]
+        for _, leaf, one in mine:
+            del self._bits[id(one)]
+            if leaf is not None:
+                leaf.tensor = _nothing
 
         def take_again() -> None:
-            for leaf, one in mine:
-                leaf.tensor = weakref.ref(one)
+            for bit, leaf, one in mine:
+                self._remember(one, bit)
+                if leaf is not None:
+                    leaf.tensor = weakref.ref(one)
 
         return take_again
 
     def named(self, some: int) -> list[Leaf]:
-        return [leaf for bit, leaf in enumerate(self.all) if some >> bit & 1]
+        """Of a set, those that have a bit each."""
+        found = []
+        while some:
+            least = some & -some
+            leaf = self.all[least.bit_length() - 1]
+            some ^= least
+            if leaf is not None:
+                found.append(leaf)
+        return found

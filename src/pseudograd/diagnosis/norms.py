@@ -102,7 +102,9 @@ def _weight(leaf: Any) -> float:
         return math.nan
     local = getattr(tensor, "_local_tensor", tensor).detach()
     if local.numel() and not local.untyped_storage().nbytes():
-        return math.nan  # FSDP frees the memory of a whole parameter between its uses, and torch reads there without asking
+        return (
+            math.nan
+        )  # FSDP frees the memory of a whole parameter between its uses, and torch reads there without asking
     return float(torch.linalg.vector_norm(local.double()))
 
 

@@ -99,7 +99,8 @@ def _joined(values: list[Any]) -> Any:
         return sum(values)
     if isinstance(first, dict):
         return {
-            key: _joined([value[key] for value in values if key in value]) for key in dict.fromkeys(k for v in values for k in v)
+            key: _joined([value[key] for value in values if key in value])
+            for key in dict.fromkeys(k for v in values for k in v)
         }
     if isinstance(first, (list, tuple)):
         return type(first)(_different(one for value in values for one in value))
@@ -167,7 +168,9 @@ def _cuts(cuts: Sequence[Structural]) -> list[Structural]:
         dataclasses.replace(
             same[0],
             calls=sum(cut.calls for cut in same),
-            reaches_loss=next((answer for answer in (True, None) if any(cut.reaches_loss is answer for cut in same)), False),
+            reaches_loss=next(
+                (answer for answer in (True, None) if any(cut.reaches_loss is answer for cut in same)), False
+            ),
             parameters=tuple(dict.fromkeys(name for cut in same for name in cut.parameters)),
         )
         for same in by_place.values()

@@ -19,6 +19,7 @@ from ..torch_private import (
     current_node,
     is_batched,
     is_fake,
+    is_sharded,
     mode_stack,
     node_creation_hook,
     node_number,
@@ -32,7 +33,9 @@ from . import slices, tally, values, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
-from .leaves import Leaf, Leaves
+from .leaves import Leaves
+from .names import unwrapped
+from .optimisers import Optimisers
 from .tally import Tally
 
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -63,17 +66,19 @@ class Recorder:
         self._attached = key
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
         self.leaves.are_measured = is_full
-        self.influence = Influence(self.leaves)
-        self.reached = 0  # the leaves that some loss depends on by a differentiable path
+        self.noted = Errors()
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
+        self.influence = Influence(self.leaves, self.roots)
+        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
+        self._named = 0  # of the leaves without a name, those that were there when all modules were asked
         self._lock = threading.Lock()
         self._local = threading.local()
         self._order = 0
         self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
         self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
         self.after_backward: Callable[[int], None] | None = None
-        self.noted = Errors()
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -117,11 +122,11 @@ class Recorder:
                 self._count(to, leaving, arriving)
 
     @harmless("the gradient of a parameter")
-    def _arrived(self, leaf: Leaf, grads: Any) -> None:
+    def _arrived(self, arrived: Callable[[Any], None], grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
         if self.is_on and not is_aside():
             with quietly:
-                leaf.arrived(grads[0])
+                arrived(grads[0])
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -293,6 +298,7 @@ class Recorder:
         for start in nodes.starts(roots):
             self.reached |= self.leaves.upstream(start)
         if is_outermost:
+            self._name_what_is_new()
             self._ask(roots, grads, behind)
 
     @harmless("a what-if")
@@ -310,7 +316,8 @@ class Recorder:
         leaf = self.leaves.one(self.leaves.upstream(node))
         if leaf is not None:
             node.metadata[self._attached] = True
-            node.register_prehook(partial(self._arrived, leaf))
+            is_itself = leaf.tensor() is node.variable
+            node.register_prehook(partial(self._arrived, leaf.arrived if is_itself else leaf.arrived_in_its_place))
 
     @harmless("the modes of a backward")
     def _push(self) -> Watch | None:
@@ -338,7 +345,7 @@ class Recorder:
             if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
                 leaf = self.leaves.one(self.leaves.set_of(one))
                 if leaf is not None:
-                    self._arrived(leaf, (grad,))
+                    self._arrived(leaf.arrived if leaf.tensor() is one else leaf.arrived_in_its_place, (grad,))
 
     @harmless("the end of a backward")
     def _ended(self) -> None:
@@ -346,6 +353,7 @@ class Recorder:
         with quietly:
             for one in list(self.values.values()):
                 one.end_step(one.place.key in self._ran_at)
+            self.leaves.end_backward(self.backwards)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 
@@ -364,11 +372,15 @@ class Recorder:
         """The parameters of modules that ran, where the user named no model."""
         for reference in list(self.roots.values()):
             module = reference()
-            if module is None or reference in self._named_roots:
-                continue
-            prefix = f"{type(module).__name__}." if self._named_roots else ""
-            self._named_roots.add(reference)
-            self.leaves.add_module(module, prefix)
+            if module is not None and (reference not in self._named_roots or is_sharded(module)):
+                self._named_roots.add(reference)
+                self.leaves.add_module(unwrapped(module))
+
+    def _name_what_is_new(self) -> None:
+        """While the modules are here, which a report may not find any more. It asks all modules, so ever less often."""
+        if self._named < self.leaves.unnamed and not self.backwards & (self.backwards - 1):
+            self._named = self.leaves.unnamed
+            self.leaves.name_all()
 
 
 def _nothing(result: Any) -> None:

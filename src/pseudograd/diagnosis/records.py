@@ -105,6 +105,30 @@ class Starved:
     cause: Site | Structural | None
     why: str
     others: tuple[str, ...] = ()
+    is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
+
+
+@dataclass(frozen=True)
+class Partly:
+    """A parameter that learns, and of which `without` entries got no gradient in any of so many backwards; `dead_units` of its `units`
+    got none at all: the rows along its first dimension. cause: the op nearest to it that cuts. is_looked_up: the program reads rows of
+    it by an index, so those that nobody asked for get nothing.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    entries: int
+    without: int
+    units: int
+    dead_units: int
+    backwards: int
+    cause: Site | None
+    is_looked_up: bool
+
+    @property
+    def share(self) -> float:
+        """Of its units: what `--fail-on` compares."""
+        return self.dead_units / self.units if self.units else 0.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +136,8 @@ class Finding:
     """code: one of "guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "vanish", "stalled". where, expression: the call.
     evidence: the numbers.
     cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
-    found there. share: what `--fail-on` compares.
+    found there. share: what `--fail-on` compares. module: the path of the module that makes the call, in the outermost one; several
+    where the line serves several.
     """
 
     code: str
@@ -122,6 +147,7 @@ class Finding:
     cause: str
     next_step: str
     share: float = 1.0
+    module: str | None = None
     also: tuple[str, ...] = ()
     issue: str | None = None
 
@@ -131,7 +157,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "place")
+        if one.name not in ("order", "upstream", "source", "place", "is_unstepped")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):

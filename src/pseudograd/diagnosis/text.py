@@ -30,6 +30,7 @@ def text(diagnosis: Any) -> str:
             "",
             f"{number:>2}. {one.code}  {one.where}",
             *([f"    {_short(one.expression)}"] if one.expression else []),
+            *(_wrapped("module: ", one.module) if one.module else []),
         ]
         lines += _wrapped("", one.evidence)
         for evidence in one.also[:3]:
@@ -38,7 +39,10 @@ def text(diagnosis: Any) -> str:
         lines.append(f"    next:  {one.next_step}")
         if one.issue:
             lines.append(f"    known: {one.issue}")
-    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved)), *_norms(diagnosis), *_usual(diagnosis)]
+    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved))]
+    for calm in diagnosis.calm:
+        lines += _wrapped("", calm, indent=0)
+    lines += [*_norms(diagnosis), *_usual(diagnosis)]
     if diagnosis.muted:
         lines.append(
             f"deliberate: {_counted(diagnosis.muted, 'finding')} left out, by a comment at the line or by ignore"

@@ -13,6 +13,7 @@ from ..ops.steps import SLOPES
 from ..torch_private import physical
 
 NODE = "PseudogradBackward"
+NARROW = 0.5  # of the thresholds, without a gradient in any backward: from here on it is a finding
 _ENOUGH = 0.9  # of the thresholds: what the bandwidth that is advised would have reached
 
 
@@ -40,6 +41,10 @@ class Windows:
     def starving(self) -> int:
         """How many got a gradient of 0 every time, and no x nearer than half the bandwidth."""
         return int(torch.count_nonzero(self._starve))
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.thresholds > 0 and self.starving / self.thresholds >= NARROW
 
     @property
     def _starve(self) -> Any:
