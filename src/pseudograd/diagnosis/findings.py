@@ -79,7 +79,11 @@ def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
     findings = [
         *_at_the_kink(evidence),
-        *(finding for site in evidence.sites for finding in evidence.deliberate.spoken(site.place, _of_site(site))),
+        *(
+            finding
+            for site in evidence.sites
+            for finding in evidence.deliberate.spoken(site.is_deliberate, _of_site(site))
+        ),
         *_winding_up(evidence),
         *_too_narrow(evidence),
         *_of_starved([one for one in evidence.starved if not _is_deliberate(one, evidence.deliberate)]),
@@ -95,7 +99,7 @@ def found(evidence: Evidence) -> list[Finding]:
 def _is_deliberate(starved: Starved, deliberate: Deliberate) -> bool:
     """At its cause."""
     cause = starved.cause
-    if cause is None or not deliberate.place(cause.place):
+    if cause is None or not cause.is_deliberate:
         return False
     deliberate.muted.add(("starved", cause.where, cause.expression))
     return True
@@ -349,7 +353,7 @@ def _vanishing(evidence: Evidence) -> Iterable[Finding]:
     bit = sum(1 << at for at, leaf in enumerate(evidence.leaves.all) if leaf is first)
     sites = [site for site in evidence.sites if site.upstream & bit]
     place = sites[-1] if sites else None
-    if place is not None and evidence.deliberate.place(place.place):
+    if place is not None and place.is_deliberate:
         evidence.deliberate.muted.add(("vanish", place.where, place.expression))
         return
     each = (found.norm_last / found.norm_first) ** (1 / (found.layers - 1))

@@ -60,7 +60,14 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     found["structural"] = _cuts([one for values in all_values for one in values["structural"]])
     found["findings"] = _findings(parts)
     found["starved"] = _starved(parts)
-    if not _are_replicas(parts):
+    if _are_replicas(parts):
+        found["norms"] = parts[0].content["norms"]
+    else:
+        found["norms"] = [
+            dataclasses.replace(one, parameter=_named(part, one.parameter))
+            for part in parts
+            for one in part.content["norms"]
+        ]
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
     found["whatif"] = _what_ifs(parts)
     return found
@@ -99,7 +106,8 @@ def _joined(values: list[Any]) -> Any:
         return sum(values)
     if isinstance(first, dict):
         return {
-            key: _joined([value[key] for value in values if key in value]) for key in dict.fromkeys(k for v in values for k in v)
+            key: _joined([value[key] for value in values if key in value])
+            for key in dict.fromkeys(k for v in values for k in v)
         }
     if isinstance(first, (list, tuple)):
         return type(first)(_different(one for value in values for one in value))
@@ -146,7 +154,7 @@ def _summed(sites: Sequence[Site]) -> list[Site]:
     return [_sum(same) for same in by_place.values()]
 
 
-_NO_SUMS = "order", "upstream"
+_NO_SUMS = "order", "upstream", "is_deliberate"
 
 
 def _sum(same: Sequence[Site]) -> Site:
@@ -167,7 +175,9 @@ def _cuts(cuts: Sequence[Structural]) -> list[Structural]:
         dataclasses.replace(
             same[0],
             calls=sum(cut.calls for cut in same),
-            reaches_loss=next((answer for answer in (True, None) if any(cut.reaches_loss is answer for cut in same)), False),
+            reaches_loss=next(
+                (answer for answer in (True, None) if any(cut.reaches_loss is answer for cut in same)), False
+            ),
             parameters=tuple(dict.fromkeys(name for cut in same for name in cut.parameters)),
         )
         for same in by_place.values()

@@ -48,7 +48,10 @@ def of_all(target: Path, done: Run) -> Iterator[tuple[Sequence[Part], Sequence[P
         return
     number, count = here
     own = _part_of(target, number)
-    named = [[replace(part, rank=number if part.rank is None else part.rank) for part in some] for some in (done.parts, done.unseen)]
+    named = [
+        [replace(part, rank=number if part.rank is None else part.rank) for part in some]
+        for some in (done.parts, done.unseen)
+    ]
     write("diagnose", "file", own, pickle.dumps(named))
     with _alone(target):
         files = [file for file in (_part_of(target, other) for other in range(count)) if _is_ours(file)]

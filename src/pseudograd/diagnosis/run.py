@@ -121,7 +121,10 @@ def _who(processes: Sequence[Mapping[str, Any]], done: programs.Run) -> list[str
         lines.append(f"diagnose: backward passes by process: {', '.join(each[:_SHOWN])}{rest}")
     elif here is not None:
         lines.append(f"diagnose: this is rank {here[0]} of {here[1]}; --json and --html hold all ranks")
-    lines += [f"diagnose: {one} made backward passes and ended without a report: it was killed, it crashed, or it still runs" for one in done.unseen[:_SHOWN]]
+    lines += [
+        f"diagnose: {one} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
+        for one in done.unseen[:_SHOWN]
+    ]
     lines += [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
     return lines
 
