@@ -41,9 +41,10 @@ class Diagnosis:
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
         self._deliberate = Deliberate(ignore)
-        self._stalls = Stalls()
         self._recorder = Recorder(detail == "full")
         self.noted = self._recorder.noted
+        leaves = self._recorder.leaves
+        self._stalls = Stalls(lambda tensor: next(iter(leaves.named(leaves.set_of(tensor))), None), self.noted)
         if model is not None:
             self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)
@@ -126,7 +127,8 @@ class Diagnosis:
         leaves = self._recorder.leaves
         cuts = [cut for cut in self._recorder.influence.cuts.values() if cut.upstream]
         return sorted(
-            (structural_of(cut, leaves) for cut in cuts), key=lambda one: {True: 0, None: 1, False: 2}[one.reaches_loss]
+            (structural_of(cut, leaves, self._deliberate.place(cut.place)) for cut in cuts),
+            key=lambda one: {True: 0, None: 1, False: 2}[one.reaches_loss],
         )
 
     @property

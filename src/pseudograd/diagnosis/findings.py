@@ -43,8 +43,12 @@ _ON_PURPOSE = (
     "amin",
     "sort",
     "topk",
-    "CopySlices",
-    "copySlices",
+    "Copy",
+    "fill",
+    "zero",
+    "scatter",
+    "masked",
+    "put",
 )
 _REMEDIES = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # the rule to try, by family
 _TELLING = ("guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "stalled", "vanish")
@@ -85,7 +89,7 @@ def found(evidence: Evidence) -> list[Finding]:
         *(
             replace(finding, module=site.module)
             for site in evidence.sites
-            for finding in evidence.deliberate.spoken(site.place, _of_site(site))
+            for finding in evidence.deliberate.spoken(site.is_deliberate, _of_site(site))
         ),
         *_winding_up(evidence),
         *_too_narrow(evidence),
@@ -115,7 +119,7 @@ def found(evidence: Evidence) -> list[Finding]:
 def _is_deliberate(starved: Starved | Partly, deliberate: Deliberate) -> bool:
     """At its cause."""
     cause = starved.cause
-    if cause is None or not deliberate.place(cause.place):
+    if cause is None or not cause.is_deliberate:
         return False
     deliberate.muted.add(("starved", cause.where, cause.expression))
     return True
@@ -289,7 +293,7 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
         if evidence.deliberate.place(one.place):
             evidence.deliberate.muted.add(("wind-up", where, _expression(one)))
             continue
-        names = [leaf.name for leaf in evidence.leaves.named(one.leaf) if leaf.is_named] if one.leaf else []
+        names = [leaf.name for leaf in evidence.leaves.named(one.leaf or one.detached) if leaf.is_named]
         yield Finding(
             "wind-up",
             where,
@@ -375,7 +379,7 @@ def _vanishing(evidence: Evidence) -> Iterable[Finding]:
     bit = sum(1 << at for at, leaf in evidence.leaves if leaf is first)
     sites = [site for site in evidence.sites if site.upstream & bit]
     place = sites[-1] if sites else None
-    if place is not None and evidence.deliberate.place(place.place):
+    if place is not None and place.is_deliberate:
         evidence.deliberate.muted.add(("vanish", place.where, place.expression))
         return
     each = (found.norm_last / found.norm_first) ** (1 / (found.layers - 1))
@@ -402,10 +406,9 @@ def _why_it_fades(sites: Sequence[Site]) -> str:
 
 def _stalled(evidence: Evidence) -> Iterable[Finding]:
     some = []
-    names = {id(leaf.tensor()): leaf.name for _, leaf in evidence.leaves}
-    for key, one in evidence.stalls.counted():
+    for one in evidence.stalls.counted():
         had, still = one.counts
-        name = names.get(key, "a parameter")
+        name = one.leaf.name
         if had and not evidence.deliberate.parameter(name):
             some.append((name, one, still / had))
     total = sum(one.size for _, one, _ in some)
