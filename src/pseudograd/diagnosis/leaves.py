@@ -37,12 +37,12 @@ class Leaf:
         if grad is None:
             return
         self.gradients += 1
+        if is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta:
+            self.moved = True  # nobody can say that it was 0
+            return
         if self.sizes is not None:
             self.sizes.add(grad)
         if self.moved is True:
-            return
-        if is_wrapped(grad) or is_batched(grad) or is_fake(grad) or grad.is_meta:
-            self.moved = True  # nobody can say that it was 0
             return
         grad = local(grad)
         found = (grad._values() if grad.is_sparse else grad).any()
