@@ -25,11 +25,12 @@ from ..torch_private import (
     node_number,
     pop_mode,
     push_mode,
+    transforms_are_active,
     without_torch_function,
 )
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import slices, tally, values, windows
+from . import slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
@@ -77,7 +78,7 @@ class Recorder:
         self._local = threading.local()
         self._order = 0
         self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
-        self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
+        self.asking: whatif.Asking | None = None
         self.after_backward: Callable[[int], None] | None = None
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -127,6 +128,8 @@ class Recorder:
         if self.is_on and not is_aside():
             with quietly:
                 arrived(grads[0])
+                if self.asking is not None:
+                    self.asking.arrived(arrived.__self__, grads[0])  # type: ignore[attr-defined]
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -206,6 +209,8 @@ class Recorder:
         with without_torch_function():
             self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+            if self.asking is not None and func is torch.Tensor.register_hook:
+                whatif.note_hook(args[0], args[1], frames.place(4))
 
     def _note_value(self, func: Any, args: Any, result: Any) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
@@ -279,12 +284,13 @@ class Recorder:
         is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
         local.depth = depth + 1
         try:
+            before = node_number()
             self._begins(roots, grads, inputs, is_outermost)
             pushed = self._push()
         except BaseException:  # Ctrl-C
             local.depth = depth
             raise
-        return partial(self._ends, inputs, is_outermost, pushed)
+        return partial(self._ends, inputs, is_outermost, pushed, before)
 
     @harmless("the start of a backward")
     def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool) -> None:
@@ -304,9 +310,9 @@ class Recorder:
 
     @harmless("a what-if")
     def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:
-        if self.before_backward is not None:
+        if self.asking is not None and not transforms_are_active():
             with quietly:
-                self.before_backward(roots, grads, behind)
+                self.asking.begins(roots, grads, behind)
 
     def _attach_leaf(self, node: Any) -> None:
         """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
@@ -329,19 +335,27 @@ class Recorder:
         push_mode(mode)
         return mode
 
-    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, result: Any) -> None:
-        """result: the gradients of the inputs; None where the backward raised, or adds them to leaves."""
+    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, before: int, result: Any) -> None:
+        """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
         self._local.depth -= 1
         if pushed is not None:
             _take_off(pushed)
         if result and inputs:
-            self._gave(inputs, result)
+            self._gave(inputs, result, before)
         if is_outermost:
+            self._answered(result is not None)
             self._ended()
 
+    @harmless("a what-if")
+    def _answered(self, is_whole: bool) -> None:
+        if self.asking is not None:
+            self.asking.ended(is_whole)
+
     @harmless("the gradients of an autograd.grad")
-    def _gave(self, inputs: Any, result: Any) -> None:
-        """No node of a leaf runs where autograd.grad asks for its gradient."""
+    def _gave(self, inputs: Any, result: Any, before: int) -> None:
+        """No node of a leaf runs where autograd.grad asks for its gradient. The first node of this pass had the number `before`."""
+        if self.asking is not None and any(isinstance(one, torch.Tensor) and one.requires_grad for one in result):
+            self.asking.made_in_backward.append(range(before, node_number()))
         for one, grad in zip(inputs, result, strict=False):
             if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
                 leaf = self.leaves.one(self.leaves.set_of(one))
@@ -389,9 +403,11 @@ def _nothing(result: Any) -> None:
 
 
 def _has_numbers(values: Any) -> bool:
-    """Can the tensors among these be read? Not on the device "meta", nor where they are fake: those of a program that traces itself."""
+    """Can the tensors among these be read? Not on the device "meta", nor where they are fake, those of a program that traces itself, nor
+    element by element where they are nested.
+    """
     tensors = [one for one in values if isinstance(one, torch.Tensor)]
-    return not any(one.is_meta or is_fake(one) or is_batched(one) for one in tensors)
+    return not any(one.is_meta or one.is_nested or is_fake(one) or is_batched(one) for one in tensors)
 
 
 @harmless("the modes of a backward")
