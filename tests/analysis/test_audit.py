@@ -478,8 +478,8 @@ def test_a_range_far_from_zero_is_looked_at(offset: float) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "why"),
     [
-        (1e15 - 1, 1e15 + 2, "low and high must hold 64 numbers of float64 between two of 601 points"),
-        (-1e-306, 1e-306, "low and high must hold 64 numbers of float64 between two of 601 points"),
+        (1e15 - 1, 1e15 + 2, "low and high must hold 4096 numbers of float64 between two of 601 points"),
+        (-1e-306, 1e-306, "low and high must hold 4096 numbers of float64 between two of 601 points"),
         (-1.7e308, 1.7e308, "low and high must be a finite distance apart"),
     ],
 )

@@ -598,7 +598,7 @@ def test_a_jump_of_a_functions_gradient_is_a_dot_and_rings_and_no_stroke(name: s
 
 
 def test_a_jump_of_a_functions_value_and_of_a_loss_is_not_joined_either() -> None:
-    drawn = pg.plot([torch.round, "inward"], panels="rules", xlim=(-3, 3), loss=torch.abs)
+    drawn = pg.plot([torch.round, torch.relu], panels="rules", xlim=(-3, 3), loss=torch.abs)
     for axes in (*drawn.forward, *drawn.backward):
         for line in axes.lines:
             y = torch.as_tensor(line.get_ydata(), dtype=torch.float64)
@@ -607,7 +607,7 @@ def test_a_jump_of_a_functions_value_and_of_a_loss_is_not_joined_either() -> Non
 
 def test_many_jumps_are_not_joined_and_do_not_take_long() -> None:
     (axes,) = pg.plot(torch.round, xlim=(-150, 150)).forward
-    (curve,) = [line for line in axes.lines if len(line.get_xdata()) > 10 and not line.get_marker() == "o"]
+    (curve,) = [line for line in axes.lines if len(line.get_xdata()) > 10 and line.get_marker() != "o"]
     y = torch.as_tensor(curve.get_ydata(), dtype=torch.float64)
     assert int(y.isnan().sum()) == 300
     assert len(y) < 10000

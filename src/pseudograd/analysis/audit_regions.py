@@ -26,6 +26,7 @@ from .audit_records import Curves, Region, Side
 Function = Callable[[Tensor], Tensor]
 _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
 _NEAR = 1e-5  # relative: two slopes that differ by less are one
+_HUGE = 2.0**500
 _USUAL = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
 _ROUNDS, _CELLS, _MUCH = (
     10,
@@ -112,7 +113,8 @@ def _units(f: Function, grid: Tensor) -> _Units:
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
     of_x = _power_of_two(max(abs(grid[0].item()), abs(grid[-1].item())))
-    return _Units(of_x, min(1.0, _power_of_two(largest)) if largest else of_x)
+    of_y = _power_of_two(largest) if largest else of_x
+    return _Units(of_x, of_y if of_y < 1.0 or of_y > _HUGE else 1.0)  # a large value elsewhere hides no small one
 
 
 def _power_of_two(size: float) -> float:

@@ -22,7 +22,7 @@ from .audit_regions import measure, regions_of, shares_of
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST = 33
-_NUMBERS = 64  # of float64, in each cell: with fewer there are no differences to be taken
+_NUMBERS = 4096  # of float64, in each cell: with fewer there are no differences to be taken
 _LEAST = 1e-290  # below, numbers of float64 lose digits
 
 

@@ -48,8 +48,8 @@ def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
 
 
 def nearest(eps: float, low: Any, high: Any) -> Any:
-    """Between two points: what is smooth changes little over it, and rounding less; and several numbers lie between them."""
-    return eps**0.5 * (high - low) + 8 * eps * max(abs(low), abs(high))
+    """Between two points: what is smooth changes little over it, and rounding less; and its 256 numbers show a slope."""
+    return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
 
 
 def resolution_of(f: Function, x: Tensor) -> float:
