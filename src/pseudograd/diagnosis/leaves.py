@@ -113,7 +113,7 @@ class Leaf:
     @property
     def is_swallowed(self) -> bool:
         """One came, and was 0 or gone whenever an optimiser stepped, or in .grad itself where none steps it."""
-        if bool(self.seen) or not self.moved:
+        if bool(self.seen) or not self.entries.moved:  # of a shard, itself: the rest may have got all that came
             return False
         return bool(self.missed) if self.held else self.after is not None and not bool(self.after)
 
