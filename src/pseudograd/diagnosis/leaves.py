@@ -67,6 +67,11 @@ class Leaf:
         kind = "parameter" if self.is_parameter else "leaf"
         return self._names.of(self) or f"{kind} {self.number} of shape {self.shape}"
 
+    @property
+    def is_named(self) -> bool:
+        """By a module, so that model.get_parameter finds it."""
+        return self._names.of(self) is not None
+
     def arrived(self, grad: Tensor | None) -> None:
         """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
         if grad is None:
