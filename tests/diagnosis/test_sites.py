@@ -213,7 +213,11 @@ def test_a_model_at_the_id_of_one_that_is_gone_is_named() -> None:
             ids.append(id(net))
             del net
     assert len(set(ids)) < len(ids), "no id came back, so this test shows nothing"
-    assert d.parameters == ["weight", "bias", *[f"Linear({at}).{name}" for at in range(2, 21) for name in ("weight", "bias")]]
+    assert d.parameters == [
+        "weight",
+        "bias",
+        *[f"Linear({at}).{name}" for at in range(2, 21) for name in ("weight", "bias")],
+    ]
 
 
 def test_nothing_is_kept_alive() -> None:

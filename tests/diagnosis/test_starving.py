@@ -17,7 +17,9 @@ from pseudograd.diagnosis import leaves as leaves_module
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.optimisers import Optimisers
 
-STEPPED_BY_NONE = "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
+STEPPED_BY_NONE = (
+    "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
+)
 
 
 def net(inputs: int = 4, outputs: int = 3) -> nn.Sequential:

@@ -106,9 +106,7 @@ def test_the_opening_is_computed(results: Results) -> None:
         "start, and what to come back to",
         "sent here first, as a screen shows it",
     ]
-    assert (
-        opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
-    )
+    assert opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
     assert [tile.title for tile in opening.tiles][2:] == [
         shown_name("zero/closed", results.era),
         shown_name("zero/open", results.era),

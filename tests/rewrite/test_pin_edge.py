@@ -219,4 +219,6 @@ def test_the_clamps_of_lists_have_the_era_of_one(era: str) -> None:
                     z = getattr(torch, of_lists)([x], [bound])[0] if is_list else one(x, bound)
                     found.append(torch.autograd.grad(z.sum(), (x, y) if has_tensors else (x,)))
             assert [g.tolist() for g in found[0]] == [g.tolist() for g in found[1]]
-            assert found[0][0].tolist() == [{True: (1.0, 0.5), False: (1.0, 0.0)}[has_tensors][list(ERAS).index(era)]] * 2
+            assert (
+                found[0][0].tolist() == [{True: (1.0, 0.5), False: (1.0, 0.0)}[has_tensors][list(ERAS).index(era)]] * 2
+            )

@@ -55,7 +55,7 @@ class Entries:
 
     def drop(self) -> None:
         """Some gradient came, and no more can be said."""
-        self._moved, self._mask, self.is_complete = True, None, True
+        self._moved, self._mask, self._counted, self.is_complete = True, None, None, True
 
     def _note(self, values: Tensor) -> None:
         if self._moved is not True:
@@ -67,6 +67,8 @@ class Entries:
             count = int(torch.count_nonzero(grad))
             if count == grad.numel() and count:
                 self.drop()
+            if not count:
+                self._counted = _of_zeros(grad)
             if not count or self.is_complete:
                 return
         self._mask = _found(grad)
@@ -89,15 +91,20 @@ class Entries:
         return bool(self._moved)
 
     def missing(self) -> Missing | None:
-        """None where all had one, and where nobody looked at each."""
+        """None where all had one, and where nobody looked at each. Of a shard it may be all: the rest has what came."""
         if self._mask is None or not self._mask.numel():
             return self._counted
-        mask = self._mask.squeeze()
+        mask = self._mask
         rows = mask.flatten(1).any(1) if mask.dim() > 1 else mask.reshape(-1)
         without = int(torch.count_nonzero(~mask))
         if not without:
             return None
         return Missing(mask.numel(), without, rows.numel(), int(torch.count_nonzero(~rows)))
+
+
+def _of_zeros(grad: Tensor) -> Missing | None:
+    units = grad.shape[0] if grad.dim() else 1
+    return Missing(grad.numel(), grad.numel(), units, units) if grad.numel() else None
 
 
 def _found(grad: Tensor) -> Tensor:

@@ -474,8 +474,8 @@ def _of_dead_units(partly: Sequence[Partly]) -> Iterable[Finding]:
             "starved",
             site.where,
             site.expression,
-            f"{percent(one.share)} of {names} ({one.dead_units:,} of {one.units:,} {what}) got no gradient in any of "
-            f"{one.backwards:,} backwards",
+            f"{percent(one.share)} of {names} ({one.dead_units:,} of {one.units:,} {what}{' of the shard here' if one.is_shard else ''}) "
+            f"got no gradient in any of {one.backwards:,} backwards",
             f"they stand where the slope of {site.op} is 0, for everything that was put in",
             advice.override(site, site.family, rule)
             if site.family and rule

@@ -67,6 +67,11 @@ class Leaf:
         kind = "parameter" if self.is_parameter else "leaf"
         return self._names.of(self) or f"{kind} {self.number} of shape {self.shape}"
 
+    @property
+    def is_named(self) -> bool:
+        """By a module, so that model.get_parameter finds it."""
+        return self._names.of(self) is not None
+
     def arrived(self, grad: Tensor | None) -> None:
         """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
         if grad is None:
@@ -113,7 +118,7 @@ class Leaf:
     @property
     def is_swallowed(self) -> bool:
         """One came, and was 0 or gone whenever an optimiser stepped, or in .grad itself where none steps it."""
-        if bool(self.seen) or not self.moved:
+        if bool(self.seen) or not self.entries.moved:  # of a shard, itself: the rest may have got all that came
             return False
         return bool(self.missed) if self.held else self.after is not None and not bool(self.after)
 

@@ -123,6 +123,7 @@ class Partly:
     backwards: int
     cause: Site | None
     is_looked_up: bool
+    is_shard: bool = False  # counted in what this process holds of it
 
     @property
     def share(self) -> float:

@@ -219,6 +219,7 @@ class Starving:
                     backwards=leaf.entries.looks,
                     cause=site,
                     is_looked_up=leaf.is_looked_up,
+                    is_shard=leaf.has_whole,
                 )
             )
         return some

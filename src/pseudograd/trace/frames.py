@@ -180,7 +180,9 @@ def _whose(file: str) -> int:
 def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
     """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
     call = program = None
-    innermost: FrameType | None = None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
+    innermost: FrameType | None = (
+        None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
+    )
     outermost: FrameType | None = None
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:

@@ -71,9 +71,7 @@ def a_generator_and_its_critic_in_turn() -> Diagnosis:
             real, fake = rows(), generator(torch.randn(64, 4))
             believed = functional.binary_cross_entropy_with_logits
             of_critic.zero_grad()
-            (
-                believed(critic(real), torch.ones(64, 1)) + believed(critic(fake.detach()), torch.zeros(64, 1))
-            ).backward()
+            (believed(critic(real), torch.ones(64, 1)) + believed(critic(fake.detach()), torch.zeros(64, 1))).backward()
             of_critic.step()
             of_generator.zero_grad()
             believed(critic(fake), torch.ones(64, 1)).backward()
@@ -218,11 +216,19 @@ def a_codebook_that_is_an_average() -> Diagnosis:
             with torch.no_grad():
                 chosen = functional.one_hot(at, 64).float()
                 sums, counts = chosen.T @ z, chosen.sum(0)[:, None]
-                self.code.weight.copy_(torch.where(counts > 0, 0.9 * q.new_tensor(self.code.weight) + 0.1 * sums / counts.clamp(min=1), self.code.weight))
+                self.code.weight.copy_(
+                    torch.where(
+                        counts > 0,
+                        0.9 * q.new_tensor(self.code.weight) + 0.1 * sums / counts.clamp(min=1),
+                        self.code.weight,
+                    )
+                )
             return functional.mse_loss(self.decode(z + (q - z).detach()), x) + 0.25 * functional.mse_loss(z, q.detach())
 
     net = Net()
-    return steps(net, lambda: net(rows()), optimizer=torch.optim.Adam([*net.encode.parameters(), *net.decode.parameters()], 1e-3))
+    return steps(
+        net, lambda: net(rows()), optimizer=torch.optim.Adam([*net.encode.parameters(), *net.decode.parameters()], 1e-3)
+    )
 
 
 @clean()

@@ -51,7 +51,11 @@ def a_deep_q_network() -> Diagnosis:
 class ActorCritic(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.actor, self.critic = nn.Sequential(nn.Linear(4, 32), nn.Tanh()), nn.Linear(32, 3), nn.Linear(32, 1)
+        self.body, self.actor, self.critic = (
+            nn.Sequential(nn.Linear(4, 32), nn.Tanh()),
+            nn.Linear(32, 3),
+            nn.Linear(32, 1),
+        )
 
     def forward(self, state: Tensor) -> tuple[Categorical, Tensor]:
         h = self.body(state)
@@ -183,7 +187,11 @@ def a_distribution_of_returns() -> Diagnosis:
                 p = p[torch.arange(32), best]
                 at = ((r + 0.99 * atoms).clamp(-5, 5) + 5) / 1.0
                 low, high = at.floor().long(), at.ceil().long()
-                goal = torch.zeros(32, 11).scatter_add_(1, low, p * (high - at + (low == high))).scatter_add_(1, high, p * (at - low))
+                goal = (
+                    torch.zeros(32, 11)
+                    .scatter_add_(1, low, p * (high - at + (low == high)))
+                    .scatter_add_(1, high, p * (at - low))
+                )
             log_p = net(s).view(32, 3, 11).log_softmax(-1)[torch.arange(32), a]
             optimizer.zero_grad()
             (-(goal * log_p).sum(-1).mean()).backward()

@@ -58,7 +58,9 @@ def attention_by_one_fused_call() -> Diagnosis:
         def forward(self, x: Tensor) -> Tensor:
             h = self.table(x)
             q, k, v = self.mixed(self.norm(h)).unflatten(-1, (3, 2, 8)).unbind(-3)
-            mixed = functional.scaled_dot_product_attention(q.mT.mT.transpose(1, 2), *(one.transpose(1, 2) for one in (k, v)), is_causal=True)
+            mixed = functional.scaled_dot_product_attention(
+                q.mT.mT.transpose(1, 2), *(one.transpose(1, 2) for one in (k, v)), is_causal=True
+            )
             return self.head(h + mixed.transpose(1, 2).flatten(-2))
 
     net, x = Net(), torch.randint(WORDS, (4, 8))
@@ -110,7 +112,10 @@ def a_translation_with_teacher_forcing() -> Diagnosis:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table, self.model = nn.Embedding(20, 16), nn.Transformer(16, 2, 1, 1, 32, batch_first=True, dropout=0.0)
+            self.table, self.model = (
+                nn.Embedding(20, 16),
+                nn.Transformer(16, 2, 1, 1, 32, batch_first=True, dropout=0.0),
+            )
             self.head = nn.Linear(16, 20)
 
         def forward(self, source: Tensor, before: Tensor) -> Tensor:
@@ -118,7 +123,9 @@ def a_translation_with_teacher_forcing() -> Diagnosis:
             return self.head(self.model(self.table(source), self.table(before), tgt_mask=mask))
 
     net, source, target = Net(), torch.randint(20, (4, 6)), torch.randint(20, (4, 5))
-    return steps(net, lambda: functional.cross_entropy(net(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten()))
+    return steps(
+        net, lambda: functional.cross_entropy(net(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
+    )
 
 
 @clean()

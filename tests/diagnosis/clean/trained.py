@@ -55,7 +55,13 @@ def a_published_language_model() -> Diagnosis:
 def a_published_encoder_with_a_masked_loss() -> Diagnosis:
     from transformers import BertConfig, BertForMaskedLM
 
-    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    small = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     model = BertForMaskedLM(BertConfig(**small, max_position_embeddings=16))
     x = torch.randint(5, 50, (8, 12))
     labels = x.masked_fill(torch.rand(x.shape) > 0.3, -100)
