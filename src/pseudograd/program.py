@@ -31,7 +31,9 @@ _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 def check(where: str, program: str, is_module: bool) -> None:
     """Could python run it at all?"""
     if sys.flags.ignore_environment or sys.flags.no_site:
-        raise ValueError(f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out.")
+        raise ValueError(
+            f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out."
+        )
     if not is_module:
         path = Path(program)
         if not (path.is_file() or (path / "__main__.py").is_file()):
@@ -46,7 +48,13 @@ def check(where: str, program: str, is_module: bool) -> None:
         sys.path.remove(os.getcwd())
     if found is None:
         raise ValueError(
-            must(where, "the module", "be one that python can run", program, f"No module named {program.partition('.')[0]}")
+            must(
+                where,
+                "the module",
+                "be one that python can run",
+                program,
+                f"No module named {program.partition('.')[0]}",
+            )
         )
 
 
@@ -132,7 +140,7 @@ def _process(command: Sequence[str], environment: dict[str, str], stdin: Any, is
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(tempfile.TemporaryFile()) if is_quiet else None
-        silent = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
+        silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
         # What this process was handed by its shell, the program is handed, too.
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
         stack.enter_context(_signals_reach(process))

@@ -56,7 +56,9 @@ class _Telling:
         self.loader.exec_module(module)
         if self.finder in sys.meta_path:
             sys.meta_path.remove(self.finder)
-            module.__spec__._initializing = False  # it is whole: a thread of ours that imports it must not wait for this import
+            module.__spec__._initializing = (
+                False  # it is whole: a thread of ours that imports it must not wait for this import
+            )
             _follow()
 
 

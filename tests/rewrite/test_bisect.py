@@ -127,6 +127,7 @@ def test_the_answer_in_words(name: str) -> None:
 
 # --- which runs there are ---------------------------------------------------------------------------------------------
 
+
 def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set[str]], int]) -> None:
     """A program that calls torch at four lines; its exit status by those that are changed. Checks are run as they are."""
 
