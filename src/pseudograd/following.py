@@ -214,4 +214,4 @@ def _before_sigterm(process: Process) -> None:
 
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:
         set_handler(signal.SIGTERM, stop)
-    signal.signal, signal.getsignal = setting, getting
+    signal.signal, signal.getsignal = setting, getting  # type: ignore[assignment]

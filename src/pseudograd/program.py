@@ -140,7 +140,7 @@ def _process(command: Sequence[str], environment: dict[str, str], stdin: Any, is
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(tempfile.TemporaryFile()) if is_quiet else None
-        silent = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
+        silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
         # What this process was handed by its shell, the program is handed, too.
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
         stack.enter_context(_signals_reach(process))

@@ -80,7 +80,8 @@ def run(
     job = {"module": __name__, "asked": dict(asked), "steps": steps}
     done = programs.run(programs.command_of(program, arguments, is_module), job)
     found = merged(done.parts, done.unseen, nothing)
-    status, lines = done.status, [*str(found).splitlines(), *_who(found.processes, done)]
+    said = str(found).splitlines() if found.backwards or not done.unseen else []  # else "none started" would be wrong
+    status, lines = done.status, [*said, *_who(found.processes, done)]
     for name, target, made in targets:
         try:
             with ranks.of_all(target, done) as seen:

@@ -62,7 +62,7 @@ def _is_elsewhere() -> bool:
 
 def _program_s(frame: FrameType | None) -> FrameType | None:
     """Outwards from our innermost frame, the first that would have been there without us."""
-    while frame is not None and not (is_ours(frame.f_code.co_filename) and not frame.f_code.co_filename == __file__):
+    while frame is not None and not (is_ours(frame.f_code.co_filename) and frame.f_code.co_filename != __file__):
         frame = frame.f_back
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
