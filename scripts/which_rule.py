@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.cases.records import read
-from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE, difference
+from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
 from pseudograd.tasks import TASKS, Measured
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, NO_CLAMP, PROJECT
 from pseudograd.tasks.words import APART, OURS, are_alike
@@ -52,7 +52,8 @@ def verdict(row: Row, name: str, other: str) -> str:
     """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
-        return difference(seeds[name], seeds[other], better=score.better, tie=score.tie).verdict
+        measured = {one: Measured({}, seeds=tuple(of)) for one, of in seeds.items()}
+        return score.family(measured).between(score.key, name, other).verdict  # of our default and another
     ours, theirs = (row["values"][one] for one in (name, other))
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
