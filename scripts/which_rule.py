@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.cases.records import read
-from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE, difference, holm
-from pseudograd.tasks import TASKS
+from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
+from pseudograd.tasks import TASKS, Measured
 from pseudograd.tasks.base import DEFAULT_RULES, ERAS, NO_CLAMP, PROJECT
 from pseudograd.tasks.words import APART, OURS, are_alike
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def rows() -> list[Row]:
-    """One for each world of each task that a winner can be told in: its numbers, and who is the best or no different from it."""
+    """One for each world of each task that a winner can be told in: its numbers, and who is the best or not told apart from it."""
     stored = json.loads(RUN.read_text(encoding="utf-8"))["tasks"]
     found: list[Row] = []
     for name, task in TASKS.items():
@@ -38,21 +38,22 @@ def rows() -> list[Row]:
 
 
 def _best(row: Row) -> list[str]:
-    """The best mean, and what is no different from it."""
+    """The best mean, and what is not told apart from it."""
     score, values, seeds = row["task"].score, row["values"], row["seeds"]
     sign = -1 if score.better == "higher" else 1
     first, *others = sorted(values, key=lambda name: math.inf if math.isnan(values[name]) else sign * values[name])
     if not seeds:
         return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
-    found = {name: difference(seeds[name], seeds[first], better=score.better, tie=score.tie) for name in others}
-    return [first, *(name for name, one in holm(found).items() if one.verdict != WORSE)]
+    measured = {name: Measured({}, seeds=tuple(seeds[name])) for name in values}
+    return score.family(measured, with_best=True).leaders(score.key, [first, *others], OURS, lambda one: one.verdict)
 
 
 def verdict(row: Row, name: str, other: str) -> str:
     """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
-        return difference(seeds[name], seeds[other], better=score.better, tie=score.tie).verdict
+        measured = {one: Measured({}, seeds=tuple(of)) for one, of in seeds.items()}
+        return score.family(measured).between(score.key, name, other).verdict  # of our default and another
     ours, theirs = (row["values"][one] for one in (name, other))
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
@@ -90,9 +91,9 @@ def text() -> str:
         "# Which rule when",
         "",
         f"Every cell is measured: `pseudograd compare --tasks all` with torch {run['torch'].split('+')[0]}",
-        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and what is no different from it by",
-        f"{TEST}, corrected for the number of variants; pictures without seeds count",
-        f"as no different within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
+        "([the numbers](compare/every_task.json)). **Bold** is the best of its row and what is not told apart from it by",
+        f"{TEST}, corrected for all that a row may say; pictures without seeds count",
+        f"as alike within {APART:g} dB. `zero/closed` is torch.clamp until 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():
         some = [row for row in found if row["task"].has_leaves == has_leaves]

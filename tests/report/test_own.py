@@ -134,6 +134,32 @@ def test_an_unedited_training_and_its_edges(capsys: pytest.CaptureFixture[str]) 
     assert "inward/half" in out
 
 
+def test_an_older_report_of_other_numbers_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    given = (*OWN[:3], "--better", "loss=lower,score=higher", "--seeds", "2", "--rules")
+
+    def rules(folder: str) -> set[str]:
+        return set(json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))["rules"])
+
+    assert "older report" not in run(capsys, *given, "inward")[1]
+    before = (Path("pseudograd-report") / "results.json").read_bytes()
+    out = run(capsys, *given, "leaky")[1]
+    assert "\nThe older report, of other numbers, is kept: pseudograd-report-1\n" in out
+    assert (Path("pseudograd-report-1") / "results.json").read_bytes() == before
+    assert "leaky" in rules("pseudograd-report")
+    assert "older report" not in run(capsys, *given, "leaky")[1]  # the same numbers again
+    assert "kept: pseudograd-report-2\n" in run(capsys, *given, "inward")[1]
+    assert ("leaky" in rules("pseudograd-report-2"), "inward" in rules("pseudograd-report")) == (True, True)
+    assert "older report" not in run(capsys, "compare", "--redraw", "pseudograd-report-2")[1]
+
+
+def test_a_report_does_not_take_the_place_of_the_folder_that_one_is_in(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *OWN, *WAYS[:2], "--out", ".")
+    assert (code, err) == (
+        2,
+        "pseudograd: compare: --out must be a folder of its own, got '.'. Name a new one, such as report.\n",
+    )
+
+
 def test_tune_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("tune", *OWN[1:5], "--budget", "40", "--better", "loss=lower,score=higher", "--json", "tuned.json")
     code, out, err = run(capsys, *given)

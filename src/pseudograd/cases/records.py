@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import must, unknown_name
+from ..family import Family, Values, family
 from ..paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
 from ..tasks.base import ERAS, INSTALLED, NO_CLAMP, PROJECT
-from .family import Family, Values, family
 from .reached import Reached
 
 if TYPE_CHECKING:
@@ -102,15 +102,9 @@ class Comparison:
         Left out is what is worse than the baseline, or than the first of the others; and the baseline where one is better than it.
         """
         number = self.number(number)
-        verdicts = {name: self._told(name, self.baseline, number) for name in self.others}
-        verdicts[self.baseline] = WORSE if BETTER in verdicts.values() else NO_DIFFERENCE
-        equal = [name for name in self.others if self.family.between(number, name, self.baseline).seeds[1] == 0]
-        verdicts |= dict.fromkeys(equal, verdicts[self.baseline])
-        first, *rest = [name for name in self.ranked(number) if verdicts[name] != WORSE]
-        return first, *[name for name in rest if self._told(name, first, number) == NO_DIFFERENCE]
+        return tuple(self.family.leaders(number, self.ranked(number), self.baseline, self._told))
 
-    def _told(self, ours: str, others: str, number: str) -> str:
-        found = self.family.between(number, ours, others)
+    def _told(self, found: Difference) -> str:
         return found.favours if self.repeats else found.verdict
 
     def ranked(self, number: str | None = None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
+from ..family import needs
 from ..paired import Better
 from ..rule import RuleObject
 from .comparing import (
@@ -21,7 +22,6 @@ from .comparing import (
     comparison,
     make_case,
 )
-from .family import needs
 from .records import Comparison, written
 from .text import counted, listed, text
 from .trials import Case, OnTrial, processes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..ops.policy_rows import policies
-from ..paired import difference, holm
+from ..paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
 from . import words
 from .base import Measured, Settings, Task, Variant, Worlds
 
@@ -142,7 +142,10 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         out += words.of_scores(world, rows, SCORE)
         ppo = with_policy(world, NAMED[0])
         found = holm({n: difference(with_policy(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]})
-        others = [f"{name} {fmean(with_policy(world, name)):.3f} ({one.verdict})" for name, one in found.items()]
+        others = [
+            f"{name} {fmean(with_policy(world, name)):.3f} ({NOT_TOLD if one.verdict == NO_DIFFERENCE else one.verdict})"
+            for name, one in found.items()
+        ]
         out.append(
             f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {words.listed(others)}."
         )

@@ -233,7 +233,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         apart = SCORE.difference(with_it, without).verdict == BETTER
         out.append(
             f"With replace_grad {SCORE.said(with_it)}, without it {SCORE.number(without)}: "
-            + ("it is what makes the picture." if apart else "no difference over these starts.")
+            + ("it is what makes the picture." if apart else "not told apart over these starts.")
         )
     return out
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..paired import BETTER, NO_DIFFERENCE, TEST, WORSE, Better, Difference, difference, holm
+from ..family import Family, family
+from ..paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Better, Difference, difference
 from .base import ERAS, INSTALLED, Measured, World, Worlds
 
 OURS = "inward"
@@ -107,12 +108,23 @@ class Score:
     def difference(self, one: Measured, other: Measured) -> Difference:
         return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
 
+    def family(self, rows: World, with_best: bool = False) -> Family:
+        """What is asked of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
+        names = [name for name in rows if name != INSTALLED]
+        asked = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
+        seeds = {self.key: {name: rows[name].seeds for name in names}}
+        return family(seeds, {self.key: self.better}, [*asked, (ERAS[0], ERAS[1])], tie=self.tie, with_best=with_best)
+
     def against_ours(self, rows: World) -> dict[str, Difference]:
-        """Each variant less our default, the best first, corrected for their number. The installed torch is one of the eras."""
-        ours = rows[OURS]
+        """Each variant less our default, the best first."""
+        found = self.family(rows)
         names = [name for name in rows if name not in (OURS, INSTALLED)]
         names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
-        return holm({name: self.difference(rows[name], ours) for name in names})
+        return {name: found.between(self.key, name, OURS) for name in names}
+
+    def eras(self, rows: World) -> Difference:
+        """The old edge less the new one."""
+        return self.family(rows).between(self.key, *ERAS)
 
 
 def of_scores(world: str, rows: World, score: Score) -> list[str]:
@@ -126,7 +138,7 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
     for name, one in found.items():
         if name not in ERAS:
             by_verdict[one.verdict].append(f"{name} ({score.number(rows[name])})")
-    for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, "no difference from")):
+    for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
         if names := by_verdict[verdict]:
             out.append(f"{world}: {start} {OURS} here: {listed(names)}.")
     return out if by_verdict[BETTER] else [*out, f"{world}: nothing tried was better than {OURS}."]
@@ -134,12 +146,10 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
 
 def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
     closed, opened = (rows[era] for era in ERAS)
-    verdict = score.difference(closed, opened).verdict
-    if verdict == NO_DIFFERENCE:
-        return (
-            f"{world}: no difference between the two eras of torch.clamp: "
-            f"{score.said(closed)} and {score.number(opened)}."
-        )
+    found = score.eras(rows)
+    if found.verdict == NO_DIFFERENCE:
+        how = "end equal" if found.seeds[1] == 0 else f"are {NOT_TOLD}"
+        return f"{world}: the two eras of torch.clamp {how}: {score.said(closed)} and {score.number(opened)}."
     return (
         f"{world}: which torch is installed decides: {score.said(closed)} where the gradient at a bound passes, "
         f"{score.number(opened)} where it does not."
@@ -149,7 +159,7 @@ def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
 def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
     """Against the better of the eras, which is the first of them in `found`."""
     era = next(name for name in found if name in ERAS)
-    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: "no difference from"}[found[era].verdict]
+    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
     return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the better era of torch.clamp ({score.number(rows[era])})."
 
 
@@ -158,7 +168,7 @@ PICTURES = Score("psnr", "{} dB", ".1f")
 
 def test_of(seeds: str) -> str:
     """What ends the setting of every task with seeds: how its sentences were decided."""
-    return f"Variants are compared over {seeds} by {TEST}, corrected for their number."
+    return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
 def where_better(worlds: Worlds, name: str, score: Score) -> list[str]:

@@ -12,11 +12,11 @@ signs of one pair at a time need no more than that the two are alike. The price 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..paired import LEVEL, Better, Difference, difference, holm, least_p, seeds_needed
+from .paired import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference, difference, holm, least_p, seeds_needed
 
 # Of the level, where there is more than what was planned. With twelve seeds, the usual, both a difference from torch.clamp of 2 standard
 # deviations and the best of ten variants can be told; of 0.8 the second could not, and of 0.5 the first needs a seed more.
@@ -43,6 +43,19 @@ class Family:
         if (number, one, other) in self.found:
             return self.found[number, one, other]
         return self.found[number, other, one].turned()
+
+    def leaders(
+        self, number: str, ranked: Sequence[str], baseline: str, told: Callable[[Difference], str]
+    ) -> list[str]:
+        """The best of these, which are given the best first, and all that cannot be told apart from it: more than one is a tie.
+
+        Left out is what is worse than the baseline, or than the first of the others; and the baseline where one is better than it.
+        """
+        verdicts = {name: told(self.between(number, name, baseline)) for name in ranked}
+        equal = [name for name in ranked if self.between(number, name, baseline).seeds[1] == 0]
+        verdicts |= dict.fromkeys(equal, WORSE if BETTER in verdicts.values() else NO_DIFFERENCE)
+        first, *rest = [name for name in ranked if verdicts[name] != WORSE]
+        return [first, *(name for name in rest if told(self.between(number, name, first)) == NO_DIFFERENCE)]
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -81,9 +94,18 @@ def needs(asked: int, pairs: int) -> tuple[int, int]:
 
 
 def family(
-    values: Mapping[str, Values], better: Mapping[str, Better], asked: Sequence[tuple[str, str]], once: bool = False
+    values: Mapping[str, Values],
+    better: Mapping[str, Better],
+    asked: Sequence[tuple[str, str]],
+    *,
+    once: bool = False,
+    tie: float = 0.0,
+    with_best: bool = True,
 ) -> Family:
-    """`asked` are the pairs that were planned, for each number. once: every seed gave the same, so that one value stands for all."""
+    """`asked` are the pairs that were planned, for each number; the others are left out unless it is asked which is best.
+
+    once: every seed gave the same, so that one value stands for all. tie: as in `difference`.
+    """
     stands_for: dict[tuple[str, str], str] = {}
     found: dict[Pair, Difference] = {}
     seeds = 0
@@ -93,9 +115,13 @@ def family(
             stands_for[number, name] = first.setdefault(repr(row), name)
         seeds = 1 if once else len(next(iter(rows.values())))
         for one, other in combinations(first.values(), 2):
-            found[number, one, other] = difference(rows[one][:seeds], rows[other][:seeds], better=better[number])
+            found[number, one, other] = difference(
+                rows[one][:seeds], rows[other][:seeds], better=better[number], tie=tie
+            )
     pairs = ((number, stands_for[number, a], stands_for[number, b]) for number in values for a, b in asked)
     planned = frozenset(key if key in found else (key[0], key[2], key[1]) for key in pairs if key[1] != key[2])
+    if not with_best:
+        found = {pair: one for pair, one in found.items() if pair in planned}
     corrected = holm(found, _weights(found, planned))
     zeros = (0.0,) * seeds
     return Family(corrected, stands_for, planned, difference(zeros, zeros))
