@@ -66,7 +66,7 @@ def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Resul
     page = (folder / "index.html").read_text(encoding="utf-8")
     alts = re.findall(r'<img [^>]*alt="([^"]+)"', page)
     assert len(alts) == page.count("<img ")
-    for task, target in (("retarget", "the photo, and what to come back to"), ("canvas", "the target, unblurred")):
+    for task, target in (("retarget", "start, and what to come back to"), ("canvas", "the target, unblurred")):
         section = page[
             page.index(f'<section id="{task}">') : page.index("</section>", page.index(f'<section id="{task}">'))
         ]
@@ -106,9 +106,7 @@ def test_the_opening_is_computed(results: Results) -> None:
         "start, and what to come back to",
         "sent here first, as a screen shows it",
     ]
-    assert (
-        opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
-    )
+    assert opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
     assert [tile.title for tile in opening.tiles][2:] == [
         shown_name("zero/closed", results.era),
         shown_name("zero/open", results.era),
