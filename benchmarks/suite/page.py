@@ -62,9 +62,10 @@ def _below_two_copies(run: Run) -> list[str]:
     ):
         return []
     return [
-        f"Yet at ten million elements `inward` takes {large['over']['floor']:.2f} of it. No copy is that fast: results of 40 MB are fresh memory, and to get it",
-        "from Linux in pages of 4 KiB, as the two copies do, takes longer than to fill it. Our kernels ask for *huge pages* of 2 MiB",
-        "([memory.md](memory.md)). Smaller results lie in memory that was used before, and above 128 MiB nobody asks: there the times are alike.",
+        f"Yet at ten million elements `inward` takes {large['over']['floor']:.2f} of it. No copy is that fast: results of 40 MB are fresh",
+        "memory, and to get it from Linux in pages of 4 KiB, as the two copies do, takes longer than to fill it. Our kernels ask for",
+        "*huge pages* of 2 MiB ([memory.md](memory.md)). Smaller results lie in memory that was used before, and above 128 MiB",
+        "nobody asks: there the times are alike.",
     ]
 
 

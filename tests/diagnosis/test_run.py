@@ -215,9 +215,11 @@ def test_nothing_leaves_its_card(width: int, capsys: pytest.CaptureFixture[str],
         one.update(dict.fromkeys(("issue", "cause", "next_step", "where", "expression", "evidence"), LONG), also=[LONG])
     page.write_text(text.replace(data, json.dumps(filled)))
     script = """
-    const inside = (card) => [...card.querySelectorAll("*")].every((one) => one.getBoundingClientRect().right <= card.getBoundingClientRect().right);
+    const end = (one) => one.getBoundingClientRect().right;
+    const inside = (card) => [...card.querySelectorAll("*")].every((one) => end(one) <= end(card));
     const cards = [...document.querySelectorAll("article")];
-    document.title = `${cards.length} ${cards.every(inside)} ${document.querySelectorAll("article a").length}`;
+    const links = document.querySelectorAll("article a");
+    document.title = `${cards.length} ${cards.every(inside)} ${links.length}`;
     """
     shown = browser.shown(page, script, tmp_path, f"--window-size={width},900")
     assert browser.title_of(shown) == "2 true 2"
