@@ -48,16 +48,36 @@ if [ ! -x "$folder/bin/python" ]; then
     fi
 fi
 
-pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+# pip is silent for minutes or says too much: a line for each package that is fetched, and for the steps that take long.
+install() {
+    "$folder/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" | while IFS= read -r line; do
+        case $line in
+            *Downloading*.metadata*) ;;
+            *Downloading\ *) fetched "${line#*Downloading }" ;;
+            *Building\ editable*started*) say "  compiling the kernels" ;;
+            *Installing\ collected\ packages*) say "  unpacking $(tr -cd , <<< "$line," | wc -c | tr -d ' ') packages" ;;
+        esac
+    done
+}
+
+# FILE (SIZE), FILE being NAME-VERSION-... at the end of an address
+fetched() {
+    local file=${1%% *} size=${1#* }
+    file=${file##*/}
+    local version=${file#*-}
+    version=${version%.tar.gz}
+    say "  fetching ${file%%-*} ${version%%-*} $size"
+}
+
 if [ -n "$wanted" ] || ! "$folder/bin/python" -c "$suitable" 2>/dev/null; then
     version=${wanted:-$pinned}
     if ! "$folder/bin/python" -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$version')" 2>/dev/null; then
         say "installing torch $version from your package index. On Linux its default build brings several GB of CUDA packages;"
         say "to avoid them install a CPU build of torch for $python first: it is then reused."
-        "${pip[@]}" "torch==$version"
+        install "torch==$version"
     fi
 fi
 say "installing pseudograd with [$extra] (matplotlib, scikit-learn, scipy, rich, jinja2 and what they need; about 250 MB)"
 grep -v '^torch==' constraints.txt > "$folder/constraints.txt"
-"${pip[@]}" --constraint "$folder/constraints.txt" --editable ".[$extra]"
+install --constraint "$folder/constraints.txt" --editable ".[$extra]"
 echo "$asked" > "$folder/.complete"

@@ -27,8 +27,9 @@ def text() -> str:
 _START = """\
 # Policy clips
 
-The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. All of them are a rule of
-[`clamp`](ops/clamp.md) for the probability ratio, so one function has them: [`policy_loss`](ops/policy_loss.md). Written by
+The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. Those of the table below are
+each a rule of [`clamp`](ops/clamp.md) for the probability ratio, so one function has them: [`policy_loss`](ops/policy_loss.md). A few
+others are not, and [stand at the end](#what-is-no-rule). Written by
 `scripts/generate_docs.py` from the table `pseudograd.policies`; every gradient below is tested against the formula of its paper written
 apart, in float64 to 1e-12.
 
@@ -84,9 +85,8 @@ mean, sequence mean, a constant) is yours: the result is not reduced.
 """
 _END = """
 Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`,
-`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the
-clip and says what is cut; its sign of the advantage only
-`clip_report` knows.
+`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the clip and says what is cut; the sign of the
+advantage behind it is known to `clip_report` alone.
 """
 
 

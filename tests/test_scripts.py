@@ -62,6 +62,55 @@ def test_one_table_with_every_version(tmp_path: Path, monkeypatch: pytest.Monkey
     assert _run(cache, "1.0").returncode == 0
 
 
+PIP = """#!/bin/sh
+[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
+[ "$1 $2" = "-m pip" ] || exit 0
+case "$*" in *--editable*) [ -z "$BROKEN" ] || { echo "ERROR: No space left" >&2; exit 1; } ;; *) exit 0 ;; esac
+echo "Collecting scipy>=1.10"
+echo "  Downloading https://index/files/scipy-1.15.2-cp311-cp311-manylinux.whl.metadata (61 kB)"
+echo "  Downloading https://index/files/scipy-1.15.2-cp311-cp311-manylinux_2_17_x86_64.whl (37.6 MB)"
+echo "Downloading rich-13.9.tar.gz (242 kB)"
+echo "  Building editable for pseudograd (pyproject.toml): started"
+echo "Installing collected packages: scipy, rich, pseudograd"
+"""
+
+
+def test_an_installation_says_what_it_waits_for_and_a_complete_one_nothing(tmp_path: Path) -> None:
+    """With a python that only pretends: the lines are those of pip."""
+    for name in ("constraints.txt", "pyproject.toml", "setup.py", "scripts/environment.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "src/pseudograd/kernels/native", tmp_path / "src/pseudograd/kernels/native")
+    python = tmp_path / "python"
+    python.write_text(PIP)
+    python.chmod(0o755)
+
+    def environment(**more: str) -> subprocess.CompletedProcess[str]:
+        given = {**os.environ, "PYTHON": str(python), "TORCH": "", **more}
+        return subprocess.run(
+            ["bash", "scripts/environment.sh", "made"],
+            cwd=tmp_path,
+            env=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    broken = environment(BROKEN="yes")
+    assert broken.returncode == 1
+    assert broken.stderr.endswith("ERROR: No space left\n")
+    done = environment()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [line.removeprefix("pseudograd: ") for line in done.stderr.splitlines()[-4:]] == [
+        "  fetching scipy 1.15.2 (37.6 MB)",
+        "  fetching rich 13.9 (242 kB)",
+        "  compiling the kernels",
+        "  unpacking 3 packages",
+    ]
+    again = environment()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
 def test_without_versions_it_says_how(tmp_path: Path) -> None:
     done = _run(tmp_path)
     assert done.returncode == 2

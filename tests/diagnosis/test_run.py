@@ -199,6 +199,32 @@ def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path
     assert "parameter 1 of shape ()" in shown
 
 
+LONG = "https://github.com/pytorch/pytorch/pull/191142#" + "a_word_that_no_space_interrupts" * 4
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [400, 1000])
+def test_nothing_leaves_its_card(width: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A link, a path and advice without a space in them."""
+    assert run(capsys, "--html", "page.html", "train.py")[0] == 0
+    page = tmp_path / "page.html"
+    text = page.read_text()
+    data = re.search(r'id="data">(.*?)</script>', text, re.S)[1]  # type: ignore[index]
+    filled = json.loads(data)
+    for one in filled["findings"]:
+        one.update(dict.fromkeys(("issue", "cause", "next_step", "where", "expression", "evidence"), LONG), also=[LONG])
+    page.write_text(text.replace(data, json.dumps(filled)))
+    script = """
+    const end = (one) => one.getBoundingClientRect().right;
+    const inside = (card) => [...card.querySelectorAll("*")].every((one) => end(one) <= end(card));
+    const cards = [...document.querySelectorAll("article")];
+    const links = document.querySelectorAll("article a");
+    document.title = `${cards.length} ${cards.every(inside)} ${links.length}`;
+    """
+    shown = browser.shown(page, script, tmp_path, f"--window-size={width},900")
+    assert browser.title_of(shown) == "2 true 2"
+
+
 def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

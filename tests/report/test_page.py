@@ -66,7 +66,7 @@ def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Resul
     page = (folder / "index.html").read_text(encoding="utf-8")
     alts = re.findall(r'<img [^>]*alt="([^"]+)"', page)
     assert len(alts) == page.count("<img ")
-    for task, target in (("retarget", "the photo, and what to come back to"), ("canvas", "the target, unblurred")):
+    for task, target in (("retarget", "start, and what to come back to"), ("canvas", "the target, unblurred")):
         section = page[
             page.index(f'<section id="{task}">') : page.index("</section>", page.index(f'<section id="{task}">'))
         ]
@@ -196,14 +196,17 @@ def test_verdicts_follow_the_numbers(results: Results) -> None:
     changed.tasks = copy.deepcopy(results.tasks)
     world = changed.tasks["retarget"]["plain"]
     world["inward"].numbers["psnr"] = 1.25
-    told = " ".join(sentences.verdicts("retarget", changed))
-    assert "plain: inward ends at 1.2 dB and does not beat" in told
-    assert "better than inward here: no clamp (49.2 dB)" in told
+    told = sentences.verdicts("retarget", changed)
+    assert told[0].startswith("Both eras of torch.clamp end alike, at 5.")  # one world: its name would tell nothing
+    assert told[1].startswith("inward ends at 1.2 dB and does not beat")
+    assert told[2].startswith("Better than inward here: no clamp (49.2 dB)")
+    assert all(one.startswith(("from black: ", "over-exposed: ")) for one in sentences.verdicts("canvas", changed))
     world["inward"].numbers["psnr"] = 40.25
     for era in ERAS:
         world[era].numbers["psnr"] = 8.5
     told = " ".join(sentences.verdicts("retarget", changed))
-    assert "plain: inward ends at 40.2 dB, 31.8 dB above the better" in told
+    assert "inward ends at 40.2 dB, 31.8 dB above the better" in told
+    assert "Both eras of torch.clamp end alike, at 8.5 dB." in told
 
 
 def test_what_beats_us_is_named(results: Results) -> None:

@@ -97,7 +97,7 @@ class OwnFunctions:
         finally:
             around_backward.unsubscribe(self._look)
 
-    def _look(self, roots: Any, _: Any) -> Callable[[], None]:
+    def _look(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         with suppress(Exception):  # nothing of ours may end the program
             if self._looks:
                 self._looks -= 1
@@ -113,8 +113,8 @@ class OwnFunctions:
                 self._seen["an op of pseudograd", where] = None
 
 
-def _nothing() -> None:
-    pass
+def _nothing(result: Any) -> None:
+    """When the backward has ended."""
 
 
 def _is_theirs(cls: Any) -> bool:

@@ -61,10 +61,11 @@ def policy_loss(
     Forward:  y = -min(r * A, c(r) * A), or -A * c(r) with value="clipped"; r = exp(log_ratio), c clips it to [1 - low, 1 + high].
     Backward: to log_ratio grad * s * -A * w. s is the slope that the clamp's `rule` gives for the gradient -A: with "inward" 0 where
         the clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other
-        rules a pseudo-gradient. w is r with space="ratio". With space="log" the clip acts on log_ratio, and w is c(r); with "inward"
-        and "leaky_inward", which see the sign of A, only where the clip is blocked, else r. To advantage the derivative of y; a
-        training loop whose advantages do not require grad pays nothing for it. What exceeds half precision becomes its largest
-        number, unless grad is infinite or level="sequence". Saves log_ratio and advantage. Linear in grad.
+        rules a pseudo-gradient. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and
+        w is the clipped ratio c(r) for "zero", "identity" and "leaky"; "inward" and "leaky_inward" see the sign of A, and for them w
+        is c(r) where the clip is blocked and r elsewhere. To advantage the derivative of y; a training loop whose advantages do not
+        require grad pays nothing for it. What exceeds half precision becomes its largest number, unless grad is infinite or
+        level="sequence". Saves log_ratio and advantage. Linear in grad.
 
     Args:
         log_ratio: log_prob - old_log_prob, floating point, any shape; with a level other than "token" the last dimension is the sequence.

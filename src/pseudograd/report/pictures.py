@@ -63,7 +63,7 @@ def tiles(task: Task, rows: World, first: Mapping[str, Tensor], era: str) -> lis
 
 
 def strip(results: Results) -> Strip | None:
-    """Of the first task that says its finding: the photo, what it was sent to, torch.clamp, our default, and the best if that is another."""
+    """Of the first task that says its finding: start and goals, torch.clamp, our default, and the best if that is another."""
     for name, worlds in results.tasks.items():
         task = results.records[name]
         if task.finding is None or task.figure is None:
