@@ -72,7 +72,7 @@ class Diagnosis:
             stack.callback(around_backward.unsubscribe, recorder.around_backward)
             if node_creation_hook is not None:
                 stack.enter_context(node_creation_hook(recorder.made))
-            stack.enter_context(functions.watched(recorder.applied if node_creation_hook is None else None))
+            stack.enter_context(functions.watched(recorder.applied))
             if recorder.is_full:
                 stack.enter_context(self._stalls.watched())
             stack.enter_context(Watch(recorder))

@@ -12,6 +12,7 @@ from ..torch_forms import shares_at_the_edge
 from ..trace.frames import named
 from . import advice
 from .deliberate import Deliberate
+from .influence import NEEDS_NOTHING
 from .norms import fading
 from .partial import grouped
 from .records import Finding, Partly, Site, Starved, Structural
@@ -454,6 +455,8 @@ def _remedy(starved: Starved) -> str:
     if isinstance(cause, Structural):
         if cause.kind.startswith(("argmax", "indices", "comparison", "cast")):
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
+        if cause.kind == NEEDS_NOTHING:
+            return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
     if starved.gradient == "zeros":
         return "Print what it is multiplied with: something there is 0."

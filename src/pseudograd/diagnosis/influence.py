@@ -6,6 +6,7 @@ has the mark is influenced by the cut.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,7 @@ _COMPARISONS = (
     "isclose",
 )
 _WHOLE = (".detach()", ".data")  # they hand out the value as it is
+NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 _CASTS = ("long", "int", "short", "byte", "bool", "to", "type")
 
 
@@ -90,6 +92,8 @@ class Influence:
         self._detached: dict[
             int, tuple[weakref.ref[Tensor], int]
         ] = {}  # what was detached: the leaves upstream, and a bit for a leaf
+        self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}  # of a leaf, what shares its memory
+        self._local = threading.local()
         self._arrays = Arrays()
         self._values = 0  # the bits that stand for the value of a clamp, which is no cut
 
@@ -138,9 +142,14 @@ class Influence:
             return
         outputs: list[Tensor] = []
         _gather(result, outputs)
+        is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if learning:
-            new = [one for one in outputs if not one.requires_grad]
-            if new and not functions.is_inside():
+            new = _cut_off(outputs, inputs)
+            written = self._written(inputs, learning) if is_in_place and not new else []
+            if (new or written) and functions.is_inside():
+                for one in learning:
+                    self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.of_tensor(one)
+            elif new:
                 kind = _kind(name, len(new) < len(outputs))
                 bits = self._cut(kind, learning)
                 for one in new:
@@ -148,17 +157,61 @@ class Influence:
                     if kind in _WHOLE:
                         whole = self._leaves.of_tensor(learning[0])
                         _note(self._detached, one, whole << 1 | (learning[0].grad_fn is None))
+                        if learning[0].grad_fn is None:
+                            self._share(one, learning[0])
+            elif written:
+                marks |= self._cut(_kind(name, False), written)
         if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
             self._left(name, learning, marks, result)
-        if marks and ((name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE):
+        if is_in_place and (marks or outputs):
             marks &= ~self._values  # a projection sets a parameter, which is then no longer what the clamp was given
             changed: list[Tensor] = []
             _gather(args[:1] or inputs[:1], changed)  # several of a _foreach_ function
             for one in changed:
-                self._mark(one, marks)
+                if marks:
+                    self._mark(one, marks)
+                self._mark_origin(one)
         if marks:
             for one in outputs:
                 self._mark(one, marks)
+
+    def _share(self, alias: Tensor, leaf: Tensor) -> None:
+        """They have one memory, as long as both live."""
+        key, origins = id(alias), self._origins
+        origins[key] = weakref.ref(alias, lambda _: origins.pop(key, None)), weakref.ref(leaf)
+
+    def _written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
+        """What learns and is written where no graph leads: under no_grad, or into the memory of a leaf."""
+        if torch.is_grad_enabled() and id(inputs[0]) not in self._origins:
+            return []
+        return [one for one in learning if one is not inputs[0]]
+
+    def _mark_origin(self, changed: Tensor) -> None:
+        """A leaf is written to through its memory: what that is made of decides with it. Of the leaf itself that says nothing."""
+        known = self._origins.get(id(changed))
+        origin = known[1]() if known is not None and known[0]() is changed else None
+        if origin is None:
+            return
+        own, bits = self._leaves.of_tensor(origin), 0
+        for cut in self._by_bit:
+            if isinstance(cut, Cut) and cut.upstream & ~own:
+                bits |= 1 << cut.bit
+        bits &= self.mark_of(changed)
+        if bits:
+            self._mark(origin, bits)
+
+    def applied(self, result: Any) -> None:
+        """A Function ran. What calls of torch inside it read makes no graph: that is a cut, unless it made a node of its own."""
+        hidden, self._local.hidden = getattr(self._local, "hidden", 0), 0
+        if not hidden:
+            return
+        outputs: list[Tensor] = []
+        _gather(result, outputs)
+        if not any(one.requires_grad for one in outputs):
+            kind = NEEDS_NOTHING if torch.is_grad_enabled() else "a Function under no_grad"
+            bits = self._cut(kind, [], upstream=hidden)
+            for one in outputs:
+                self._mark(one, bits)
 
     def _left(self, name: str, learning: list[Tensor], marks: int, result: Any) -> None:
         """A number or an array of what learns, or of what was cut from it."""
@@ -230,6 +283,15 @@ def _note(notes: dict[int, tuple[weakref.ref[Tensor], int]], tensor: Tensor, bit
             del notes[key]
 
     notes[key] = weakref.ref(tensor, forget), bits
+
+
+def _cut_off(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    """Those without a graph; under no_grad a view of what learns says that it requires a gradient, and is a leaf."""
+    new = [one for one in outputs if not one.requires_grad]
+    if not torch.is_grad_enabled():
+        given = {id(one) for one in inputs}
+        new += [one for one in outputs if one.requires_grad and one.grad_fn is None and id(one) not in given]
+    return new
 
 
 def _kind(name: str, is_one_of_several: bool) -> str:

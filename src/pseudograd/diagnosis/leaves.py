@@ -345,7 +345,10 @@ class Leaves:
         return int(node.metadata[self._key])
 
     def of_tensor(self, tensor: Tensor) -> int:
-        """Upstream of a tensor, itself if it is a leaf."""
+        """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""
+        base = tensor._base if tensor.grad_fn is None else None
+        if base is not None and base.requires_grad:
+            tensor = base
         return self.upstream(tensor.grad_fn) if tensor.grad_fn is not None else self.set_of(tensor)
 
     def one(self, some: int) -> Leaf | None:

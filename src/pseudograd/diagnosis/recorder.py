@@ -28,7 +28,7 @@ from ..torch_private import (
     transforms_are_active,
     without_torch_function,
 )
-from ..trace import frames, nodes
+from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
 from . import slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
@@ -238,8 +238,13 @@ class Recorder:
 
     @harmless("a custom Function")
     def applied(self, result: Any) -> None:
-        """A custom Function ran, on a torch that announces no nodes."""
+        """A custom Function ran."""
         if not self.is_on or is_aside():
+            return
+        if not functions.is_inside():
+            with without_torch_function():
+                self.influence.applied(result)
+        if node_creation_hook is not None:
             return
         # To read grad_fn is a call of torch, before which `called` would find the node and know no place for it.
         with own:
