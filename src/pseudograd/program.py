@@ -31,7 +31,9 @@ _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 def check(where: str, program: str, is_module: bool) -> None:
     """Could python run it at all?"""
     if sys.flags.ignore_environment or sys.flags.no_site:
-        raise ValueError(f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out.")
+        raise ValueError(
+            f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out."
+        )
     if not is_module:
         path = Path(program)
         if not (path.is_file() or (path / "__main__.py").is_file()):
@@ -46,7 +48,13 @@ def check(where: str, program: str, is_module: bool) -> None:
         sys.path.remove(os.getcwd())
     if found is None:
         raise ValueError(
-            must(where, "the module", "be one that python can run", program, f"No module named {program.partition('.')[0]}")
+            must(
+                where,
+                "the module",
+                "be one that python can run",
+                program,
+                f"No module named {program.partition('.')[0]}",
+            )
         )
 
 

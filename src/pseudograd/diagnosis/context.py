@@ -126,7 +126,8 @@ class Diagnosis:
         leaves = self._recorder.leaves
         cuts = [cut for cut in self._recorder.influence.cuts.values() if cut.upstream]
         return sorted(
-            (structural_of(cut, leaves) for cut in cuts), key=lambda one: {True: 0, None: 1, False: 2}[one.reaches_loss]
+            (structural_of(cut, leaves, self._deliberate.place(cut.place)) for cut in cuts),
+            key=lambda one: {True: 0, None: 1, False: 2}[one.reaches_loss],
         )
 
     @property

@@ -40,10 +40,10 @@ class Deliberate:
         points = [] if place is None else [point for point in (place.call, place.program) if point is not None]
         return any(_has_comment(point) or self.line(named(point)) for point in points)
 
-    def spoken(self, place: Place | None, findings: Iterable[Any]) -> list[Any]:
+    def spoken(self, is_deliberate: bool, findings: Iterable[Any]) -> list[Any]:
         """The findings of one place that are to be told."""
         some = list(findings)
-        if not some or not self.place(place):
+        if not is_deliberate:
             return some
         self.muted.update((one.code, one.where, one.expression) for one in some)
         return []

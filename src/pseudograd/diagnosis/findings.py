@@ -85,7 +85,7 @@ def found(evidence: Evidence) -> list[Finding]:
         *(
             replace(finding, module=site.module)
             for site in evidence.sites
-            for finding in evidence.deliberate.spoken(site.place, _of_site(site))
+            for finding in evidence.deliberate.spoken(site.is_deliberate, _of_site(site))
         ),
         *_winding_up(evidence),
         *_too_narrow(evidence),
@@ -115,7 +115,7 @@ def found(evidence: Evidence) -> list[Finding]:
 def _is_deliberate(starved: Starved | Partly, deliberate: Deliberate) -> bool:
     """At its cause."""
     cause = starved.cause
-    if cause is None or not deliberate.place(cause.place):
+    if cause is None or not cause.is_deliberate:
         return False
     deliberate.muted.add(("starved", cause.where, cause.expression))
     return True
@@ -375,7 +375,7 @@ def _vanishing(evidence: Evidence) -> Iterable[Finding]:
     bit = sum(1 << at for at, leaf in evidence.leaves if leaf is first)
     sites = [site for site in evidence.sites if site.upstream & bit]
     place = sites[-1] if sites else None
-    if place is not None and evidence.deliberate.place(place.place):
+    if place is not None and place.is_deliberate:
         evidence.deliberate.muted.add(("vanish", place.where, place.expression))
         return
     each = (found.norm_last / found.norm_first) ** (1 / (found.layers - 1))

@@ -60,7 +60,14 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     found["structural"] = _cuts([one for values in all_values for one in values["structural"]])
     found["findings"] = _findings(parts)
     found["starved"] = _starved(parts)
-    if not _are_replicas(parts):
+    if _are_replicas(parts):
+        found["norms"] = parts[0].content["norms"]
+    else:
+        found["norms"] = [
+            dataclasses.replace(one, parameter=_named(part, one.parameter))
+            for part in parts
+            for one in part.content["norms"]
+        ]
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
     found["whatif"] = _what_ifs(parts)
     return found
@@ -147,7 +154,7 @@ def _summed(sites: Sequence[Site]) -> list[Site]:
     return [_sum(same) for same in by_place.values()]
 
 
-_NO_SUMS = "order", "upstream"
+_NO_SUMS = "order", "upstream", "is_deliberate"
 
 
 def _sum(same: Sequence[Site]) -> Site:

@@ -44,7 +44,6 @@ class Site:
     elsewhere: int = 0
     within: str | None = None
     is_deliberate: bool = False
-    place: Place | None = field(default=None, repr=False, compare=False)
     order: int = field(default=0, repr=False)
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
@@ -88,7 +87,7 @@ class Structural:
     calls: int
     reaches_loss: bool | None
     parameters: tuple[str, ...]
-    place: Place | None = field(default=None, repr=False, compare=False)
+    is_deliberate: bool = False
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
 
@@ -157,7 +156,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "place", "is_unstepped")
+        if one.name not in ("order", "upstream", "source", "is_unstepped")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
@@ -202,7 +201,6 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
         elsewhere=int(sums["elsewhere"]),
         within=tally.within,
         is_deliberate=is_deliberate,
-        place=tally.place,
         order=tally.order,
         upstream=tally.leaves,
         source=source_of(tally.place),
@@ -210,14 +208,14 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
     )
 
 
-def structural_of(cut: Any, leaves: Any) -> Structural:
+def structural_of(cut: Any, leaves: Any, is_deliberate: bool = False) -> Structural:
     return Structural(
         kind=cut.kind,
         **_places(cut.place),
         calls=cut.calls,
         reaches_loss=cut.reaches_loss,
         parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
-        place=cut.place,
+        is_deliberate=is_deliberate,
         upstream=cut.upstream,
         source=source_of(cut.place),
     )

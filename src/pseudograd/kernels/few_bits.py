@@ -89,7 +89,9 @@ def _unpacked(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Chunk by chunk the slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
     rows = _slopes_of_four(slopes, torch.float64 if dtype is torch.float64 else torch.float32, planes.device)
-    planes = planes.to(torch.uint8)  # as they were kept; a hook of saved tensors may have handed them back in another dtype
+    planes = planes.to(
+        torch.uint8
+    )  # as they were kept; a hook of saved tensors may have handed them back in another dtype
     for chunk in _chunks(elements):
         bytes_ = planes[:, chunk.start // 8 : -(-chunk.stop // 8)].int()
         low, high = bytes_[0] & 15, bytes_[0] >> 4

@@ -145,7 +145,12 @@ def bisect(
     programs.check("bisect", program, is_module)
     changes = contexts(pin, overrides, "bisect")
     label = " and ".join(map(repr, changes))
-    runner = _Runner({"pin": pin, "overrides": list(overrides)}, programs.command_of(program, arguments, is_module), checked_by, on_run)
+    runner = _Runner(
+        {"pin": pin, "overrides": list(overrides)},
+        programs.command_of(program, arguments, is_module),
+        checked_by,
+        on_run,
+    )
     as_it_is, everywhere = runner.run([]), runner.run(None)
     repeats = as_it_is == runner.run([], again=True)
 

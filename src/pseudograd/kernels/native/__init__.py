@@ -42,7 +42,9 @@ LIBRARY = Path(__file__).with_name("_native.so")
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
-_UNSURE = 1 << 60  # as operators.c says it beside an order: zeros of both signs meet, and torch alone knows which of them y is
+_UNSURE = (
+    1 << 60
+)  # as operators.c says it beside an order: zeros of both signs meet, and torch alone knows which of them y is
 
 
 class _Operators:
