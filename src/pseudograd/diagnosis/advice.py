@@ -67,7 +67,7 @@ def inside(one: Any, names: list[str]) -> str:
     """Where a value winds up outside its bounds."""
     low, high = one.bounds
     bounds = f"({low!r}, {high!r})" if one.has_numbers else "(low, high)"
-    if one.leaf:
+    if one.leaf or one.detached:
         parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
         project = f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})"
         return f"{project}  # once, after the optimizer was made; or rule='inward' here"

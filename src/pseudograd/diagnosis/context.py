@@ -41,9 +41,10 @@ class Diagnosis:
         if detail not in ("full", "counts"):
             raise ValueError(must("diagnose", "detail", "be 'full' or 'counts'", detail))
         self._deliberate = Deliberate(ignore)
-        self._stalls = Stalls()
         self._recorder = Recorder(detail == "full")
         self.noted = self._recorder.noted
+        leaves = self._recorder.leaves
+        self._stalls = Stalls(lambda tensor: next(iter(leaves.named(leaves.set_of(tensor))), None), self.noted)
         if model is not None:
             self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)

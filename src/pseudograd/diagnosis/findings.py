@@ -43,8 +43,12 @@ _ON_PURPOSE = (
     "amin",
     "sort",
     "topk",
-    "CopySlices",
-    "copySlices",
+    "Copy",
+    "fill",
+    "zero",
+    "scatter",
+    "masked",
+    "put",
 )
 _REMEDIES = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # the rule to try, by family
 _TELLING = ("guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "stalled", "vanish")
@@ -289,7 +293,7 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
         if evidence.deliberate.place(one.place):
             evidence.deliberate.muted.add(("wind-up", where, _expression(one)))
             continue
-        names = [leaf.name for leaf in evidence.leaves.named(one.leaf) if leaf.is_named] if one.leaf else []
+        names = [leaf.name for leaf in evidence.leaves.named(one.leaf or one.detached) if leaf.is_named]
         yield Finding(
             "wind-up",
             where,
@@ -402,10 +406,9 @@ def _why_it_fades(sites: Sequence[Site]) -> str:
 
 def _stalled(evidence: Evidence) -> Iterable[Finding]:
     some = []
-    names = {id(leaf.tensor()): leaf.name for _, leaf in evidence.leaves}
-    for key, one in evidence.stalls.counted():
+    for one in evidence.stalls.counted():
         had, still = one.counts
-        name = names.get(key, "a parameter")
+        name = one.leaf.name
         if had and not evidence.deliberate.parameter(name):
             some.append((name, one, still / had))
     total = sum(one.size for _, one, _ in some)

@@ -89,7 +89,7 @@ class Influence:
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._detached: dict[
             int, tuple[weakref.ref[Tensor], int]
-        ] = {}  # what was detached, and the leaves upstream of it
+        ] = {}  # what was detached: the leaves upstream, and a bit for a leaf
         self._arrays = Arrays()
         self._values = 0  # the bits that stand for the value of a clamp, which is no cut
 
@@ -146,7 +146,8 @@ class Influence:
                 for one in new:
                     self._mark(one, bits)
                     if kind in _WHOLE:
-                        _note(self._detached, one, self._leaves.of_tensor(learning[0]))
+                        whole = self._leaves.of_tensor(learning[0])
+                        _note(self._detached, one, whole << 1 | (learning[0].grad_fn is None))
         if not outputs and name in _LEAVE_TORCH and not functions.is_inside():
             self._left(name, learning, marks, result)
         if marks and ((name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE):
@@ -178,10 +179,11 @@ class Influence:
             self._values |= 1 << value.bit
         self._mark(marked, 1 << value.bit)
 
-    def cut_from(self, tensor: Tensor) -> int:
-        """The leaves upstream of what this tensor was detached from, where it is a detached tensor itself."""
+    def cut_from(self, tensor: Tensor) -> tuple[int, bool]:
+        """The leaves upstream of what this tensor was detached from, and whether that was a leaf; none for another tensor."""
         known = self._detached.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else 0
+        bits = known[1] if known is not None and known[0]() is tensor else 0
+        return bits >> 1, bool(bits & 1)
 
     def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False, upstream: int = 0) -> int:
         place = frames.place(4, self._roots)

@@ -262,7 +262,8 @@ class Recorder:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if given.grad_fn is None else None
                 elif isinstance(given, torch.Tensor):
-                    found.round = self.influence.cut_from(given)
+                    found.round, is_leaf = self.influence.cut_from(given)
+                    found.detached = found.round if is_leaf else 0
             if spelling.form.switches[0] != "clamp":
                 return None
             found.add(*read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ..trace import frames
 from ..trace.frames import NOWHERE
+from .aside import quietly
+from .harmless import Errors, harmless
 
 _SAMPLE = 1024  # entries of a parameter that are looked at
 _LEAST = 10  # steps: with fewer nobody can say that an entry never moves
@@ -22,7 +24,8 @@ _LOW = (torch.bfloat16, torch.float16)
 class Watched:
     """Some entries of one parameter: which of them ever had a gradient, and which ever moved."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, leaf: Any) -> None:
+        self.leaf = leaf
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
         self.had = self.moved = torch.zeros(())
@@ -52,7 +55,9 @@ class Watched:
 class Stalls:
     """The parameters of half precision that an optimiser steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors) -> None:
+        self._leaf_of = leaf_of
+        self.noted = noted
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self.place = NOWHERE
 
@@ -65,27 +70,32 @@ class Stalls:
             for handle in handles:
                 handle.remove()
 
-    @torch.no_grad()
+    @harmless("a step of an optimiser")
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with quietly:
+            self._look_before(optimizer)
+
+    def _look_before(self, optimizer: Any) -> None:
         some = _stepped(optimizer)
         if some and self.place is NOWHERE:
             self.place = frames.place(2)
         for tensor in some:
             known = self._all.get(id(tensor))
             if known is None or known.size != tensor.numel():
-                known = self._all[id(tensor)] = Watched(tensor)
+                known = self._all[id(tensor)] = Watched(tensor, self._leaf_of(tensor))
             known.before(tensor)
 
-    @torch.no_grad()
+    @harmless("a step of an optimiser")
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for tensor in _stepped(optimizer):
-            known = self._all.get(id(tensor))
-            if known is not None and known.size == tensor.numel():
-                known.after(tensor)
+        with quietly:
+            for tensor in _stepped(optimizer):
+                known = self._all.get(id(tensor))
+                if known is not None and known.size == tensor.numel():
+                    known.after(tensor)
 
-    def counted(self) -> list[tuple[int, Watched]]:
-        """Of each parameter its id, and what is known of it."""
-        return [(key, one) for key, one in self._all.items() if one.steps >= _LEAST]
+    def counted(self) -> list[Watched]:
+        """The parameters that took enough steps."""
+        return [one for one in self._all.values() if one.steps >= _LEAST and one.leaf is not None]
 
 
 def _stepped(optimizer: Any) -> list[Tensor]:

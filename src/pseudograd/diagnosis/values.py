@@ -29,6 +29,7 @@ class Values:
         self.leaf: Any = None  # the bit of the parameter that x is
         self.upstream = 0
         self.round = 0  # the leaves upstream of what x was detached from
+        self.detached = 0  # the bit of the parameter that x was detached from
         self.bounds = tuple(None if isinstance(one, Tensor) else one for one in (low, high))
         self.bit: int | None = None  # of its mark, where what comes of it is followed
         self.decides = False  # does the loss of this step depend on it, with a gradient for x that goes round it?

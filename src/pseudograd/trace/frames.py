@@ -216,17 +216,17 @@ def shown(code: CodeType | str, line: int) -> str:
     return f"{file}:{line}"
 
 
-def is_same_line(one: str, other: str) -> bool:
-    """Do two texts `file:line` mean the same line? A file may be given by the end of its path, as `shown` does it in whatever folder."""
-    (one, number), (other, its) = (text.replace(os.sep, "/").rpartition(":")[::2] for text in (one, other))
-    if number != its or not one or not other:
+def is_same_line(where: str, given: str) -> bool:
+    """Does `given` mean the line `where`, as `shown` names it in the current folder? A file may be given by the end of its path."""
+    (file, number), (other, its) = (text.replace(os.sep, "/").rpartition(":")[::2] for text in (where, given))
+    if number != its or not file or not other:
         return False
-    return one == other or f"/{_absolute(one)}".endswith(f"/{other}") or f"/{_absolute(other)}".endswith(f"/{one}")
-
-
-def _absolute(file: str) -> str:
-    here = None if file.startswith(("/", "<")) else _current_folder()
-    return file if here is None else f"{here}/{file}".replace(os.sep, "/")
+    path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
+    if f"/{path}".endswith(f"/{other}"):
+        return True
+    return not os.path.exists(path) and f"/{other}".endswith(
+        f"/{file}"
+    )  # in a package, whose folder `shown` leaves out
 
 
 _paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
