@@ -92,7 +92,9 @@ class Influence:
         self._detached: dict[
             int, tuple[weakref.ref[Tensor], int]
         ] = {}  # what was detached: the leaves upstream, and a bit for a leaf
-        self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}  # of a leaf, what shares its memory
+        self._origins: dict[
+            int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]
+        ] = {}  # of a leaf, what shares its memory
         self._local = threading.local()
         self._arrays = Arrays()
         self._values = 0  # the bits that stand for the value of a clamp, which is no cut
