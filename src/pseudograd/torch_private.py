@@ -202,6 +202,14 @@ def is_functionalized() -> bool:
     return any(one.key() == _kinds.Functionalize for one in _interpreters() or ())
 
 
+# What an optimiser calls around its step for profilers.
+marks_of_profiles: tuple[Any, ...] = tuple(
+    one
+    for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
+    if (one := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
+)
+
+
 # --- what runs --------------------------------------------------------------------------------------------------------
 
 _mode_stack = _find("torch.overrides._get_current_function_mode_stack", "contexts must end in order", None)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..torch_private import marks_of_profiles
 from ..trace import frames, functions
 from ..trace.frames import Place
 from .arrays import Arrays
@@ -43,6 +44,7 @@ SILENT = frozenset(
         *(getattr(Tensor, name).__get__ for name in _PROPERTIES),
         *(getattr(Tensor, name) for name in _QUERIES),
         *(one.__set__ for one in _SETTERS),
+        *marks_of_profiles,
         *(torch.is_complex, torch.is_floating_point, torch._C._set_grad_enabled),
     ]
 )

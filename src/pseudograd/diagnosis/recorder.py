@@ -187,10 +187,11 @@ class Recorder:
     @harmless("a call of torch")
     def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
         """Returns the number of the next node, on a torch that announces none."""
-        spelling = torch_forms.SPELLINGS.get(func)
-        self._local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
+        local, spelling = self._local, torch_forms.SPELLINGS.get(func)
+        local.place = None
+        local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
         if node_creation_hook is not None:
-            self._local.calling = func
+            local.calling = func
             return 0
         ranges = self.ranges()
         if ranges.may_hide_some():
@@ -198,13 +199,13 @@ class Recorder:
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, 0, NOWHERE)
-        self._local.calling = func
+        local.calling = func
         return node_number()
 
     @harmless("a call of torch")
     def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
         if node_creation_hook is None and before is not None:
-            self._find_nodes(args, kwargs, result, before)
+            self._find_nodes(func, args, kwargs, result, before)
         self._local.calling = _NOBODY
         with without_torch_function():
             self._note_value(func, args, result)
@@ -225,14 +226,14 @@ class Recorder:
         elif seen is not None and (self.backwards or not result.requires_grad):
             self.influence.follow(seen, result)
 
-    def _find_nodes(self, args: Any, kwargs: Any, result: Any, before: int) -> None:
+    def _find_nodes(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
         ranges = self.ranges()
         with without_torch_function():
             made = ranges.since(before, result)
             if not made and ranges.may_hide_some():  # in place: the node is behind the argument
                 made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
         if made:
-            place = frames.place(4, self.roots)
+            place = (self._local.calling is func and self._local.place) or frames.place(4, self.roots)
             for node in made:
                 self._attach(node, 0, place)
 
@@ -258,14 +259,16 @@ class Recorder:
     @harmless("the values at a clamp")
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
         """Returns what must be followed: see `_note_value`."""
+        place = self._local.place = frames.place(4, self.roots)
+        key = (spelling.name, *place.key)
+        found, is_clamp = self.values.get(key), spelling.form.switches[0] == "clamp"
+        if found is not None and not is_clamp:
+            return None  # of others the first call tells
         given = args[0] if args else None
         with quietly:
             read = values.read(spelling, args, kwargs)
             if read is None or not _has_numbers(read):
                 return None
-            place = frames.place(4, self.roots)
-            key = (spelling.name, *place.key)
-            found = self.values.get(key)
             if found is None:
                 found = self.values[key] = values.Values(spelling, place, *read)
                 if isinstance(given, torch.Tensor) and given.requires_grad:
@@ -274,7 +277,7 @@ class Recorder:
                 elif isinstance(given, torch.Tensor):
                     found.round, is_leaf = self.influence.cut_from(given)
                     found.detached = found.round if is_leaf else 0
-            if spelling.form.switches[0] != "clamp":
+            if not is_clamp:
                 return None
             found.add(*read)
             return found if (found.upstream or found.round) and place.key not in self._ran_at else None
@@ -305,8 +308,13 @@ class Recorder:
             self.influence.reached(roots)
         behind = nodes.behind(roots)
         for node in behind:  # nobody saw some being made: in another thread, or before the context
-            self._attach(node, 0, NOWHERE)
-            self._attach_leaf(node)
+            if self._attached in node.metadata:
+                continue
+            name = node.name()
+            if name == _LEAF:
+                self._attach_leaf(node)
+            elif name not in _PASSING:
+                self._attach(node, 0, NOWHERE)
         for start in nodes.starts(roots):
             self.reached |= self.leaves.upstream(start)
         if is_outermost:
@@ -323,8 +331,6 @@ class Recorder:
         """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
         later may change what it saw.
         """
-        if node.name() != _LEAF or self._attached in node.metadata:
-            return
         leaf = self.leaves.one(self.leaves.upstream(node))
         if leaf is not None:
             node.metadata[self._attached] = True
