@@ -102,9 +102,13 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
     "checkpoint": (
         lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=False),
         "open",
-        "hands out what it keeps only once",
+        "would run its forward once more",
     ),
-    "reentry": (lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True), "open", "use_reentrant=False"),
+    "reentry": (
+        lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True),
+        "open",
+        "would run its forward once more",
+    ),
 }
 
 

@@ -275,7 +275,7 @@ def heard() -> Iterator[list[str]]:
 
     def around(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         notes.append(f"begins, {len(roots)}")
-        return lambda result: notes.append("ends" if result is None else f"ends, {len(result)} of {len(inputs)}")
+        return lambda result: notes.append("raised" if result is None else f"ends, {len(result)} of {len(inputs)}")
 
     around_backward.subscribe(around)
     around_backward.subscribe(around)
@@ -288,7 +288,7 @@ def test_each_backward_is_announced_once(heard: list[str]) -> None:
     x.sum().backward()
     torch.autograd.grad((x.sum(), x.prod()), x)
     torch.autograd.backward(x.sum())
-    assert heard == ["begins, 1", "ends", "begins, 2", "ends, 1 of 1", "begins, 1", "ends"]
+    assert heard == ["begins, 1", "ends, 0 of 0", "begins, 2", "ends, 1 of 1", "begins, 1", "ends, 0 of 0"]
     thread = threading.Thread(target=lambda: x.sum().backward())
     thread.start()
     thread.join()
@@ -300,7 +300,7 @@ def test_it_ends_where_a_backward_raises(heard: list[str]) -> None:
     x.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         x.sum().backward()
-    assert heard == ["begins, 1", "ends"]
+    assert heard == ["begins, 1", "raised"]
 
 
 def test_without_subscribers_torch_has_its_own_function() -> None:

@@ -32,15 +32,21 @@ class _Quietly(threading.local):
     """
 
     def __init__(self) -> None:
-        self._entered: list[tuple[Any, ...]] = []
+        self._entered: list[list[Any]] = []
 
     def __enter__(self) -> None:
-        contexts: list[Any] = [without_torch_function()]
-        contexts[0].__enter__()
+        self._entered.append([])
         own.depth += 1
         aside.depth += 1
-        self._entered.append(contexts)  # type: ignore[arg-type]  # before anything that could raise
+        try:
+            self._enter(self._entered[-1])
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _enter(self, contexts: list[Any]) -> None:
         for is_needed, context in (
+            (True, without_torch_function),
             (torch.is_grad_enabled(), torch.no_grad),
             (dispatch_modes() > 0, without_dispatch_modes),
             (transforms_are_active(), outside_of_transforms),

@@ -48,7 +48,7 @@ class Diagnosis:
             self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)
         self._asking = Asking(asked, self._recorder.leaves) if asked else None
-        self._recorder.before_backward = self._asking
+        self._recorder.asking = self._asking
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._kept: dict[str, Any] = {}
@@ -192,6 +192,11 @@ class Diagnosis:
         return {} if self._asking is None else {q.name: sorted(q.inexact) for q in self._asking.asked if q.inexact}
 
     @property
+    def untouched(self) -> list[str]:
+        """The what-ifs that are about no op that a gradient arrived at: they change nothing."""
+        return [] if self._asking is None else self._asking.untouched
+
+    @property
     def errors(self) -> list[str]:
         """What of this diagnosis failed, so that its numbers are incomplete. The program was left alone."""
         return self._recorder.noted.lines
@@ -233,6 +238,7 @@ class Diagnosis:
             "norms": [plain(one) for one in self.norms],
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
+            "untouched": self.untouched,
             "errors": self.errors,
         }
 

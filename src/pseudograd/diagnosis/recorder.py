@@ -25,15 +25,16 @@ from ..torch_private import (
     node_number,
     pop_mode,
     push_mode,
+    transforms_are_active,
     without_torch_function,
 )
 from ..trace import frames, nodes
 from ..trace.frames import NOWHERE, Place
-from . import slices, tally, values, windows
+from . import slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
-from .leaves import Leaves
+from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
 from .tally import Tally
@@ -77,7 +78,7 @@ class Recorder:
         self._local = threading.local()
         self._order = 0
         self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
-        self.before_backward: Callable[[Any, Any, list[Any]], None] | None = None
+        self.asking: whatif.Asking | None = None
         self.after_backward: Callable[[int], None] | None = None
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -122,11 +123,13 @@ class Recorder:
                 self._count(to, leaving, arriving)
 
     @harmless("the gradient of a parameter")
-    def _arrived(self, arrived: Callable[[Any], None], grads: Any) -> None:
+    def _arrived(self, leaf: Leaf, is_itself: bool, grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
         if self.is_on and not is_aside():
             with quietly:
-                arrived(grads[0])
+                (leaf.arrived if is_itself else leaf.arrived_in_its_place)(grads[0])
+                if self.asking is not None:
+                    self.asking.arrived(leaf, grads[0])
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -206,6 +209,8 @@ class Recorder:
         with without_torch_function():
             self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+            if self.asking is not None and func is torch.Tensor.register_hook:
+                whatif.note_hook(*args, frames.place(4))
 
     def _note_value(self, func: Any, args: Any, result: Any) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
@@ -278,12 +283,13 @@ class Recorder:
         is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
         local.depth = depth + 1
         try:
+            before = node_number()
             self._begins(roots, grads, inputs, is_outermost)
             pushed = self._push()
         except BaseException:  # Ctrl-C
             local.depth = depth
             raise
-        return partial(self._ends, inputs, is_outermost, pushed)
+        return partial(self._ends, inputs, is_outermost, pushed, before)
 
     @harmless("the start of a backward")
     def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool) -> None:
@@ -303,9 +309,9 @@ class Recorder:
 
     @harmless("a what-if")
     def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:
-        if self.before_backward is not None:
+        if self.asking is not None and not transforms_are_active():
             with quietly:
-                self.before_backward(roots, grads, behind)
+                self.asking.begins(roots, grads, behind)
 
     def _attach_leaf(self, node: Any) -> None:
         """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
@@ -316,8 +322,7 @@ class Recorder:
         leaf = self.leaves.one(self.leaves.upstream(node))
         if leaf is not None:
             node.metadata[self._attached] = True
-            is_itself = leaf.tensor() is node.variable
-            node.register_prehook(partial(self._arrived, leaf.arrived if is_itself else leaf.arrived_in_its_place))
+            node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
     @harmless("the modes of a backward")
     def _push(self) -> Watch | None:
@@ -328,24 +333,32 @@ class Recorder:
         push_mode(mode)
         return mode
 
-    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, result: Any) -> None:
-        """result: the gradients of the inputs; None where the backward raised, or adds them to leaves."""
+    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, before: int, result: Any) -> None:
+        """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
         self._local.depth -= 1
         if pushed is not None:
             _take_off(pushed)
         if result and inputs:
-            self._gave(inputs, result)
+            self._gave(inputs, result, before)
         if is_outermost:
+            self._answered(result is not None)
             self._ended()
 
+    @harmless("a what-if")
+    def _answered(self, is_whole: bool) -> None:
+        if self.asking is not None:
+            self.asking.ended(is_whole)
+
     @harmless("the gradients of an autograd.grad")
-    def _gave(self, inputs: Any, result: Any) -> None:
-        """No node of a leaf runs where autograd.grad asks for its gradient."""
+    def _gave(self, inputs: Any, result: Any, before: int) -> None:
+        """No node of a leaf runs where autograd.grad asks for its gradient. The first node of this pass had the number `before`."""
+        if self.asking is not None and any(isinstance(one, torch.Tensor) and one.requires_grad for one in result):
+            self.asking.made_in_backward.append(range(before, node_number()))
         for one, grad in zip(inputs, result, strict=False):
             if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
                 leaf = self.leaves.one(self.leaves.set_of(one))
                 if leaf is not None:
-                    self._arrived(leaf.arrived if leaf.tensor() is one else leaf.arrived_in_its_place, (grad,))
+                    self._arrived(leaf, leaf.tensor() is one, (grad,))
 
     @harmless("the end of a backward")
     def _ended(self) -> None:

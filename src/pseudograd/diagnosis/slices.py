@@ -40,6 +40,12 @@ def seen(node: Any, leaving: Any, arriving: Any) -> tuple[tuple[Any, ...], tuple
     return (_of(found, leaving[0]),), (_of(found, arriving[0]),), found.form
 
 
+def form_of(node: Any) -> Form | None:
+    """Of the op that changed the slice; None where nobody noted it."""
+    found = node.metadata.get(_KEY)
+    return None if found is None else found.form
+
+
 def _of(found: _Slice, grad: Tensor) -> Tensor:
     size, stride, start = found.base
     whole = (

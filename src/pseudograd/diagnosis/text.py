@@ -53,7 +53,10 @@ def text(diagnosis: Any) -> str:
             f"what if {name}: no numbers, because they would not be exact",
             *(f"    {reason}" for reason in reasons),
         ]
-    lines += _what_if(diagnosis.whatif)
+    for name in diagnosis.untouched:
+        lines += ["", f"what if {name}? Nothing changes: no gradient arrived at an op that it is about"]
+    untouched = set(diagnosis.untouched)
+    lines += _what_if({name: rows for name, rows in diagnosis.whatif.items() if name not in untouched})
     lines += _incomplete(diagnosis.errors)
     return "\n".join(lines)
 

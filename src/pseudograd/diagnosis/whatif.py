@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import math
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +20,13 @@ from ..errors import must
 from ..rewrite import override, pin_edge
 from ..rewrite.mode import Replacement, pinned, why_not
 from ..rule import Call
-from ..torch_private import current_node, is_batched
+from ..torch_private import is_batched, is_fake, is_wrapped, local, number_of
+from ..trace.frames import Place, named
+from . import again, slices
 from .leaves import Leaf, Leaves
 
-_REENTRANT = "CheckpointFunctionBackward"
+_HOOKED = "pseudograd: hooked"  # in the metadata of a node: a hook of the tensor that it made, by its place
+Row = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -41,9 +48,9 @@ class WhatIf:
         self.name = name
         self.replacements = replacements
         self.inexact: set[str] = set()
-        self.sums: dict[
-            Leaf, list[float]
-        ] = {}  # by leaf: how often, the sums of zero, norm and cosine, how often that is a number
+        self.is_touched = False  # did a gradient arrive at an op that it changes?
+        # By leaf: how often, the sums of zero, norm and cosine, how often that is a number.
+        self.sums: dict[Leaf, list[float]] = {}
 
     def replacement(self, form: torch_forms.Form) -> Replacement | None:
         for switch in reversed(form.switches):
@@ -79,66 +86,96 @@ def questions(asked: Mapping[str, Any] | None) -> list[WhatIf]:
 
 
 class Asking:
-    """Answers the questions at each backward."""
+    """Answers the questions at each backward: before it by further passes, and while it runs by what really arrives.
+
+    Only a leaf that the program itself gave a gradient counts, and only where a further pass under torch's own rules gives the same.
+    """
 
     def __init__(self, asked: Sequence[WhatIf], leaves: Leaves) -> None:
         self.asked = list(asked)
         self._leaves = leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
+        self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
+        self._running: dict[
+            int, _Pass
+        ] = {}  # by the thread that began it; a device runs the hooks of its leaves in another
 
-    def __call__(self, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
+    def begins(self, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
         """behind: all nodes that a backward from these roots can reach."""
-        some = 0
-        for root in roots:
-            if isinstance(root, Tensor):
-                if is_batched(root) or any(grad is not None and is_batched(grad) for grad in grads):
-                    return
-                some |= self._leaves.upstream(root.grad_fn)
-        found = [(leaf, leaf.tensor()) for leaf in self._leaves.named(some)]
-        learning = [(leaf, tensor) for leaf, tensor in found if tensor is not None and tensor.requires_grad]
-        if not learning:
+        self._running[threading.get_ident()] = one = _Pass()
+        if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
-        if any(node.name() == _REENTRANT for node in behind):
-            for question in self.asked:
-                question.inexact.add("a checkpoint with reentry makes its nodes in the backward; use_reentrant=False")
-            return
-        tensors = [tensor for _, tensor in learning]
-        before = _gradients(roots, tensors, grads)
-        self._note(self._as_it_is, learning, before, before)
+        try:
+            self._run(one, roots, grads, behind)
+        except again.RefusalError as why:
+            one.reasons.add(str(why))
+        except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
+            one.reasons.add(f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}")
+
+    def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
+        why = again.refusal(behind) or _hooks_of(behind)
+        if why is not None:
+            raise again.RefusalError(why)
+        graph, is_second = again.Graph(roots, grads, behind), self._is_second(behind)
+        gradients = self._by_leaf(graph.run(lambda node, leaving, arriving: leaving))
         for question in self.asked:
-            handles = self._replace(question, behind)
-            try:
-                after = _gradients(roots, tensors, grads)
-            finally:
-                for handle in handles:
-                    handle.remove()
-            self._note(question, learning, after, before)
+            reasons: set[str] = set()
+            found = graph.run(partial(_left, question, reasons, one))
+            if is_second and question in one.touched:
+                reasons.add("the loss reads a gradient that create_graph made under torch's own rules")
+            one.inexact[question] = reasons
+            numbers = self._by_leaf(found)
+            one.rows[question] = {leaf: _compared(numbers.get(leaf), old) for leaf, old in gradients.items()}
+        one.gradients = gradients
 
-    def _replace(self, question: WhatIf, behind: Sequence[Any]) -> list[Any]:
-        handles = []
-        for node in behind:
-            form = torch_forms.form_of_node(node.name())
-            replacement = None if form is None else question.replacement(form)
-            if form is None or replacement is None:
-                continue
-            if not form.saved and _without_inputs(form, replacement) is None:
-                question.inexact.add(f"{form.names[0]} does not keep its input; run the program under override instead")
-                continue
-            handles.append(node.register_hook(partial(_instead, question, form, replacement)))
-        return handles
+    def _is_second(self, behind: Sequence[Any]) -> bool:
+        return any(number_of(node) in made for made in self.made_in_backward for node in behind)
 
-    def _note(self, question: WhatIf, learning: Any, found: Any, before: Any) -> None:
-        for (leaf, _), gradient, other in zip(learning, found, before, strict=True):
-            if gradient is None:
-                continue
-            sums = question.sums.setdefault(leaf, [0.0] * 5)
-            one, two = gradient.detach().double().flatten(), other.detach().double().flatten()
-            norms = float(one.norm()), float(two.norm())
-            has_cosine = all(norms)
-            cosine = float(one @ two) / (norms[0] * norms[1]) if has_cosine else 0.0
-            zero = float((one == 0).double().mean()) if one.numel() else 0.0
-            for at, value in enumerate((1.0, zero, norms[0], cosine, float(has_cosine))):
-                sums[at] += value
+    def _by_leaf(self, found: dict[Any, Tensor]) -> dict[Leaf, Tensor]:
+        leaves = {self._leaves.one(self._leaves.upstream(node)): grad for node, grad in found.items()}
+        return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
+
+    def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
+        """The program's own gradient of a leaf."""
+        one = self._of_this_thread()
+        if one is None or grad is None or is_batched(grad) or is_wrapped(grad) or is_fake(grad) or grad.is_meta:
+            return
+        if leaf in one.came:
+            one.reasons.add(f"{leaf.name} gets its gradient in several parts")
+        one.came[leaf] = _compared(grad, grad)
+        mine = one.gradients.pop(leaf, None)
+        if not one.reasons and not (mine is not None and _is_same(mine, grad)):
+            one.reasons.add(
+                f"the gradient of {leaf.name} is not the one that a further pass gives: a hook changes it, or it is another each time"
+            )
+
+    def _of_this_thread(self) -> _Pass | None:
+        mine = self._running.get(threading.get_ident())
+        if mine is not None:
+            return mine
+        others = list(self._running.values())
+        if len(others) > 1:
+            for one in others:
+                one.reasons.add("several backward passes ran at once")
+        return others[0] if len(others) == 1 else None
+
+    def ended(self, is_whole: bool) -> None:
+        """is_whole: it did not raise."""
+        one = self._running.pop(threading.get_ident(), None)
+        if one is None or not is_whole:
+            return
+        _add(self._as_it_is, one.came)
+        if not one.came:
+            return
+        for question in self.asked:
+            question.is_touched |= question in one.touched
+            question.inexact |= one.reasons | one.inexact.get(question, set())
+            _add(question, {leaf: row for leaf, row in one.rows.get(question, {}).items() if leaf in one.came})
+
+    @property
+    def untouched(self) -> list[str]:
+        """The questions that changed nothing, because no gradient arrived at an op that they are about."""
+        return [question.name for question in self.asked if not (question.is_touched or question.inexact)]
 
     def answers(self) -> dict[str, list[Changed]]:
         """By the name of the question; first of all what the program itself computed. A question without an exact answer has none."""
@@ -154,13 +191,128 @@ def _changed(name: str, sums: Sequence[float]) -> Changed:
     return Changed(name, zero / count, norm / count, cosine / cosines if cosines else math.nan)
 
 
-def _gradients(roots: Any, tensors: Sequence[Tensor], grads: Any) -> tuple[Any, ...]:
-    return torch.autograd.grad(roots, tensors, grads, retain_graph=True, allow_unused=True)
+class _Pass:
+    """One backward of the program, while it runs."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[
+            Leaf, Tensor
+        ] = {}  # of a further pass under torch's own rules, until the program's own arrive
+        self.rows: dict[WhatIf, dict[Leaf, Row]] = {}
+        self.inexact: dict[WhatIf, set[str]] = {}
+        self.touched: set[WhatIf] = set()
+        self.reasons: set[str] = set()  # why no question has an answer
+        self.came: dict[Leaf, Row] = {}
 
 
-@torch.no_grad()
-def _instead(question: WhatIf, form: torch_forms.Form, replacement: Replacement, leaving: Any, arriving: Any) -> Any:
-    """What leaves the node under the other rule."""
+def _add(question: WhatIf, rows: dict[Leaf, Row]) -> None:
+    for leaf, (zero, norm, cosine) in rows.items():
+        sums = question.sums.setdefault(leaf, [0.0] * 5)
+        has_cosine = not math.isnan(cosine)
+        for at, value in enumerate((1.0, zero, norm, cosine if has_cosine else 0.0, float(has_cosine))):
+            sums[at] += value
+
+
+def note_hook(tensor: Tensor, hook: Any, place: Place) -> None:
+    """A node does not tell that its tensor has a hook."""
+    if tensor.grad_fn is not None and may_change(hook):
+        tensor.grad_fn.metadata[_HOOKED] = f"at {named(place.call)}"  # type: ignore[index]
+
+
+def _hooks_of(behind: Sequence[Any]) -> str | None:
+    """Hooks of tensors that change a gradient would change that of another rule too; nobody can tell from outside how."""
+    for node in behind:
+        where = node.metadata.get(_HOOKED)
+        if (
+            where is None
+            and node.name() == again.LEAF
+            and any(map(may_change, (node.variable._backward_hooks or {}).values()))
+        ):
+            where = "of a parameter"
+        if where is not None:
+            return f"the hook {where} may change gradients; ask without it, or let it return nothing at its end"
+    return None
+
+
+def may_change(hook: Any) -> bool:
+    """Not a function that always returns None."""
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    if code is None or code.co_flags & inspect.CO_GENERATOR:
+        return True
+    before = None
+    for step in dis.get_instructions(code):
+        is_none = step.opname == "RETURN_CONST" and step.argval is None
+        is_none |= step.opname == "RETURN_VALUE" and before is not None and before == ("LOAD_CONST", None)
+        if step.opname.startswith("RETURN") and step.opname != "RETURN_GENERATOR" and not is_none:
+            return True
+        before = step.opname, step.argval
+    return False
+
+
+def _compared(grad: Tensor | None, other: Tensor) -> Row:
+    """The share of zeros, the norm, and the cosine with another gradient."""
+    if grad is None:
+        grad = torch.zeros_like(other)
+    one, two = _numbers(grad), _numbers(other)
+    norms = float(one.norm()), float(two.norm())
+    cosine = float(one @ two) / (norms[0] * norms[1]) if all(norms) else math.nan
+    return float((one == 0).double().mean()) if one.numel() else 0.0, norms[0], cosine
+
+
+def _numbers(grad: Tensor) -> Tensor:
+    dense = local(grad.detach())
+    dense = dense if dense.layout is torch.strided else dense.to_dense()
+    return (torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense).double().flatten()
+
+
+def _is_same(mine: Tensor, grad: Tensor) -> bool:
+    """Bit for bit; or as near as sums in another order are, on a device."""
+    if mine.shape != grad.shape or mine.dtype != grad.dtype:
+        return False
+    if mine.layout is torch.strided and grad.layout is torch.strided and torch.equal(mine, grad):
+        return True
+    one, two = _numbers(mine), _numbers(grad)
+    if not torch.equal(one.isnan(), two.isnan()):
+        return False
+    one, two = one.nan_to_num(), two.nan_to_num()
+    return float((one - two).norm()) <= 32 * torch.finfo(mine.dtype).eps * float(two.norm())
+
+
+def _left(
+    question: WhatIf, reasons: set[str], one: _Pass, node: Any, leaving: tuple[Any, ...], arriving: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What leaves a node under the question's rule, as `again.Graph` asks."""
+    name = node.name()
+    if name == slices.NODE:
+        hidden = getattr(node, "_wrapped_node", None)
+        form = slices.form_of(node) if hidden is None else _form_of(hidden.name())
+        if form is not None and question.replacement(form) is not None:
+            reasons.add(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
+        return leaving
+    form = _form_of(name)
+    replacement = None if form is None else question.replacement(form)
+    if form is None or replacement is None:
+        return leaving
+    one.touched.add(question)
+    if not form.saved and _without_inputs(form, replacement) is None:
+        reasons.add(f"{form.names[0]} does not keep its input; run the program under override instead")
+        return leaving
+    instead = _instead(reasons, form, replacement, node, leaving, arriving)
+    return leaving if instead is None else instead
+
+
+def _form_of(name: str) -> torch_forms.Form | None:
+    """Of these two the table names no node: no site is counted for them, for mostly both inputs learn."""
+    for start, other in (("MinimumBackward", "minimum"), ("MaximumBackward", "maximum")):
+        if name.startswith(start):
+            return torch_forms.SPELLINGS[getattr(torch, other)].form
+    return torch_forms.form_of_node(name)
+
+
+def _instead(
+    reasons: set[str], form: torch_forms.Form, replacement: Replacement, node: Any, leaving: Any, arriving: Any
+) -> Any:
+    """What leaves the node under the other rule; None where override, too, would leave torch's own."""
     grad = arriving[0]
     if grad is None:
         return None
@@ -168,9 +320,8 @@ def _instead(question: WhatIf, form: torch_forms.Form, replacement: Replacement,
         call = _without_inputs(form, replacement)
         assert call is not None, "asked before"
         return formula.pull(grad, [grad] + [None] * (len(call.primitive.inputs) - 1), (True,), call)[:1]
-    kept = torch_forms.kept_by(form, current_node())
+    kept = torch_forms.kept_by(form, node)
     if kept is None:
-        question.inexact.add(f"{form.names[0]} in a checkpoint hands out what it keeps only once")
         return None
     name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
     call = replacement.call(name, None)

@@ -18,7 +18,8 @@ _subscribers: tuple[Subscriber, ...] = ()
 
 def subscribe(around: Subscriber) -> None:
     """around(roots, grads, inputs) is called before each backward, in its thread, and what that returns when the backward ends, with the
-    gradients of the inputs: None where it raised or was asked for none. Twice is once. The subscriber sees to it that neither raises.
+    gradients of the inputs: none where they were added to leaves, None where it raised. Twice is once. The subscriber sees to it that
+    neither raises.
     """
     global _subscribers
     with _lock:
@@ -47,11 +48,14 @@ class _Announced:
             result: list[Any] = []
             for around in _subscribers:
                 end = around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4))
-                endings.callback(lambda end=end: end(result[0] if result else None))
+                endings.callback(_end, end, result)
             found = self.run(*args, **kwargs)
-            if not kwargs.get("accumulate_grad", False):
-                result.append(found)
+            result.append(() if kwargs.get("accumulate_grad", False) else found)
             return found
+
+
+def _end(end: Callable[[Any], Any], result: list[Any]) -> None:
+    end(result[0] if result else None)
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:

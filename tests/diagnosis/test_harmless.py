@@ -1,0 +1,215 @@
+"""Whatever of a diagnosis fails inside a program, the program's numbers are those without it, bit for bit, and the report says what failed.
+
+No list of places is kept here: a tracer finds each line of ours that runs while a program runs, and lets it raise.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import pseudograd as pg
+from pseudograd.diagnosis import aside, diagnose, harmless
+from pseudograd.formula import own
+from pseudograd.torch_private import dispatch_modes, mode_stack
+from pseudograd.trace import around_backward, functions, swaps
+
+SOURCE = Path(pg.__file__).parent
+OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "trace"))
+# What holds the wrapped places together: no more than calls of the program and of these. And what the user calls, not the program.
+NOT_WRAPPED = {
+    "harmless": {"harmless.<locals>.wrap.<locals>.call", "_note", "_shown", "Errors.note", "listen", "leave"},
+    "recorder": {
+        "Recorder.around_backward",
+        "Recorder._ends",
+        "_nothing",
+        "Watch.__init__",
+        "Watch.__torch_function__",
+        "Recorder.let_go",
+    },
+    "leaves": {"Leaves.let_go"},  # torch swaps no tensor that somebody refers to: to let go is all that can be done
+    "influence": {"Influence.let_go"},
+    "around_backward": {"_Announced.__call__", "_end", "_given"},
+    "swaps": {"_Announced.__call__"},
+    "functions": {"_Apply.__get__", "_Run.__call__", "_noting", "is_inside"},
+    "checkpoints": {
+        "_AsNoted.__set__",
+        "_AsNoted.__get__",
+        "_noted",
+        "_under",
+        "_noting.<locals>.noting",
+        "_as_noted.<locals>.as_noted",
+    },
+    "eager": {"_as_then", "eagerly.<locals>.<lambda>", "_arrived"},
+    "aside": {"is_aside", "_Quietly.__init__", "_Quietly.__enter__", "_Quietly.__exit__"},
+}
+WHATIF: dict[str, Any] = {"inward": {"clamp": "inward"}, "open": "open"}
+Line = tuple[CodeType, int]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * 2
+
+
+def trained() -> list[Tensor]:
+    """Most of what a diagnosis hears of."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.3))
+    scale = nn.Parameter(torch.tensor([0.5, 3.0, -2.0, 1.0]))
+    y = net(torch.randn(6, 4))
+    code = y.detach().argmax(1)
+    y = Doubled.apply(y.clamp(-0.5, 0.5)) + torch.relu(y) * scale.clamp(0, 1) + code[:, None]
+    y = y + pg.jumprelu(y, scale, bandwidth=0.5)
+    z = y * 1
+    z[:, :2].clamp_(-1, 1)
+    (torch.minimum(y, torch.tensor(0.5)).sum() + torch.nn.functional.hardtanh(z).sum()).backward()
+    scale.data.clamp_(min=-1)
+    torch.autograd.grad(net(torch.randn(6, 4)).clamp(-1, 1).sum(), list(net.parameters()))
+    return [*(p.grad for p in (*net.parameters(), scale) if p.grad is not None), scale, *net.buffers(), torch.rand(2)]
+
+
+def elsewhere() -> list[Tensor]:
+    """Checkpoints, transforms, other threads, other tensors, and a backward that raises."""
+    w = nn.Parameter(torch.tensor([0.5, 3.0, -2.0]))
+
+    def f(x: Tensor) -> Tensor:
+        return (x * x).clamp(-1, 1)
+
+    checkpoint(lambda x: nn.functional.dropout(f(x)), w, use_reentrant=False).sum().backward()
+    checkpoint(f, w * 1, use_reentrant=True).sum().backward()
+    found = [torch.func.grad(lambda x: f(x).sum())(w.detach()), torch.func.vmap(f)(w.detach())]
+    (h := f(w * 1)).register_hook(lambda grad: grad * 2)
+    h.sum().backward()
+    y = w * 1
+    y.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        y.sum().backward()
+    thread = threading.Thread(target=lambda: f(w).sum().backward())
+    thread.start()
+    thread.join()
+    layer = nn.Linear(3, 3)
+    f(layer(w)).sum().backward()
+    torch.utils.swap_tensors(layer.weight, nn.Parameter(layer.weight.detach().double()))
+    torch._foreach_clamp_min_([layer.bias.data], 0.0)
+    torch.autograd.grad((w * w).sum(), w, create_graph=True)[0].clamp(-1, 1).sum().backward()
+    assert w.grad is not None
+    return [w.grad, *found, *layer.parameters(), torch.rand(2)]
+
+
+PROGRAMS = {"trained": trained, "elsewhere": elsewhere}
+
+
+def numbers(program: Callable[[], list[Tensor]]) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [one.detach().clone() for one in [*program(), torch.get_rng_state()]]
+
+
+def is_of_ours(code: CodeType) -> bool:
+    path = Path(code.co_filename)
+    name = code.co_qualname.removesuffix(".<locals>.<listcomp>").removesuffix(".<locals>.<dictcomp>")
+    return code.co_filename.startswith(OURS) and name not in NOT_WRAPPED.get(path.stem, ())
+
+
+def qualified(line: Line) -> str:
+    code, number = line
+    return f"{Path(code.co_filename).name}:{number} in {code.co_qualname}"
+
+
+def chosen(lines: set[Line]) -> list[Line]:
+    """Of each function the first line that runs and the last: all of them would take minutes."""
+    some: dict[CodeType, list[Line]] = {}
+    for line in sorted(lines, key=lambda line: (line[0].co_filename, line[1])):
+        some.setdefault(line[0], []).append(line)
+    return [line for ours in some.values() for line in {ours[0]: 0, ours[-1]: 0}]
+
+
+class PlantedError(Exception):
+    pass
+
+
+def run(program: Callable[[], list[Tensor]], at: Line | None, seen: set[Line]) -> tuple[list[Tensor], Any, bool]:
+    """The program under a diagnosis of which one line raises, once; the lines that ran are added to `seen`."""
+    hits: list[Line] = []
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            line = frame.f_code, frame.f_lineno
+            seen.add(line)
+            if line == at and not hits:
+                hits.append(line)
+                raise PlantedError
+        return local
+
+    def tracer(frame: FrameType, event: str, argument: Any) -> Any:
+        return local if is_of_ours(frame.f_code) else None
+
+    with diagnose(whatif=WHATIF) as d:
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            found = numbers(program)
+        finally:
+            sys.settrace(before)
+    return found, d, bool(hits)
+
+
+def assert_nothing_is_left() -> None:
+    assert not mode_stack()
+    assert dispatch_modes() == 0
+    assert (own.depth, aside.aside.depth) == (0, 0)
+    assert torch.is_grad_enabled()
+    assert (around_backward._subscribers, functions._watchers, harmless._listening, swaps._subscribers) == (
+        (),
+        (),
+        (),
+        (),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert_nothing_is_left()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects tell their qualified name")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_line_of_ours_may_raise(name: str) -> None:
+    program, lines = PROGRAMS[name], set[Line]()
+    right = numbers(program)
+    found, d, _ = run(program, None, lines)
+    assert all(map(torch.equal, right, found))
+    assert d.errors == []
+    assert len(lines) > 250
+    wrong = []
+    for line in chosen(lines):
+        try:
+            found, d, is_hit = run(program, line, set())
+        except PlantedError:
+            wrong.append(f"{qualified(line)}: raised in the program")
+            continue
+        try:
+            assert_nothing_is_left()
+        except AssertionError as error:
+            wrong.append(f"{qualified(line)}: leaves {str(error).splitlines()[0]}")
+            own.depth = aside.aside.depth = 0
+            break
+        if not all(map(torch.equal, right, found)):
+            wrong.append(f"{qualified(line)}: other numbers")
+        if is_hit and not (d.errors or any("PlantedError" in why for reasons in d.inexact.values() for why in reasons)):
+            wrong.append(f"{qualified(line)}: not said")
+    assert wrong == []
