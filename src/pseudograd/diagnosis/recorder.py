@@ -210,7 +210,7 @@ class Recorder:
             self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
             if self.asking is not None and func is torch.Tensor.register_hook:
-                whatif.note_hook(*args, frames.place(4))
+                whatif.note_hook(args[0], args[1], frames.place(4))
 
     def _note_value(self, func: Any, args: Any, result: Any) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
