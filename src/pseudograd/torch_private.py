@@ -180,13 +180,15 @@ def primal(value: Any, level: int | None) -> Any:
 
 
 def physical(value: Tensor) -> Tensor:
-    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front."""
+    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; of one that is spread over several
+    processes the part that is here.
+    """
     while is_wrapped(value):
         if _unwrapped is None:
             return value
         below = _unwrapped(value)
         value = below.movedim(_batched_dimension(value), 0) if _is_batched_here(value) else below
-    return value
+    return value if type(value) is Tensor else local(value)
 
 
 def local(value: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ _DEEPEST = 3  # functions that call others
 
 def is_pure(backward: Any) -> bool:
     """A backward(ctx, *grads), whose gradients may be changed in place: they are copies."""
-    while "__wrapped__" in vars(backward) and getattr(backward, "__globals__", {}).get("__name__", "").startswith(
+    while hasattr(backward, "__wrapped__") and getattr(backward, "__globals__", {}).get("__name__", "").startswith(
         "torch."
     ):
         backward = backward.__wrapped__  # once_differentiable, custom_bwd

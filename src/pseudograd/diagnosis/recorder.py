@@ -401,9 +401,11 @@ def _nothing(result: Any) -> None:
 
 
 def _has_numbers(values: Any) -> bool:
-    """Can the tensors among these be read? Not on the device "meta", nor where they are fake: those of a program that traces itself."""
+    """Can the tensors among these be read? Not on the device "meta", nor where they are fake, those of a program that traces itself, nor
+    element by element where they are nested.
+    """
     tensors = [one for one in values if isinstance(one, torch.Tensor)]
-    return not any(one.is_meta or is_fake(one) or is_batched(one) for one in tensors)
+    return not any(one.is_meta or one.is_nested or is_fake(one) or is_batched(one) for one in tensors)
 
 
 @harmless("the modes of a backward")

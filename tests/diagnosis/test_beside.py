@@ -1,0 +1,333 @@
+"""A diagnosis beside the rest of torch: the program computes what it computes without one, and nothing of ours fails."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+from pseudograd.diagnosis import diagnose
+
+from .test_harmless import assert_nothing_is_left
+
+QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
+Found = list[Any]
+PROGRAMS: dict[str, Callable[[], Found]] = {}
+
+
+def program(f: Callable[[], Found]) -> Callable[[], Found]:
+    PROGRAMS[f.__name__] = f
+    return f
+
+
+def step(net: nn.Module, x: Tensor) -> list[Tensor]:
+    net(x).clamp(-0.5, 0.5).sum().backward()
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert_nothing_is_left()
+
+
+@program
+def copied_and_pickled() -> Found:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    found = step(net, torch.randn(4, 3))
+    other = copy.deepcopy(net)
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    again = pickle.loads(pickle.dumps(net))
+    again.load_state_dict(torch.load(io.BytesIO(file.getvalue())))
+    return [
+        *found,
+        *step(other, torch.randn(4, 3)),
+        *step(again, torch.randn(4, 3)),
+        len(pickle.dumps(list(net.parameters()))),
+    ]
+
+
+@program
+def initialised_by_data() -> Found:
+    layer = nn.Linear(3, 3)
+    nn.init.normal_(layer.weight.data, 0.0, 0.02)
+    nn.init.constant_(layer.bias.data, 0)
+    torch.clamp_(input=layer.bias.data, min=0)
+    return step(layer, torch.randn(2, 3))
+
+
+@program
+def averaged() -> Found:
+    net = nn.Linear(3, 3)
+    ema = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    optimizer = torch.optim.Adam(net.parameters(), foreach=True)
+    for _ in range(3):
+        step(net, torch.randn(2, 3))
+        optimizer.step()
+        ema.update_parameters(net)
+    return [*ema.parameters(), *net.parameters()]
+
+
+@program
+def swapped() -> Found:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net = nn.Linear(3, 3)
+        found = step(net, torch.randn(2, 3))
+        net.double()
+        net.load_state_dict(nn.Linear(3, 3).double().state_dict())
+        return found + step(net, torch.randn(2, 3).double())
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@program
+def lazy() -> Found:
+    net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+    return step(net, torch.randn(5, 3))
+
+
+@program
+def functional_and_forward_mode() -> Found:
+    net, x = nn.Linear(3, 3), torch.randn(2, 3)
+    parameters = {name: one.detach() for name, one in net.named_parameters()}
+
+    def loss(parameters: Any, x: Tensor) -> Tensor:
+        return torch.func.functional_call(net, parameters, (x,)).clamp(-0.5, 0.5).pow(2).sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+    hessian = torch.func.hessian(lambda x: x.clamp(-1, 1).pow(3).sum())(x[0])
+    jvp = torch.func.jvp(lambda x: x.clamp(-1, 1) * x, (x,), (x,))
+    return [*per_sample.values(), hessian, *jvp, *step(net, x)]
+
+
+@program
+def of_autograd_functional() -> Found:
+    def f(x: Tensor) -> Tensor:
+        return x.clamp(-1, 1).pow(3)
+
+    x, functional = torch.randn(4), torch.autograd.functional
+    w = x.clone().requires_grad_()
+    return [
+        functional.jacobian(f, x, vectorize=True),
+        functional.jacobian(f, x, create_graph=True).detach(),
+        functional.hessian(lambda x: f(x).sum(), x, vectorize=True),
+        functional.vhp(lambda x: f(x).sum(), x, x)[1],
+        torch.autograd.grad(f(w), w, torch.eye(4), is_grads_batched=True)[0],
+        torch.autograd.gradcheck(torch.sin, x.double().requires_grad_(), check_batched_grad=True),
+    ]
+
+
+@program
+def without_numbers() -> Found:
+    net = nn.Linear(3, 3, device="meta")
+    net(torch.empty(2, 3, device="meta")).clamp(-1, 1).sum().backward()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = nn.Linear(3, 3)
+        fake(torch.randn(2, 3)).clamp(-1, 1).sum().backward()
+    assert fake.weight.grad is not None
+    assert net.weight.grad is not None
+    return [tuple(net.weight.grad.shape), tuple(fake.weight.grad.shape)]
+
+
+@program
+def sparse_and_nested() -> Found:
+    table = nn.Embedding(10, 3, sparse=True)
+    (table(torch.tensor([1, 2, 1])).clamp(-0.5, 0.5) * 2).sum().backward()
+    layer = nn.Linear(3, 3)
+    nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    layer(nested).clamp(-0.5, 0.5).values().sum().backward()
+    assert table.weight.grad is not None
+    return [table.weight.grad.to_dense(), *(p.grad for p in layer.parameters())]
+
+
+@program
+def inferred() -> Found:
+    net, x = nn.Linear(3, 3), torch.randn(2, 3)
+    with torch.inference_mode():
+        y = net(x).clamp(-1, 1)
+    return [y.clone(), *step(net, x)]
+
+
+class Names(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+class Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@program
+def under_modes_of_the_program() -> Found:
+    net, x = nn.Linear(3, 3), torch.randn(2, 3)
+    with Names() as names, Ops() as ops, FlopCounterMode(display=False) as flops:
+        found = step(net, x)
+    return [*found, names.seen, ops.seen, flops.get_total_flops()]
+
+
+@program
+def selective_checkpoints() -> Found:
+    net, x = nn.Linear(3, 3), torch.randn(2, 3)
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_kept = op in (torch.ops.aten.relu.default, torch.ops.aten.mean.dim, torch.ops.aten.count_nonzero.default)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    y = checkpoint(
+        lambda x: torch.relu(net(x).clamp(-0.5, 0.5)),
+        x,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts(policy),
+    )
+    y.sum().backward()
+    return [p.grad for p in net.parameters()]
+
+
+@program
+def hooks() -> Found:
+    net, x, seen = nn.Linear(3, 3), torch.randn(2, 3), list[Any]()
+    net.weight.register_hook(lambda grad: seen.append(grad.clone()))
+    net.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(bias.grad.clone()))
+    net.register_full_backward_hook(lambda module, given, taken: seen.append(taken[0].clone()))
+    for _ in range(2):
+        y = net(x)
+        y.retain_grad()
+        assert y.grad_fn is not None
+        y.grad_fn.register_hook(lambda *given: seen.append(len(seen)))
+        y.grad_fn.register_prehook(lambda grads: seen.append(len(seen)))
+        torch.autograd.graph.register_multi_grad_hook((y, net.weight), lambda grads: seen.append(len(grads)))
+        z = y.clamp(-0.5, 0.5)
+        z.register_hook(lambda grad: grad * len(seen))
+        z.sum().backward()
+        seen.append(y.grad)
+    net.weight.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+    return [*seen, *step(net, x)]
+
+
+@program
+def hogwild() -> Found:
+    net, xs = nn.Linear(3, 3), torch.randn(4, 2, 3)
+    copies = [copy.deepcopy(net) for _ in xs]
+    threads = [threading.Thread(target=step, args=one) for one in zip(copies, xs, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [p.grad for one in copies for p in one.parameters()]
+
+
+@program
+def a_penalty() -> Found:
+    net, x = nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(), nn.Linear(3, 1)), torch.randn(4, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+    ((grad.norm(dim=1) - 1) ** 2).mean().clamp(0, 10).backward()
+    return [p.grad for p in net.parameters()]
+
+
+@program
+def failing() -> Found:
+    net, texts = nn.Linear(3, 3), []
+
+    def fails(grad: Tensor) -> Tensor:
+        raise ValueError("of the program")
+
+    for wrong in (0, 1):
+        y = net(torch.randn(2, 3))
+        if wrong:
+            y.register_hook(fails)
+        try:
+            y.clamp(-1, 1).sum().backward()
+        except ValueError as error:
+            texts.append(str(error))
+    loss = net(torch.randn(2, 3)).exp().sum()
+    loss.backward()
+    for broken in (loss.backward, lambda: torch.clamp("x", 0, 1), lambda: net(torch.randn(2, 4))):
+        try:
+            broken()
+        except (RuntimeError, TypeError) as error:
+            texts.append(type(error).__name__)
+    return [*texts, *(p.grad for p in net.parameters())]
+
+
+class Meddling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.mul_(2) + torch.rand_like(grad)
+
+
+@program
+def a_backward_that_draws_and_changes() -> Found:
+    w = nn.Parameter(torch.ones(4))
+    root = torch.ones(4)
+    for _ in range(2):
+        Meddling.apply(w.clamp(-1, 2)).backward(root)
+    return [w.grad, root]
+
+
+@program
+def checkpointed_buffers() -> Found:
+    norm, layer, x = nn.BatchNorm1d(4), nn.Linear(4, 4), torch.randn(8, 4)
+    for reentrant in (False, True, False):
+        y = checkpoint(lambda x: nn.functional.dropout(norm(layer(x))), x * layer.bias, use_reentrant=reentrant)
+        y.clamp(-1, 1).sum().backward()
+    return [*norm.buffers(), *(p.grad for p in (*norm.parameters(), *layer.parameters()))]
+
+
+def outcome(f: Callable[[], Found]) -> Found:
+    torch.manual_seed(0)
+    found = f()
+    return [one.detach().clone() if isinstance(one, Tensor) else one for one in [*found, torch.get_rng_state()]]
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
+
+
+@pytest.mark.parametrize("asked", QUESTIONS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_without_it(name: str, asked: str) -> None:
+    f = PROGRAMS[name]
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "The PyTorch API of nested tensors|Full backward hook|Using backward\\(\\) with create_graph"
+        )
+        right = outcome(f)
+        with diagnose(whatif=QUESTIONS[asked]) as d:
+            found = outcome(f)
+    assert [is_equal(one, other) for one, other in zip(right, found, strict=True)] == [True] * len(right)
+    assert d.errors == []
+    str(d)
+    d.to_json()
+    if asked == "whatif":
+        assert d.whatif["inward"] or d.inexact or d.untouched or not d.whatif["as it is"]
