@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -34,7 +34,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = x + F.relu(norm(layer(x)))
+            x = x + functional.relu(norm(layer(x)))
         return x.mean((2, 3))
 
 
@@ -225,13 +225,16 @@ def keeping(grad: Tensor) -> Tensor:
 
 
 class Pure:
+    @staticmethod
     def hands_on(ctx: Any, grad: Tensor) -> Any:
         return grad, None, None
 
+    @staticmethod
     def masks(ctx: Any, grad: Tensor) -> Any:
         (mask,) = ctx.saved_tensors
         return torch.where(mask, grad, torch.zeros_like(grad))
 
+    @staticmethod
     @once_differentiable
     def clears_a_copy(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
@@ -239,68 +242,83 @@ class Pure:
         grad_x[x < 0] = 0
         return grad_x
 
+    @staticmethod
     def calls_another(ctx: Any, grad: Tensor) -> Any:
-        x, low = ctx.saved_tensors
+        x, _ = ctx.saved_tensors
         slope = SLOPE / (1 + (SLOPE * x).abs()) ** 2
         grad_low = grad.sum() if ctx.needs_input_grad[1] else None
         return scaled(grad * slope, ctx.scale), grad_low
 
+    @staticmethod
     def of_several(ctx: Any, *grads: Tensor) -> Any:
-        return tuple(F.hardtanh(grad) if grad is not None else None for grad in grads)
+        return tuple(functional.hardtanh(grad) if grad is not None else None for grad in grads)
 
 
 class NotPure:
+    @staticmethod
     def uses_up(ctx: Any, grad: Tensor) -> Any:
         return grad * ctx.kept.pop()
 
+    @staticmethod
     def draws(ctx: Any, grad: Tensor) -> Any:
         return grad + torch.rand_like(grad)
 
+    @staticmethod
     def drops(ctx: Any, grad: Tensor) -> Any:
-        return F.dropout(grad, 0.5)
+        return functional.dropout(grad, 0.5)
 
+    @staticmethod
     def counts(ctx: Any, grad: Tensor) -> Any:
         ctx.count += 1
         return grad
 
+    @staticmethod
     def changes_what_is_saved(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         x[0] = 0
         return grad
 
+    @staticmethod
     def changes_a_view_of_it(ctx: Any, grad: Tensor) -> Any:
         y = ctx.saved_tensors[0].view(-1)
         y += 1
         return grad
 
+    @staticmethod
     def changes_in_place(ctx: Any, grad: Tensor) -> Any:
         ctx.saved_tensors[0].mul_(2)
         return grad
 
+    @staticmethod
     def writes_out(ctx: Any, grad: Tensor) -> Any:
         return torch.mul(grad, 2, out=ctx.saved_tensors[0])
 
+    @staticmethod
     def keeps(ctx: Any, grad: Tensor) -> Any:
         return keeping(grad)
 
+    @staticmethod
     def seeds(ctx: Any, grad: Tensor) -> Any:
         torch.manual_seed(0)
         return grad
 
+    @staticmethod
     def calls_what_nobody_knows(ctx: Any, grad: Tensor) -> Any:
         return ctx.function(grad)
 
+    @staticmethod
     def prints(ctx: Any, grad: Tensor) -> Any:
         print(grad)
         return grad
 
+    @staticmethod
     def sends(ctx: Any, grad: Tensor) -> Any:
         torch.distributed.all_reduce(grad)
         return grad
 
 
 def _backwards(owner: type) -> list[Any]:
-    return [pytest.param(one, id=name) for name, one in vars(owner).items() if not name.startswith("__")]
+    return [pytest.param(getattr(owner, name), id=name) for name in vars(owner) if not name.startswith("__")]
 
 
 @pytest.mark.parametrize("backward", _backwards(Pure))
