@@ -34,7 +34,7 @@ from . import slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
-from .leaves import Leaves
+from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
 from .tally import Tally
@@ -123,13 +123,13 @@ class Recorder:
                 self._count(to, leaving, arriving)
 
     @harmless("the gradient of a parameter")
-    def _arrived(self, arrived: Callable[[Any], None], grads: Any) -> None:
+    def _arrived(self, leaf: Leaf, is_itself: bool, grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
         if self.is_on and not is_aside():
             with quietly:
-                arrived(grads[0])
+                (leaf.arrived if is_itself else leaf.arrived_in_its_place)(grads[0])
                 if self.asking is not None:
-                    self.asking.arrived(arrived.__self__, grads[0])  # type: ignore[attr-defined]
+                    self.asking.arrived(leaf, grads[0])
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -334,8 +334,7 @@ class Recorder:
         leaf = self.leaves.one(self.leaves.upstream(node))
         if leaf is not None:
             node.metadata[self._attached] = True
-            is_itself = leaf.tensor() is node.variable
-            node.register_prehook(partial(self._arrived, leaf.arrived if is_itself else leaf.arrived_in_its_place))
+            node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
     @harmless("the modes of a backward")
     def _push(self) -> Watch | None:
@@ -371,7 +370,7 @@ class Recorder:
             if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
                 leaf = self.leaves.one(self.leaves.set_of(one))
                 if leaf is not None:
-                    self._arrived(leaf.arrived if leaf.tensor() is one else leaf.arrived_in_its_place, (grad,))
+                    self._arrived(leaf, leaf.tensor() is one, (grad,))
 
     @harmless("the end of a backward")
     def _ended(self) -> None:
