@@ -663,3 +663,12 @@ def test_positions_of_a_code_are_listed_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_installed_era_is_known() -> None:
     assert installed_era() in ("torch<=2.13", "torch>=2.14")
+
+
+def test_what_is_deliberate_fails_no_condition() -> None:
+    from pseudograd.diagnosis.run import condition
+
+    x = nn.Parameter(torch.tensor([3.0, 0.5]))
+    with diagnose() as d:
+        x.clamp(0, 1).sum().backward()  # pseudograd: deliberate
+    assert condition("cut")(d) == condition("any")(d) == condition("vanish>0.5")(d) == []
