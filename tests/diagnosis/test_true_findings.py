@@ -663,3 +663,24 @@ def test_positions_of_a_code_are_listed_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_installed_era_is_known() -> None:
     assert installed_era() in ("torch<=2.13", "torch>=2.14")
+
+
+def test_what_is_deliberate_fails_no_condition() -> None:
+    from pseudograd.diagnosis.run import condition
+
+    x = nn.Parameter(torch.tensor([3.0, 0.5]))
+    with diagnose() as d:
+        x.clamp(0, 1).sum().backward()  # pseudograd: deliberate
+    assert condition("cut")(d) == condition("any")(d) == condition("vanish>0.5")(d) == []
+
+
+def test_a_detached_tensor_may_be_swapped() -> None:
+    """Torch refuses it where somebody holds a weak reference."""
+    layer = nn.Linear(2, 2)
+    with diagnose() as d:
+        one = layer.weight.detach()
+        other = one.clone()
+        torch.utils.swap_tensors(one, other)
+        torch.utils.swap_tensors(layer.weight, nn.Parameter(other))
+        layer(torch.ones(1, 2)).sum().backward()
+    assert codes(d) == []

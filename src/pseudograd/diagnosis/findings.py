@@ -294,7 +294,9 @@ def _winding_up(evidence: Evidence) -> Iterable[Finding]:
         if evidence.deliberate.place(one.place):
             evidence.deliberate.muted.add(("wind-up", where, _expression(one)))
             continue
-        names = [leaf.name for leaf in evidence.leaves.named(one.leaf or one.detached) if leaf.is_named]
+        names = [
+            of for leaf in evidence.leaves.named(one.leaf or one.detached) if (of := evidence.leaves.names.of(leaf))
+        ]
         yield Finding(
             "wind-up",
             where,

@@ -111,9 +111,12 @@ class Influence:
     def let_go(self, one: Tensor, other: Tensor) -> Callable[[], None]:
         """Keep no weak reference to these until what is returned is called, when each has become the other."""
         found = [self.mark_of(other), self.mark_of(one)]
-        for notes in (self._marks, self._detached):
-            notes.pop(id(one), None)
-            notes.pop(id(other), None)
+        for notes in (self._marks, self._detached, self._origins):
+            for tensor in (one, other):
+                notes.pop(id(tensor), None)  # type: ignore[attr-defined]
+        for key, (_, leaf) in list(self._origins.items()):
+            if leaf() is one or leaf() is other:
+                del self._origins[key]
 
         def take_again() -> None:
             for tensor, bits in zip((one, other), found, strict=True):

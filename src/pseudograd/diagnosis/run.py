@@ -21,7 +21,13 @@ from .parts import merged, values_of
 
 _SHOWN = 8
 FAILED = 4  # the exit status where `--fail-on` holds
-_ON = re.compile(r"(?P<code>cut|dead|edge|kink|starved|wind-up|guard|any)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
+_ON = re.compile(
+    r"(?P<code>cut|dead|edge|kink|starved|wind-up|vanish|stalled|guard|any)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?"
+)
+
+
+def _is_cut(site: Any) -> bool:
+    return site.family == "clamp" and not site.is_deliberate
 
 
 def condition(text: str) -> Callable[[Diagnosis], list[str]]:
@@ -38,7 +44,7 @@ def condition(text: str) -> Callable[[Diagnosis], list[str]]:
 
     def holds(diagnosis: Diagnosis) -> list[str]:
         if code == "cut":  # every place that cuts, not only those that are findings
-            return [site.where for site in diagnosis.sites if site.family == "clamp" and site.cut_share > least]
+            return [site.where for site in diagnosis.sites if _is_cut(site) and site.cut_share > least]
         return [one.where for one in diagnosis.findings if code in (one.code, "any") and one.share > least]
 
     return holds
