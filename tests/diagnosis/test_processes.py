@@ -79,9 +79,13 @@ def test_children_are_followed(how: str) -> None:
 
 
 def test_the_processes_are_counted_together_and_apart() -> None:
-    status, err, found = run(SPAWN.replace("nprocs=1", "nprocs=2") + "    base.train(1)\n")
+    status, _, found = run(SPAWN.replace("nprocs=1", "nprocs=2") + "    base.train(1)\n")
     assert status == 0
-    assert sorted((one["is_main"], one["backwards"]) for one in found["processes"]) == [(False, 2), (False, 3), (True, 1)]
+    assert sorted((one["is_main"], one["backwards"]) for one in found["processes"]) == [
+        (False, 2),
+        (False, 3),
+        (True, 1),
+    ]
     assert found["backwards"] == 6
     assert [(site["where"], site["calls"]) for site in found["sites"]] == [("base.py:7", 6)]
     assert [(one["code"], one["where"]) for one in found["findings"]] == [("starved", "base.py:7")]
@@ -97,7 +101,11 @@ ENDINGS = {
     ),
     "a text": ("import base, sys; base.train(); sys.exit('said')", 1, 2),
     "at exit": ("import base, atexit; atexit.register(base.train)", 4, 2),
-    "another folder": ("import base, os; os.makedirs('out'); os.chdir('out'); base.train(); open(__file__).close()", 4, 2),
+    "another folder": (
+        "import base, os; os.makedirs('out'); os.chdir('out'); base.train(); open(__file__).close()",
+        4,
+        2,
+    ),
     "nothing": ("import torch", 4, 0),
 }
 
@@ -220,7 +228,8 @@ def test_one_process_says_what_it_said(tmp_path: Path) -> None:
     part = _part(7, 3.0)
     found = merged([part], [Part(8, 3, False)], Diagnosis(None, None, "full"))
     assert found.to_json()["findings"] == [
-        {**one, "evidence": one["evidence"]} for one in merged([part], [], None).to_json()["findings"]  # type: ignore[arg-type]
+        {**one, "evidence": one["evidence"]}
+        for one in merged([part], [], None).to_json()["findings"]  # type: ignore[arg-type]
     ]
     assert found.unseen == ["rank 3"]
     assert found.write_html(tmp_path / "page.html").read_text().count("starved") > 0

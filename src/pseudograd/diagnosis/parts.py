@@ -60,8 +60,8 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     found["structural"] = _cuts([one for values in all_values for one in values["structural"]])
     found["findings"] = _findings(parts)
     found["starved"] = _starved(parts)
-    for name in ("partly", "norms"):
-        found[name] = _by_parameter(parts, name)
+    found["partly"] = _by_parameter(parts, "partly")
+    found["norms"] = parts[0].content["norms"] if _are_replicas(parts) else _by_parameter(parts, "norms")
     if not _are_replicas(parts):
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
     found["whatif"] = {
