@@ -224,6 +224,13 @@ def _add_diagnose(diagnose: argparse.ArgumentParser) -> None:
         metavar="CODE>SHARE",
         help="such as 'cut>0.5', 'starved' or 'any': status 4 if it holds and the program ends well",
     )
+    diagnose.add_argument(
+        "--ignore",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="what is deliberate: parameters such as 'teacher.*', lines such as 'losses.py:12'; may be repeated",
+    )
     diagnose.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
     _add_program(diagnose, _diagnose)
 
@@ -576,7 +583,7 @@ def _diagnose(options: argparse.Namespace) -> int:
         options.program,
         options.arguments,
         options.is_module,
-        {"whatif": options.whatif, "detail": "counts" if options.counts else "full"},
+        {"whatif": options.whatif, "detail": "counts" if options.counts else "full", "ignore": options.ignore},
         steps=options.steps,
         html=options.html,
         json_file=options.json,

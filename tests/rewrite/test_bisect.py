@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import pytest
 from pseudograd import program as programs
 from pseudograd.cli import main
 from pseudograd.rewrite.bisection import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
+from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
@@ -64,6 +69,16 @@ def test_the_caller_that_tells_two_ways_apart() -> None:
     one = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:20", "main.py:9"))
     two = Place("clamp", "lib.py:1", "main.py:9", "clamp(x)", ("lib.py:1", "lib.py:5", "lib.py:30", "main.py:9"))
     assert (one.via([one, two]), two.via([one, two]), one.via([one])) == ("lib.py:20", "lib.py:30", None)
+
+
+def test_where_ways_cross_the_callers_tell_together() -> None:
+    """No line of the first is its own: each is on some other way, too."""
+    ways = [("lib.py:1", caller, "lib.py:9", phase) for caller in ("lib.py:5", "lib.py:6") for phase in ("m:3", "m:4")]
+    places = [Place("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]
+    assert [place.via(places) for place in places] == [None] * 4
+    assert [place.callers(places) for place in places] == [(way[1], way[3]) for way in ways]
+    text = str(Bisection("pin", FOUND, (True, False), (places[1],), tuple(places), 9))
+    assert text.endswith("reached by way of lib.py:5 and m:4\n               in the program: m:2")
 
 
 def test_of_two_ways_one_may_be_the_beginning_of_the_other() -> None:
@@ -152,6 +167,18 @@ def test_a_set_of_lines_is_run_once_and_the_answer_twice(tmp_path: Path, monkeyp
     assert (found.passes, found.runs) == ((True, False), 14)
 
 
+@pytest.mark.parametrize(("enough", "is_alone"), [("d", True), ("db", False)])
+def test_all_but_the_answer_is_asked(
+    enough: str, is_alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where either of two lines is enough, one is found, and that there is another is said."""
+    _program(tmp_path, monkeypatch, "none")
+    _instead_of_processes(monkeypatch, lambda changed: not changed.isdisjoint(enough))
+    found = bisect("train.py", pin="open")
+    assert (found.outcome, len(found.decide), found.is_alone) == (FOUND, 1, is_alone)
+    assert ("too: it is enough there, and it is enough elsewhere" in str(found)) == (not is_alone)
+
+
 def test_an_answer_that_does_not_repeat_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _program(tmp_path, monkeypatch, "none")
     before: list[set[str]] = []
@@ -210,6 +237,61 @@ def test_a_run_is_a_process_of_its_own_in_which_nothing_is_compiled(
     assert not runner.run(None)
     assert json.loads((tmp_path / "found.json").read_text()) == [["train.py", "--lr", "0.1"], False, []]
     assert [(place.op, place.where, place.calls) for place in runner.places.values()] == [("clamp", "train.py:7", 1)]
+
+
+# --- the standard input -----------------------------------------------------------------------------------------------
+
+
+def _feed(end: int, text: bytes) -> None:
+    with os.fdopen(end, "wb") as pipe:
+        pipe.write(text)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_every_run_gets_the_whole_standard_input(is_file: bool, tmp_path: Path) -> None:
+    text = bytes(range(256)) * 1000  # more than a pipe holds
+    file = tmp_path / "input"
+    file.write_bytes(b"before" + text)
+    with open(file, "rb") as source:
+        given = source.fileno()
+        os.lseek(given, 6, os.SEEK_SET)
+        feeder = None
+        if not is_file:
+            given, end = os.pipe()
+            feeder = threading.Thread(target=_feed, args=(end, text), daemon=True)
+            feeder.start()
+        stdin = StandardInput(given)
+        for wanted in (text, text[:10], b"", text):
+            with stdin.for_a_run() as handed:
+                reading = given if handed is None else handed
+                read = b""
+                while len(read) < len(wanted):
+                    read += os.read(reading, len(wanted) - len(read))
+            assert read == wanted
+        if feeder is not None:
+            feeder.join()
+            os.close(given)
+
+
+ENDS_AT_ONCE = """\
+import os, sys, torch
+x = torch.full((2,), 2.0, requires_grad=True)
+x.clamp(0, 1).sum().backward()
+failed = x.grad.sum() == 0 or sys.stdin.read() != "x"
+if failed:
+    print("line 1\\nwhat went wrong", file=sys.stderr, flush=True)
+os._exit(failed)
+"""
+
+
+def test_a_program_that_reads_and_ends_by_os_exit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
+    command = [sys.executable, "-m", "pseudograd", "bisect", "--override", "clamp=identity", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, input="x", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "as it is the program fails, with override(clamp='identity') everywhere it passes" in done.stdout
+    assert "this line decides:\n  clamp        train.py:3\n" in done.stdout
+    assert done.stdout.endswith("bisect: a run that fails ends with:\n  line 1\n  what went wrong\n")
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

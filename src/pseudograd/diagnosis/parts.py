@@ -60,16 +60,18 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     found["structural"] = _cuts([one for values in all_values for one in values["structural"]])
     found["findings"] = _findings(parts)
     found["starved"] = _starved(parts)
-    if _are_replicas(parts):
-        found["norms"] = parts[0].content["norms"]
-    else:
-        found["norms"] = [
-            dataclasses.replace(one, parameter=_named(part, one.parameter))
-            for part in parts
-            for one in part.content["norms"]
-        ]
+    found["partly"] = _by_parameter(parts, "partly")
+    found["norms"] = parts[0].content["norms"] if _are_replicas(parts) else _by_parameter(parts, "norms")
+    if not _are_replicas(parts):
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
-    found["whatif"] = _what_ifs(parts)
+    found["whatif"] = {
+        name: [
+            dataclasses.replace(row, parameter=_named(part, row.parameter))
+            for part in parts
+            for row in part.content["whatif"].get(name, ())
+        ]
+        for name in dict.fromkeys(name for values in all_values for name in values["whatif"])
+    }
     return found
 
 
@@ -95,6 +97,15 @@ def _starved(parts: Sequence[Part]) -> list[Starved]:
         else:
             found += [dataclasses.replace(one, parameter=_named(part, one.parameter)) for part, one in same]
     return found
+
+
+def _by_parameter(parts: Sequence[Part], kind: str) -> list[Any]:
+    """Once, where every process says the same of a parameter of one model; else by process."""
+    if _are_replicas(parts) and all(part.content[kind] == parts[0].content[kind] for part in parts):
+        return list(parts[0].content[kind])
+    return [
+        dataclasses.replace(one, parameter=_named(part, one.parameter)) for part in parts for one in part.content[kind]
+    ]
 
 
 def _joined(values: list[Any]) -> Any:
@@ -182,13 +193,3 @@ def _cuts(cuts: Sequence[Structural]) -> list[Structural]:
         )
         for same in by_place.values()
     ]
-
-
-def _what_ifs(parts: Sequence[Part]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for part in parts:
-        for name, rows in part.content["whatif"].items():
-            found.setdefault(name, []).extend(
-                dataclasses.replace(row, parameter=_named(part, row.parameter)) for row in rows
-            )
-    return found

@@ -1,0 +1,267 @@
+"""`pseudograd diagnose` of programs of several processes, and of such as end in other ways than at their last line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pseudograd import program as programs
+from pseudograd.diagnosis import Diagnosis, ranks
+from pseudograd.diagnosis.parts import merged, values_of
+from pseudograd.program import Part, Run
+
+BASE = """\
+import time
+import torch
+
+def train(steps=2, wait=0.0):
+    gain = torch.nn.Parameter(torch.tensor(5.0))
+    for step in range(steps):
+        gain.clamp(0, 2).backward()
+    if wait:
+        print("ready", flush=True)
+        time.sleep(wait)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "base.py").write_text(BASE)
+    monkeypatch.chdir(tmp_path)
+
+
+def command(source: str, *options: str) -> list[str]:
+    Path("train.py").write_text(source)
+    return [sys.executable, "-m", "pseudograd", "diagnose", *options, "--json", "found.json", "train.py"]
+
+
+def run(source: str, *options: str, **how: Any) -> tuple[int, str, dict[str, Any]]:
+    """Status, standard error, and the JSON."""
+    done = subprocess.run(command(source, *options), capture_output=True, text=True, check=False, **how)
+    return done.returncode, done.stderr, json.loads(Path("found.json").read_text())
+
+
+SPAWN = """\
+import base, torch.multiprocessing
+def of(number):
+    base.train(number + 2)
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(of, nprocs=1)
+"""
+CHILDREN = {
+    "spawned": SPAWN,
+    "a command": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import base; base.train()'])",
+    "forked by multiprocessing": (
+        "import base, multiprocessing\nchild = multiprocessing.get_context('fork').Process(target=base.train)\n"
+        "child.start(); child.join()"
+    ),
+    "forked": "import base, os\nif not os.fork():\n    base.train(); os._exit(0)\nos.wait()",
+}
+
+
+@pytest.mark.parametrize("how", CHILDREN)
+def test_children_are_followed(how: str) -> None:
+    if "fork" in how and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    status, err, found = run(CHILDREN[how], "--fail-on", "starved")
+    assert status == 4
+    assert "diagnose: --fail-on holds at base.py:7" in err
+    assert (found["backwards"], [one["backwards"] for one in found["processes"]]) == (2, [2])
+    assert not found["processes"][0]["is_main"]
+    assert "diagnose: backward passes by process: process " in err
+
+
+def test_the_processes_are_counted_together_and_apart() -> None:
+    status, _, found = run(SPAWN.replace("nprocs=1", "nprocs=2") + "    base.train(1)\n")
+    assert status == 0
+    assert sorted((one["is_main"], one["backwards"]) for one in found["processes"]) == [
+        (False, 2),
+        (False, 3),
+        (True, 1),
+    ]
+    assert found["backwards"] == 6
+    assert [(site["where"], site["calls"]) for site in found["sites"]] == [("base.py:7", 6)]
+    assert [(one["code"], one["where"]) for one in found["findings"]] == [("starved", "base.py:7")]
+
+
+ENDINGS = {
+    "os._exit": ("import base, os; base.train(); os._exit(0)", 4, 2),
+    "killed": ("import base, os; base.train(); os.kill(os.getpid(), 9)", 137, 0),
+    "a thread that outlives the script": (
+        "import base, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), base.train())).start()",
+        4,
+        2,
+    ),
+    "a text": ("import base, sys; base.train(); sys.exit('said')", 1, 2),
+    "at exit": ("import base, atexit; atexit.register(base.train)", 4, 2),
+    "another folder": (
+        "import base, os; os.makedirs('out'); os.chdir('out'); base.train(); open(__file__).close()",
+        4,
+        2,
+    ),
+    "nothing": ("import torch", 4, 0),
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_however_it_ends(how: str) -> None:
+    source, wanted, backwards = ENDINGS[how]
+    status, err, found = run(source, "--fail-on", "any")
+    assert (status, found["backwards"]) == (wanted, backwards)
+    assert bool(found["unseen"]) == (how == "killed")
+    assert ("ended without a report: it was killed" in err) == (how == "killed")
+    assert ("no backward started" in err) == (how == "nothing")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize(
+    ("sent", "handler", "wanted"),
+    [
+        (signal.SIGTERM, "", 143),
+        (signal.SIGINT, "", 130),
+        (
+            signal.SIGTERM,
+            "import signal, sys; assert signal.getsignal(15) == signal.SIG_DFL; "
+            "assert signal.signal(15, lambda *_: sys.exit(3)) == signal.SIG_DFL\n",
+            3,
+        ),
+    ],
+)
+def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, handler: str, wanted: int) -> None:
+    process = subprocess.Popen(
+        command(f"import base\n{handler}base.train(2, 60)"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == wanted
+    assert "diagnose: 2 backward passes" in err
+    assert json.loads(Path("found.json").read_text())["backwards"] == 2
+
+
+LOADER = """\
+import base, torch
+from torch.utils.data import DataLoader
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, at):
+        import gc, sys
+        following = sys.modules.get("pseudograd.following")
+        if following:
+            assert all(one.follower is None for one in gc.get_objects() if type(one) is following.Process)
+        return torch.ones(1)
+
+if __name__ == "__main__":
+    for start in {starts}:
+        assert len(list(DataLoader(Data(), num_workers=1, multiprocessing_context=start))) == 2
+    base.train()
+"""
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_that_load_data_are_not_followed() -> None:
+    starts = ["spawn", *(["fork"] if hasattr(os, "fork") else [])]
+    status, err, found = run(LOADER.format(starts=starts))
+    assert (status, len(found["processes"])) == (0, 1), err
+
+
+def test_a_process_without_torch_is_left_alone() -> None:
+    Path("sitecustomize.py").write_text("import builtins; builtins.theirs = 1")
+    source = "import sys; print(theirs, [name for name in sys.modules if name.startswith(('torch', 'pseudograd'))])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command(source), capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, "1 []\n"), done.stderr
+
+
+WARNS = """\
+import torch, warnings
+warnings.filterwarnings("error", category=UserWarning, module="__main__")
+torch.ones(3, requires_grad=True).sum().backward()
+torch.ones(3).type(torch.complex64).to(torch.float32)
+"""
+
+
+def test_a_warning_of_torch_is_located_at_the_program_s_line() -> None:
+    status, err, _ = run(WARNS)
+    assert (status, "UserWarning: Casting complex" in err) == (1, True)
+    status, err, _ = run(WARNS.replace("error", "default"))
+    assert status == 0
+    assert "train.py:4: UserWarning: Casting complex" in err
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _part(process: int, share: float, rank: int | None = None) -> Part:
+    import torch
+
+    gain = torch.nn.Parameter(torch.tensor([5.0, share]))
+    with Diagnosis(None, None, "full") as d:
+        gain.clamp(0, 2).sum().backward()
+    return Part(process, rank, False, values_of(d))
+
+
+def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
+    nothing = Diagnosis(None, None, "full")
+    healthy, cut = _part(1, 1.0, 0), _part(2, 3.0, 1)  # half is cut, and all
+    found = merged([healthy, cut], [], nothing)
+    assert [(one["name"], one["backwards"]) for one in found.to_json()["processes"]] == [("rank 0", 1), ("rank 1", 1)]
+    assert [(site.calls, site.elements, site.cut) for site in found.sites] == [(2, 4, 3)]
+    assert [one.parameter for one in found.starved] == ["rank 1: parameter 1 of shape (2,)"]
+    starved = next(one for one in found.findings if one.code == "starved")
+    assert starved.also[0] == "in rank 1 alone"
+    assert str(merged([cut, cut], [], nothing)).count("starved  ") == 1
+
+
+def test_one_process_says_what_it_said(tmp_path: Path) -> None:
+    part = _part(7, 3.0)
+    found = merged([part], [Part(8, 3, False)], Diagnosis(None, None, "full"))
+    assert found.to_json()["findings"] == [
+        {**one, "evidence": one["evidence"]}
+        for one in merged([part], [], None).to_json()["findings"]  # type: ignore[arg-type]
+    ]
+    assert found.unseen == ["rank 3"]
+    assert found.write_html(tmp_path / "page.html").read_text().count("starved") > 0
+
+
+def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "found.json"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    written = []
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        ranks.forget(target)
+        with ranks.of_all(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as seen:
+            assert seen is not None
+            written.append([(part.rank, part.process) for part in seen[0]])
+    assert written == [[(1, 11)], [(0, 10), (1, 11)]]
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+
+
+def test_what_is_no_rank_has_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert ranks.rank() is None
+    with ranks.of_all(tmp_path / "found.json", Run(0, ())) as seen:
+        assert seen == ((), ())
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert ranks.rank() is None
+
+
+def test_a_process_that_cannot_be_followed_is_said_so_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("train.py").write_text("import torch; print('ran')")
+    done = programs.run(programs.command_of("train.py", [], False), {"module": "pseudograd.no_such_module"})
+    assert done.status == 0
+    assert done.errors == ("ModuleNotFoundError: No module named 'pseudograd.no_such_module'",)
