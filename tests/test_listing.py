@@ -8,7 +8,6 @@ import torch
 from pseudograd.listing import rules_text, what_is_saved
 from pseudograd.rule import OPS
 
-
 SIZE = 8192
 BYTES = {"nothing": 0, "1 bit or x": SIZE // 8, "2 bits or x": SIZE // 4, "x": 4 * SIZE}
 ROWS = [
