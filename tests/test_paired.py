@@ -131,3 +131,47 @@ def test_bad_calls() -> None:
         difference([1.0], [1.0], better="smaller")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="difference: tie must be finite and not negative, got -1"):
         difference([1.0], [1.0], tie=-1)
+
+
+def test_exactly_at_the_level_a_difference_is_told() -> None:
+    at = Difference(1.0, 1.0, 0.05, 0.05, BETTER, (9, 9))
+    assert (at.verdict, at.too_few_seeds) == (BETTER, False)
+    assert Difference(1.0, 1.0, 0.0501, 0.05, BETTER, (9, 9)).verdict == NO_DIFFERENCE
+    assert Difference(1.0, 1.0, 1.0, 0.0501, BETTER, (9, 9)).too_few_seeds
+
+
+def test_one_seed_has_a_mean_and_no_spread() -> None:
+    found = difference([3.0], [1.0])
+    assert (found.mean, found.p, found.least_p) == (2.0, 1.0, 1.0)
+    assert math.isnan(found.spread)
+    assert str(difference([1.0], [1.0])) == "equal on the one seed"
+    assert difference([1.0, 3.0], [0.0, 0.0]).spread == pytest.approx(math.sqrt(2))
+
+
+def test_differences_of_both_signs_that_balance_favour_nobody() -> None:
+    found = difference([1.0, -1.0, 2.0, -2.0], [0.0] * 4)
+    assert (found.favours, found.p, found.balance, found.wins) == (NO_DIFFERENCE, 1.0, 0.0, (2, 2))
+
+
+def test_seeds_needed_are_the_first_that_reach_the_level() -> None:
+    """2 / 2^6 is below 0.05 and 2 / 2^5 above; 1.6 comparisons of six seeds reach it exactly."""
+    assert [seeds_needed(count) for count in (0, 1, 1.6, 1.61)] == [6, 6, 6, 7]
+
+
+def test_no_p_is_above_one() -> None:
+    found = {name: Difference(0.1, 1.0, 0.6, 0.01, BETTER, (9, 9)) for name in "ab"}
+    assert [one.p for one in holm(found).values()] == [1.0, 1.0]
+    with pytest.raises(ValueError, match="tie must be finite"):
+        difference([1.0], [1.0], tie=math.inf)
+
+
+def test_the_interval_is_that_of_the_tables() -> None:
+    """Of ten differences the test at 5 % rejects rank sums up to 8 (Wilcoxon's own table): the ninth of the 55 means of pairs."""
+    gaps = [float(i * i) for i in range(1, 11)]
+    means = sorted((gaps[i] + gaps[j]) / 2 for i in range(10) for j in range(i + 1))
+    found = difference(gaps, [0.0] * 10)
+    assert found.interval == (means[8], means[-9])
+    assert found.shift == means[27]
+    assert found.turned().interval == (-means[-9], -means[8])
+    assert difference(gaps[:6], [0.0] * 6).interval == (1.0, 36.0)
+    assert difference(gaps[:5], [0.0] * 5).interval == (-math.inf, math.inf)

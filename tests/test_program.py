@@ -1,8 +1,10 @@
-"""A program run as python runs it, and files that are written whole or not at all."""
+"""A program run by python itself, what each of its processes says, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +12,29 @@ from pathlib import Path
 import pytest
 
 from pseudograd import program
+from pseudograd.program import Part
+
+SAYING = """
+class Saying:
+    def __init__(self, job, process):
+        self.word = job["word"]
+        process.mark()
+    def content(self):
+        if self.word == "broken":
+            raise ValueError("it has nothing to say")
+        return self.word
+    def forked(self):
+        pass
+begin = Saying
+"""
 
 
-def script(tmp_path: Path, text: str) -> str:
+def ran(tmp_path: Path, text: str, *arguments: str, **job: object) -> program.Run:
     file = tmp_path / "program.py"
     file.write_text(text)
-    return str(file)
+    (tmp_path / "saying.py").write_text(SAYING)
+    command = program.command_of(str(file), arguments, False)
+    return program.run(command, {"module": "saying", **job}, stdin=subprocess.DEVNULL, is_quiet=True)
 
 
 # --- how it ends --------------------------------------------------------------------------------------------------------
@@ -26,92 +45,111 @@ def script(tmp_path: Path, text: str) -> str:
     [
         ("x = 1", 0, ""),
         ("raise SystemExit", 0, ""),
-        ("raise SystemExit(0)", 0, ""),
         ("raise SystemExit(7)", 7, ""),
-        ("import sys; sys.exit(True)", 1, ""),
         ("raise SystemExit('nothing to do')", 1, "nothing to do\n"),
-        ("from pseudograd.program import Enough\nraise Enough", 0, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9, ""),
+        ("import os; os._exit(3)", 3, ""),
+        ("import sys; sys.exit(sys.argv[1:] != ['--lr', '1'])", 0, ""),
     ],
 )
-def test_the_status_is_pythons(
-    text: str, status: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert program.outcome("run", script(tmp_path, text), False) == status
-    assert capsys.readouterr().err == told
+def test_the_status_is_pythons(text: str, status: int, told: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, text, "--lr", "1", word="unsaid")
+    assert (found.status, found.stderr.decode()) == (status, told)
+    assert found.parts == found.unseen == found.errors == ()  # torch was not there
 
 
-@pytest.mark.parametrize(("error", "status"), [("ValueError", 1), ("KeyboardInterrupt", 130), ("ImportError", 1)])
-def test_an_error_is_printed_without_a_frame_of_ours(
-    error: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = script(tmp_path, f"def broken():\n    raise {error}('here')\n\nbroken()\n")
-    assert program.outcome("run", file, False) == status
-    told = capsys.readouterr().err
-    assert told.endswith(f"{error}: here\n")
+def test_an_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
+    found = ran(tmp_path, "def broken():\n    raise ValueError('here')\n\nbroken()\n")
+    told = found.stderr.decode()
+    assert found.status == 1
     assert [line for line in told.splitlines() if line.startswith('  File "')] == [
-        f'  File "{file}", line 4, in <module>',
-        f'  File "{file}", line 2, in broken',
+        f'  File "{tmp_path / "program.py"}", line 4, in <module>',
+        f'  File "{tmp_path / "program.py"}", line 2, in broken',
     ]
+    assert told.endswith("ValueError: here\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "is_module", "told"),
-    [
-        ("no.such.module", True, "run: the module must be one that python can run, got 'no.such.module'. "),
-        ("no_such.py", False, "run: the script must be one that python can run, got 'no_such.py'. "),
-    ],
-)
-def test_what_python_cannot_find_is_an_error_of_the_call(name: str, is_module: bool, told: str) -> None:
-    with pytest.raises(ValueError, match="must be one that python can run") as caught:
-        program.outcome("run", name, is_module)
-    assert str(caught.value).startswith(told)
-    assert isinstance(caught.value.__cause__, (ImportError, OSError))
+def test_enough_ends_a_program_well() -> None:
+    with pytest.raises(SystemExit) as caught:
+        raise program.Enough
+    assert caught.value.code == 0
 
 
-def test_a_script_has_to_be_a_file(tmp_path: Path) -> None:
-    program.check("run", script(tmp_path, ""), False)
-    program.check("run", "any.module", True)
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_sigterm_is_passed_on_and_the_older_handler_comes_back(tmp_path: Path) -> None:
+    """The program asks for it itself, of the process that waits for it."""
+    before = signal.getsignal(signal.SIGTERM)
+    text = "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    assert ran(tmp_path, text).status == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# --- what its processes say ---------------------------------------------------------------------------------------------
+
+
+TWO = """
+import subprocess, sys
+import torch
+if sys.argv[1:] == []:
+    subprocess.run([sys.executable, __file__, "child"], check=True, env={**__import__("os").environ, "RANK": "2"})
+"""
+
+
+def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    found = ran(tmp_path, TWO, word="hello")
+    assert (found.status, found.unseen, found.errors) == (0, (), ())
+    first, second = found.parts
+    assert (first.rank, first.is_main, first.content, str(first)) == (None, True, "hello", f"process {first.process}")
+    assert (second.rank, second.is_main, second.content, str(second)) == (2, False, "hello", "rank 2")
+
+
+def test_a_process_that_dies_unheard_is_named(tmp_path: Path) -> None:
+    found = ran(tmp_path, "import torch, os, signal; os.kill(os.getpid(), signal.SIGKILL)", word="unsaid")
+    assert (found.status, found.parts, found.errors) == (137, (), ())
+    assert [(one.is_main, one.content) for one in found.unseen] == [(True, None)]
+
+
+def test_an_error_of_ours_is_kept_and_the_program_goes_on(tmp_path: Path) -> None:
+    found = ran(tmp_path, "import torch; raise SystemExit(5)", word="broken")
+    assert (found.status, found.parts) == (5, ())
+    assert found.errors == ("ValueError: it has nothing to say",)
+
+
+def test_parts_are_sorted_ranks_last(tmp_path: Path) -> None:
+    parts = [Part(5, 1, False), Part(9, None, False), Part(4, 0, False), Part(3, None, False), Part(8, None, True)]
+    assert [part.process for part in sorted(parts, key=program._order)] == [8, 3, 9, 4, 5]
+
+
+# --- what can be run ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_is_pythons_own() -> None:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    assert program.command_of("a.py", ("--x", "1"), False) == [sys.executable, *flags, "a.py", "--x", "1"]
+    assert program.command_of("a.b", (), True) == [sys.executable, *flags, "-m", "a.b"]
+
+
+def test_a_script_has_to_be_a_file_or_a_folder_with_a_main(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("")
+    program.check("run", str(tmp_path / "main.py"), False)
     with pytest.raises(ValueError, match=r"run: the script must be a file, got 'absent.py'"):
         program.check("run", "absent.py", False)
     with pytest.raises(ValueError, match="run: the script must be a file"):
         program.check("run", str(tmp_path), False)
+    (tmp_path / "__main__.py").write_text("")
+    program.check("run", str(tmp_path), False)
 
 
-def test_a_module_runs_as_main(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "named_here.py").write_text("import sys\nprint(__name__, sys.argv)\n")
+def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(sys.path)
+    (tmp_path / "only_here.py").write_text("raise RuntimeError('nothing is run')")
+    told = r"run: the module must be one that python can run, got 'only_here'\. No module named only_here"
+    with pytest.raises(ValueError, match=told):
+        program.check("run", "only_here", True)
     monkeypatch.chdir(tmp_path)
-    with program.as_main("named_here", ["--fast"], True):
-        assert program.outcome("run", "named_here", True) == 0
-    assert capsys.readouterr().out == f"__main__ {[str(tmp_path / 'named_here.py'), '--fast']}\n"
-
-
-# --- what it finds ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_module", [False, True])
-def test_arguments_and_the_first_folder_of_the_path_are_the_programs(
-    is_module: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of a script, the current one for a module; afterwards all is as before, also the list of folders itself."""
-    folder = tmp_path / "of the script"
-    folder.mkdir()
-    monkeypatch.chdir(tmp_path)
-    argv, path, before = sys.argv, sys.path, list(sys.path)
-    name = "some.module" if is_module else "of the script/program.py"
-
-    def stopped() -> None:
-        with program.as_main(name, ("--lr", "1"), is_module):
-            assert sys.argv == [name, "--lr", "1"]
-            assert sys.path == [str(tmp_path if is_module else folder), *before]
-            sys.path.append("left behind")
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        stopped()
-    assert sys.argv is argv
-    assert sys.path is path
+    program.check("run", "only_here", True)
+    program.check("run", "only_here.below", True)  # what is below is python's to say
     assert sys.path == before
 
 

@@ -42,8 +42,7 @@ OTHER_OPS_GRADIENTS = [
     ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
     ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
 ]
-CASES = [["tests/test_paired.py", "tests/cases"]]
-REPORT = [["tests/report"]]
+PROGRAMS = [["tests/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
 # Prefixes, the first that fits. A folder's last line is for the files without one of their own, also for those to come.
 TESTS: dict[str, list[list[str]]] = {
     "ops/familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
@@ -70,10 +69,8 @@ TESTS: dict[str, list[list[str]]] = {
     "rule_text.py": [["tests/test_rule_text.py"]],
     "record.py": [["tests/test_record.py"]],
     "paired.py": [["tests/test_paired.py"], ["tests/cases", "tests/tasks/test_policy.py"]],
-    "program.py": [
-        ["tests/test_program.py"],
-        [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")],
-    ],
+    **dict.fromkeys(("program.py", "following.py", "startup.py"), PROGRAMS),
+    "family.py": [["tests/cases/test_null_comparisons.py", "tests/cases/test_compare.py"]],
     "streams.py": [["tests/test_streams_and_signals.py"], ["tests/test_cli.py"]],
     "stopping.py": [["tests/test_streams_and_signals.py"], ["tests/report/test_own.py", "tests/test_cli.py"]],
     "user_function.py": [["tests/ops/test_custom_slope.py", "tests/test_fx.py"]],

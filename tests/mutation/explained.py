@@ -68,11 +68,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("torch_eras.py", "outside_every_mode", "1 -> 2"): "one measurement starts one thread, whatever the limit",
     (
         "rewrite/bisection.py",
-        "work",
-        "sys.path and sys.path[0] == '' -> sys.path or sys.path[0] == ''",
-    ): "it runs under `python -c`, where there is a first entry, and it is that one",
-    (
-        "rewrite/bisection.py",
         "__init__",
         "super().__init__(lambda site: rule) -> pass",
     ): "what it keeps is read by a method that this class replaces",
