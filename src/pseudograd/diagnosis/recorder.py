@@ -38,6 +38,7 @@ from .leaves import Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
 from .tally import Tally
+from .zeros import Zeros
 
 _LEAF = "torch::autograd::AccumulateGrad"
 # They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
@@ -71,6 +72,7 @@ class Recorder:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.influence = Influence(self.leaves, self.roots)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self.zeros = Zeros(self.leaves, self._attached, _PASSING)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
         self._named = 0  # of the leaves without a name, those that were there when all modules were asked
@@ -93,12 +95,17 @@ class Recorder:
         name = node.name()
         if name == _LEAF and place is None:
             frames.place(depth + 1, self.roots)  # a parameter is used for the first time: by which module?
-        if name == _LEAF or name in _PASSING or self._attached in node.metadata:
+        if name == _LEAF or self._attached in node.metadata:
             return
-        node.metadata[self._attached] = True
+        if is_passing := name in _PASSING:
+            if not self.zeros.concern(node):
+                return
         if place is None:
             place = frames.place(depth + 1, self.roots)
-        to = self._tally(name, place)
+        node.metadata[self._attached] = to = self._tally(name, place)
+        if is_passing:
+            node.register_hook(partial(self._handed_on, to))
+            return
         form = torch_forms.form_of_node(name)
         if form is not None:
             calling = getattr(self._local, "calling", _NOBODY)
@@ -122,6 +129,14 @@ class Recorder:
             if _has_numbers(arriving):
                 self._count(to, leaving, arriving)
 
+    @harmless("the gradients at a node")
+    def _handed_on(self, to: Tally, leaving: Any, arriving: Any) -> None:
+        """After a node ran that nothing is counted of."""
+        if self.is_on and not is_aside():
+            with quietly:
+                if _has_numbers(arriving):
+                    self.zeros.look(to, current_node(), leaving, arriving)
+
     @harmless("the gradient of a parameter")
     def _arrived(self, arrived: Callable[[Any], None], grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
@@ -139,6 +154,8 @@ class Recorder:
             leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
         counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move)
         if counted is None:
+            if self.zeros.suspects:
+                self.zeros.look(to, current_node(), leaving, arriving)
             return
         found, grads = counted
         is_first = not to.calls
@@ -374,6 +391,7 @@ class Recorder:
             for one in list(self.values.values()):
                 one.end_step(one.place.key in self._ran_at)
             self.leaves.end_backward(self.backwards)
+            self.zeros.end_backward(self.backwards)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 

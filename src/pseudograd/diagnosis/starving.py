@@ -13,6 +13,7 @@ from ..trace.frames import named
 from .entries import Missing
 from .leaves import Leaf
 from .records import Partly, Site, Starved, Structural
+from .zeros import fading
 
 ZEROED = "a gradient that was taken away"
 _LEAVES_ON_PURPOSE = (".detach()",)
@@ -116,6 +117,9 @@ class Starving:
             cut = blamed[0]
             return cut, f"its value left torch through {cut.kind}; whether the loss depends on it nobody can see"
         if self._recorder.reached & one:
+            stopping = [site for site in self._sites if site.upstream & one and site.arrived and site.cut == site.arrived]
+            if stopping:
+                return stopping[-1], f"the backward of {stopping[-1].op} hands nothing on"
             return (
                 None,
                 "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others",
@@ -133,6 +137,9 @@ class Starving:
         stopping = [site for site in upstream if site.cut == site.arrived]
         if stopping:
             return stopping[-1], f"all of the gradient is cut by {stopping[-1].op}"
+        found = self._recorder.zeros.cause(one, self._sites) or fading(one, self._sites, self._recorder.backwards)
+        if found is not None:
+            return found
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""
         return None, f"the gradient becomes 0 on the way, at no single op{may}"
 
