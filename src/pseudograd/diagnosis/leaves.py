@@ -62,10 +62,6 @@ class Leaf:
         self._names = names
 
     @property
-    def is_named(self) -> bool:
-        return self._names.of(self) is not None
-
-    @property
     def name(self) -> str:
         """As it is known now: a module that holds it may be found until the report is made."""
         kind = "parameter" if self.is_parameter else "leaf"

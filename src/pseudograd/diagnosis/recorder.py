@@ -30,7 +30,7 @@ from ..torch_private import (
 )
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
-from . import slices, tally, values, whatif, windows
+from . import hooks, slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
@@ -72,6 +72,7 @@ class Recorder:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.influence = Influence(self.leaves, self.roots)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self._hook_handles: list[Any] = []  # of leaves
         self.zeros = Zeros(self.leaves, self._attached, _PASSING)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
@@ -128,6 +129,32 @@ class Recorder:
         with quietly:
             if _has_numbers(arriving):
                 self._count(to, leaving, arriving)
+
+    def _close_hook(self, tensor: Any) -> None:
+        hook, self._local.hook = getattr(self._local, "hook", None), None
+        if hook is not None:
+            some = self.leaves.of_tensor(tensor)
+            handles = hook.close(tensor, self._tally(hooks.NAME, frames.place(5, self.roots)), some)
+            if tensor.grad_fn is None:  # those of other tensors go with their graph
+                self._hook_handles += handles
+
+    def take_off_hooks(self) -> None:
+        for handle in self._hook_handles:
+            handle.remove()
+
+    @harmless("the gradients at a hook")
+    def count_hook(self, to: Tally, upstream: int, arriving: Any, leaving: Any) -> None:
+        with quietly:
+            counted = tally.of_grads((leaving,), (arriving,), self.is_full) if _has_numbers((arriving,)) else None
+            if counted is None:
+                return
+            with self._lock:
+                if not to.calls:
+                    self._order += 1
+                    to.order = self._order
+                to.leaves |= upstream
+                to.calls += 1
+                to.add(counted[0])
 
     @harmless("the gradients at a node")
     def _handed_on(self, to: Tally, leaving: Any, arriving: Any) -> None:
@@ -206,6 +233,9 @@ class Recorder:
         """Returns the number of the next node, on a torch that announces none."""
         spelling = torch_forms.SPELLINGS.get(func)
         self._local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
+        if hooks.is_registered_by(func) and isinstance(args[0], torch.Tensor):
+            with without_torch_function():
+                self._local.hook = hooks.Hook(self, args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
             self._local.calling = func
             return 0
@@ -226,6 +256,8 @@ class Recorder:
         with without_torch_function():
             self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+            if hooks.is_registered_by(func):
+                self._close_hook(args[0])
             if self.asking is not None and func is torch.Tensor.register_hook:
                 whatif.note_hook(args[0], args[1], frames.place(4))
 
