@@ -72,6 +72,7 @@ class Recorder:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.influence = Influence(self.leaves, self.roots)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self.accumulates = False  # did a backward add to every leaf, and not to inputs that it was given?
         self._hook_handles: list[Any] = []  # of leaves
         self.zeros = Zeros(self.leaves, self._attached, _PASSING)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
@@ -352,6 +353,7 @@ class Recorder:
             self.backwards += 1
             self._name_roots()
             self.influence.reached(roots)
+            self._note_inputs(inputs)
         behind = nodes.behind(roots)
         for node in behind:  # nobody saw some being made: in another thread, or before the context
             self._attach(node, 0, NOWHERE)
@@ -361,6 +363,15 @@ class Recorder:
         if is_outermost:
             self._name_what_is_new()
             self._ask(roots, grads, behind)
+
+    def _note_inputs(self, inputs: Any) -> None:
+        """What a backward is asked the gradient of; of every leaf, where nothing is named."""
+        some = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
+        self.accumulates |= not some
+        for one in some:
+            leaf = self.leaves.one(self.leaves.set_of(one)) if isinstance(one, torch.Tensor) and one.is_leaf else None
+            if leaf is not None:
+                leaf.asked = True
 
     @harmless("a what-if")
     def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:

@@ -72,9 +72,9 @@ class Zeros:
         for to, factors in self._made.values():
             if not to.zeroed & leaf or to.passed & leaf:
                 continue
-            places = {one.place.key for one in factors.values()}
+            places = {(made.where, made.expression) for made in map(site_of, factors.values())}
             for site in sites:
-                if site.place.key in places and site.arrived and site.cut == site.arrived:
+                if (site.where, site.expression) in places and site.arrived and site.cut == site.arrived:
                     return site, f"it is multiplied with what {site.op} gives, which is 0 everywhere"
             found = site_of(to)
             return found, f"{found.op} hands it zeros alone: its other factor is 0, or what it reads decides nothing"
