@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import torch_forms
+from ..engine import primitive_of
 from ..formula import own
 from ..torch_private import (
     backward_pass,
@@ -194,6 +195,8 @@ class Recorder:
             self._order += 1
             to.order = self._order
             to.form = form or torch_forms.form_of_node(to.op)
+            if to.op == windows.NODE:
+                to.primitive = primitive_of(node)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
