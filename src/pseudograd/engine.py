@@ -210,6 +210,12 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
+def primitive_of(node: Any) -> str | None:
+    """The name of what a node of ours computes; None for another's."""
+    call = getattr(node, "state", (None,))[0]
+    return None if call is None else call.primitive.name
+
+
 def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
     where a checkpoint, which unpacks once, will not hand it out.

@@ -47,13 +47,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Program:
-    """code: of the one finding that is expected; None for a healthy program. parameters: which starve for that reason."""
+    """code: of the one finding that is expected; None for a healthy program. parameters: which starve for that reason. missed: why the
+    fault is not found today.
+    """
 
     run: Callable[[], Diagnosis]
     code: str | None = None
     parameters: tuple[str, ...] = ()
     needs: str | None = None  # a package that may be missing
     ranks: int = 1
+    missed: str | None = None
 
     @property
     def name(self) -> str:
@@ -79,12 +82,12 @@ _all: list[Program] = []
 
 
 def planted(
-    code: str, *parameters: str, needs: str | None = None, ranks: int = 1
+    code: str, *parameters: str, needs: str | None = None, ranks: int = 1, missed: str | None = None
 ) -> Callable[[Callable[[], Diagnosis]], Callable[[], Diagnosis]]:
     """The program has one fault, which is a finding of this code at the marked line, and these parameters starve by it."""
 
     def keep(run: Callable[[], Diagnosis]) -> Callable[[], Diagnosis]:
-        _all.append(Program(run, code, parameters, needs, ranks))
+        _all.append(Program(run, code, parameters, needs, ranks, missed))
         return run
 
     return keep
@@ -179,7 +182,8 @@ def table() -> None:
             reasons = [reason for each in found for reason in amiss(one, each)]
         except Exception as error:
             reasons = [f"it raised {type(error).__name__}: {error}"]
-        print(f"{'FAIL' if reasons else 'ok  '} {one.name}: {expected}", *reasons, sep="\n       ", flush=True)
+        word = "missed" if one.missed and reasons else "FAIL" if reasons else "ok  "
+        print(f"{word} {one.name}: {expected}", *reasons, sep="\n       ", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ Outcomes = Callable[[Program], list[Outcome]]
 
 def _cases(programs: list[Program]) -> list[object]:
     alone = pytest.mark.xdist_group("two processes")
-    return [pytest.param(one, id=one.name, marks=[alone] if one.ranks > 1 else []) for one in programs]
+
+
+    def marks(one: Program) -> list[object]:
+        missed = [pytest.mark.xfail(reason=one.missed, strict=True)] if one.missed else []
+        return [*missed, *([alone] if one.ranks > 1 else [])]
+
+    return [pytest.param(one, id=one.name, marks=marks(one)) for one in programs]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +60,8 @@ def test_a_healthy_program_is_told_nothing(program: Program, outcomes: Outcomes)
 
 def test_there_are_enough_of_both() -> None:
     kinds = [one.marked[1] for one in PLANTED]
-    assert len(set(kinds)) == len(kinds) >= 40
+    assert len(set(kinds)) == len(kinds)
+    assert sum(one.missed is None for one in PLANTED) >= 40
     assert len(CLEAN) >= 40
     names = [one.name for one in (*PLANTED, *CLEAN)]
     assert len(set(names) & {one.name for one in PLANTED}) + len({one.name for one in CLEAN}) >= 80

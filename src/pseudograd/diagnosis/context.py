@@ -89,6 +89,7 @@ class Diagnosis:
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
+        self._recorder.take_off_hooks()
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:

@@ -28,6 +28,8 @@ _OUTWARD = (
 LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
+CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
+QUANTISER = "fake_quantize"
 DEAD = 0.999  # of what arrives at any op
 # They cut on purpose: a factor of 0, a mask, a choice, a place that was not chosen or is overwritten.
 _ON_PURPOSE = (
@@ -169,6 +171,16 @@ def _of_site(site: Site) -> Iterable[Finding]:
             f"size{back}",
             _sides(site),
             _of_cut(site),
+            site.cut_share,
+        )
+    elif site.family == QUANTISER and site.cut_share >= CLIPPED:
+        yield Finding(
+            "cut",
+            site.where,
+            site.expression,
+            f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut: so much stands outside the grid of this quantiser",
+            "its scale is too small for what it quantises, or its zero point lies apart",
+            "scale = x.detach().abs().max() / quant_max  # x is what it quantises; for a grid around 0",
             site.cut_share,
         )
     elif site.cut_share >= DEAD and not is_clamp and not site.elsewhere:

@@ -57,6 +57,7 @@ class Leaf:
             None  # where no optimiser steps it: was .grad after a backward ever other than 0? None: nobody saw it
         )
         self.has_hooks = False  # the program's own, when zeros came: they may have made them
+        self.asked = False  # for its gradient, by an autograd.grad
         self.is_looked_up = False  # are rows of it chosen by an index?
         self.function: str | None = None  # the node of a custom Function that it is an input of
         self._names = names

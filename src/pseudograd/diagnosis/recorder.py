@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import torch_forms
+from ..engine import primitive_of
 from ..formula import own
 from ..torch_private import (
     backward_pass,
@@ -30,7 +31,7 @@ from ..torch_private import (
 )
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
-from . import slices, tally, values, whatif, windows
+from . import hooks, slices, tally, values, whatif, windows
 from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
@@ -38,6 +39,7 @@ from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
 from .tally import Tally
+from .zeros import Zeros
 
 _LEAF = "torch::autograd::AccumulateGrad"
 # They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
@@ -71,6 +73,9 @@ class Recorder:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.influence = Influence(self.leaves, self.roots)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self.accumulates = False  # did a backward add to every leaf, and not to inputs that it was given?
+        self._hook_handles: list[Any] = []  # of leaves
+        self.zeros = Zeros(self.leaves, self._attached, _PASSING)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
         self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
         self._named = 0  # of the leaves without a name, those that were there when all modules were asked
@@ -93,12 +98,17 @@ class Recorder:
         name = node.name()
         if name == _LEAF and place is None:
             frames.place(depth + 1, self.roots)  # a parameter is used for the first time: by which module?
-        if name == _LEAF or name in _PASSING or self._attached in node.metadata:
+        if name == _LEAF or self._attached in node.metadata:
             return
-        node.metadata[self._attached] = True
+        if is_passing := name in _PASSING:
+            if not self.zeros.concern(node):
+                return
         if place is None:
             place = frames.place(depth + 1, self.roots)
-        to = self._tally(name, place)
+        node.metadata[self._attached] = to = self._tally(name, place)
+        if is_passing:
+            node.register_hook(partial(self._handed_on, to))
+            return
         form = torch_forms.form_of_node(name)
         if form is not None:
             calling = getattr(self._local, "calling", _NOBODY)
@@ -122,6 +132,40 @@ class Recorder:
             if _has_numbers(arriving):
                 self._count(to, leaving, arriving)
 
+    def _close_hook(self, tensor: Any) -> None:
+        hook, self._local.hook = getattr(self._local, "hook", None), None
+        if hook is not None:
+            some = self.leaves.of_tensor(tensor)
+            handles = hook.close(tensor, self._tally(hooks.NAME, frames.place(5, self.roots)), some)
+            if tensor.grad_fn is None:  # those of other tensors go with their graph
+                self._hook_handles += handles
+
+    def take_off_hooks(self) -> None:
+        for handle in self._hook_handles:
+            handle.remove()
+
+    @harmless("the gradients at a hook")
+    def count_hook(self, to: Tally, upstream: int, arriving: Any, leaving: Any) -> None:
+        with quietly:
+            counted = tally.of_grads((leaving,), (arriving,), self.is_full) if _has_numbers((arriving,)) else None
+            if counted is None:
+                return
+            with self._lock:
+                if not to.calls:
+                    self._order += 1
+                    to.order = self._order
+                to.leaves |= upstream
+                to.calls += 1
+                to.add(counted[0])
+
+    @harmless("the gradients at a node")
+    def _handed_on(self, to: Tally, leaving: Any, arriving: Any) -> None:
+        """After a node ran that nothing is counted of."""
+        if self.is_on and not is_aside():
+            with quietly:
+                if _has_numbers(arriving):
+                    self.zeros.look(to, current_node(), leaving, arriving)
+
     @harmless("the gradient of a parameter")
     def _arrived(self, leaf: Leaf, is_itself: bool, grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
@@ -139,6 +183,8 @@ class Recorder:
             leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
         counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move)
         if counted is None:
+            if self.zeros.suspects:
+                self.zeros.look(to, current_node(), leaving, arriving)
             return
         found, grads = counted
         is_first = not to.calls
@@ -149,6 +195,8 @@ class Recorder:
             self._order += 1
             to.order = self._order
             to.form = form or torch_forms.form_of_node(to.op)
+            if to.op == windows.NODE:
+                to.primitive = primitive_of(node)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if self.is_full and to.form is not None and node is not None:
@@ -190,6 +238,9 @@ class Recorder:
         local, spelling = self._local, torch_forms.SPELLINGS.get(func)
         local.place = None
         local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
+        if hooks.is_registered_by(func) and isinstance(args[0], torch.Tensor):
+            with without_torch_function():
+                local.hook = hooks.Hook(self, args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
             local.calling = func
             return 0
@@ -210,6 +261,8 @@ class Recorder:
         with without_torch_function():
             self._note_value(func, args, result)
             self.influence.seen(func, args, kwargs, result)
+            if hooks.is_registered_by(func):
+                self._close_hook(args[0])
             if self.asking is not None and func is torch.Tensor.register_hook:
                 whatif.note_hook(args[0], args[1], frames.place(4))
 
@@ -306,6 +359,7 @@ class Recorder:
             self.backwards += 1
             self._name_roots()
             self.influence.reached(roots)
+            self._note_inputs(inputs)
         behind = nodes.behind(roots)
         for node in behind:  # nobody saw some being made: in another thread, or before the context
             if self._attached in node.metadata:
@@ -320,6 +374,15 @@ class Recorder:
         if is_outermost:
             self._name_what_is_new()
             self._ask(roots, grads, behind)
+
+    def _note_inputs(self, inputs: Any) -> None:
+        """What a backward is asked the gradient of; of every leaf, where nothing is named."""
+        some = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
+        self.accumulates |= not some
+        for one in some:
+            leaf = self.leaves.one(self.leaves.set_of(one)) if isinstance(one, torch.Tensor) and one.is_leaf else None
+            if leaf is not None:
+                leaf.asked = True
 
     @harmless("a what-if")
     def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:
@@ -379,6 +442,7 @@ class Recorder:
             for one in list(self.values.values()):
                 one.end_step(one.place.key in self._ran_at)
             self.leaves.end_backward(self.backwards)
+            self.zeros.end_backward(self.backwards)
         if self.after_backward is not None:
             self.after_backward(self.backwards)
 

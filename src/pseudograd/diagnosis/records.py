@@ -198,7 +198,7 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
         cut_magnitude=sums["cut_magnitude"],
         nonfinite=int(sums["nonfinite"]),
         eras=tally.eras(),
-        family=None if tally.form is None else tally.form.switches[0] if tally.form.switches else None,
+        family=_family(tally),
         elsewhere=int(sums["elsewhere"]),
         within=tally.within,
         is_deliberate=is_deliberate,
@@ -207,6 +207,13 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
         source=source_of(tally.place),
         **known,
     )
+
+
+def _family(tally: Any) -> str | None:
+    """The switch of `override` that is meant for it; of our own ops a quantiser alone is judged like torch's."""
+    if tally.primitive == "fake_quantize":
+        return "fake_quantize"
+    return tally.form.switches[0] if tally.form is not None and tally.form.switches else None
 
 
 def structural_of(cut: Any, leaves: Any, is_deliberate: bool = False) -> Structural:

@@ -13,6 +13,7 @@ from ..trace.frames import named
 from .entries import Missing
 from .leaves import Leaf
 from .records import Partly, Site, Starved, Structural
+from .zeros import fading
 
 ZEROED = "a gradient that was taken away"
 _LEAVES_ON_PURPOSE = (".detach()",)
@@ -33,6 +34,10 @@ class Starving:
         self._model_is_stepped = any(leaf.stepped for leaf in given)
         self._learning = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and leaf.moved}
 
+        self._cut_upstream = 0
+        for cut in structural:
+            self._cut_upstream |= cut.upstream
+
     # --- who is judged ------------------------------------------------------------------------------------------------
 
     def _is_of_the_model(self, leaf: Leaf) -> bool:
@@ -45,7 +50,25 @@ class Starving:
             return leaf.stepped
         if self._has_model:
             return self._is_of_the_model(leaf) and not self._model_is_stepped
-        return not self._optimisers.have_stepped
+        return not self._optimisers.have_stepped and self._was_asked(leaf)
+
+    def _was_asked(self, leaf: Leaf) -> bool:
+        """Where every backward is an autograd.grad of others, nobody wanted its gradient."""
+        return self._recorder.accumulates or leaf.asked
+
+    def _is_idle(self, bit: int, leaf: Leaf) -> bool:
+        """Nothing of it was used, while others in the same list of modules learned: an expert that no router chose."""
+        used = self._recorder.reached | self._cut_upstream
+        if leaf.gradients or used >> bit & 1:
+            return False
+        parts = leaf.name.split(".")
+        for at, part in enumerate(parts[:-1]):
+            if part.isdigit() and any(
+                len(other) == len(parts) and other[at].isdigit() and other[:at] == parts[:at] and other[at + 1 :] == parts[at + 1 :]
+                for other in map(_parts, self._learning)
+            ):
+                return True
+        return False
 
     def _without(self) -> list[tuple[int, Leaf]]:
         """Those that got nothing, and that had a backward to get it in."""
@@ -75,6 +98,8 @@ class Starving:
         left_alone = self._nets_left_alone()
         for bit, leaf in self._without():
             if not self._is_judged(leaf) or self._leaves.names.owner_of(leaf) in left_alone:
+                continue
+            if self._is_idle(bit, leaf):
                 continue
             cause, why = self._cause(bit, leaf)
             if cause is None and leaf.gradients and not leaf.is_swallowed and self._feels_no_shift(leaf):
@@ -116,6 +141,9 @@ class Starving:
             cut = blamed[0]
             return cut, f"its value left torch through {cut.kind}; whether the loss depends on it nobody can see"
         if self._recorder.reached & one:
+            stopping = [site for site in self._sites if site.upstream & one and site.arrived and site.cut == site.arrived]
+            if stopping:
+                return stopping[-1], f"the backward of {stopping[-1].op} hands nothing on"
             return (
                 None,
                 "it is on the way to the loss, and no gradient came: a backward that returns None, or autograd.grad of others",
@@ -133,6 +161,9 @@ class Starving:
         stopping = [site for site in upstream if site.cut == site.arrived]
         if stopping:
             return stopping[-1], f"all of the gradient is cut by {stopping[-1].op}"
+        found = self._recorder.zeros.cause(one, self._sites) or fading(one, self._sites, self._recorder.backwards)
+        if found is not None:
+            return found
         may = "; a hook of the parameter itself may do it" if leaf.has_hooks else ""
         return None, f"the gradient becomes 0 on the way, at no single op{may}"
 
@@ -160,12 +191,13 @@ class Starving:
         """What got nothing, and should not."""
         groups: dict[str, list[Leaf]] = {}
         left_alone = self._nets_left_alone()
-        used = self._recorder.reached
-        for cut in self._structural:
-            used |= cut.upstream
+        used = self._recorder.reached | self._cut_upstream
         for bit, leaf in self._without():
             owner = self._leaves.names.owner_of(leaf)
-            if leaf.held and not leaf.stepped:
+            if self._is_judged(leaf) and self._is_idle(bit, leaf):
+                says = "are used in no backward while others of their list learn, as experts that no router chose"
+                groups.setdefault(says, []).append(leaf)
+            elif leaf.held and not leaf.stepped:
                 groups.setdefault("stand in a group of an optimiser whose rate is 0", []).append(leaf)
             elif owner is None or not leaf.has_run or not used >> bit & 1:
                 continue
@@ -176,6 +208,8 @@ class Starving:
             elif not self._is_judged(leaf) and self._optimisers.have_stepped:
                 says = "are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
                 groups.setdefault(says, []).append(leaf)
+            elif not self._has_model and not self._was_asked(leaf):
+                groups.setdefault("are asked for no gradient: every backward is an autograd.grad of others", []).append(leaf)
             elif self._is_judged(leaf):
                 if leaf.gradients and self._feels_no_shift(leaf) and self._cause(bit, leaf)[0] is None:
                     says = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"
@@ -233,6 +267,10 @@ class Starving:
             if site.op == leaf.function and site.arrived / site.elements > 1 - missing.dead_units / missing.units:
                 return site
         return next((site for site in reversed(upstream) if site.cut), None)
+
+
+def _parts(name: str) -> list[str]:
+    return name.split(".")
 
 
 def _counted(some: Sequence[Leaf]) -> str:

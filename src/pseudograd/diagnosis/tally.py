@@ -63,6 +63,9 @@ class Tally:
         self.is_known = False  # are the sides counted?
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
+        self.primitive: str | None = None  # of an op of ours
+        self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
+        self.passed = 0  # and those that it handed more
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 

@@ -91,7 +91,7 @@ def gumbel_noise_without_a_straight_through() -> Diagnosis:
     return by_hand(Net(), rows())
 
 
-@planted("starved", "code")
+@planted("starved", "code", missed="the argmin one line before is blamed, and this line named beside it")
 def a_codebook_without_a_loss_of_its_own() -> Diagnosis:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -114,7 +114,7 @@ def a_binary_head_has_a_softmax_of_one_class() -> Diagnosis:
     return by_hand(Net(), *classes(kinds=2))
 
 
-@planted("starved", "first.weight", "first.bias")
+@planted("starved", "first.weight", "first.bias", missed="later steps hand on what rounding leaves, which is not 0")
 def a_layer_norm_over_one_feature() -> Diagnosis:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -314,7 +314,10 @@ def a_hook_zeroes_a_parameter() -> Diagnosis:
     return d
 
 
-@planted("starved", "hyper.0.weight", "hyper.0.bias", "hyper.2.weight", "hyper.2.bias")
+@planted(
+    *("starved", "hyper.0.weight", "hyper.0.bias", "hyper.2.weight", "hyper.2.bias"),
+    missed="they starve without a line: torch tells nobody that a Parameter is made of a tensor",
+)
 def a_hypernetwork_writes_a_new_parameter() -> Diagnosis:
     class Net(nn.Module):
         def __init__(self) -> None:

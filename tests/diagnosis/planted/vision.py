@@ -97,6 +97,20 @@ def a_quantiser_of_four_bits_is_saturated() -> Diagnosis:
 
 
 @planted("cut")
+def a_grid_of_torch_that_is_too_narrow() -> Diagnosis:
+    class Net(ResNet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
+
+        def features(self, x: Tensor) -> Tensor:
+            low = torch.fake_quantize_per_tensor_affine(self.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
+            return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
+
+    return by_hand(Net(), *pictures())
+
+
+@planted("cut")
 def our_own_quantiser_clips_most_weights() -> Diagnosis:
     class Net(ResNet):
         def __init__(self) -> None:

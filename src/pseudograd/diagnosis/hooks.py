@@ -1,0 +1,42 @@
+"""Hooks that a program registers on a tensor: what arrives there before one, and what is left behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .aside import is_aside
+
+NAME = "hook"
+
+
+class Hook:
+    """Two hooks of ours around one of the program's, which torch calls in the order in which they were registered."""
+
+    def __init__(self, recorder: Any, tensor: Tensor) -> None:
+        self._recorder = recorder
+        self._before: Tensor | None = None
+        self._tally: Any = None
+        self._upstream = 0
+        self._handles = [tensor.register_hook(self._arrives)]
+
+    def close(self, tensor: Tensor, tally: Any, upstream: int) -> list[Any]:
+        """The program's own is there now, at the place of this tally. Returns the handles."""
+        self._tally, self._upstream = tally, upstream
+        self._handles.append(tensor.register_hook(self._leaves))
+        return self._handles
+
+    def _arrives(self, grad: Tensor) -> None:
+        if self._recorder.is_on and not is_aside():
+            self._before = grad
+
+    def _leaves(self, grad: Tensor) -> None:
+        before, self._before = self._before, None
+        if before is not None and self._recorder.is_on and not is_aside():
+            self._recorder.count_hook(self._tally, self._upstream, before, grad)
+
+
+def is_registered_by(func: Any) -> bool:
+    return func is torch.Tensor.register_hook
