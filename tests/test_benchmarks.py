@@ -341,7 +341,10 @@ def test_the_docs_are_held_against_the_newest_results(
     image, sentence = suite.report.part().splitlines()
     assert image.endswith("(docs/speed.png)")
     assert "0.17 × the time of torch.clamp" in sentence
-    assert "keeps 212 MiB for backward with it, 414 with torch.clamp. Of 85 measured cases that have a promised" in sentence
+    assert (
+        "keeps 212 MiB for backward with it, 414 with torch.clamp. Of 85 measured cases that have a promised"
+        in sentence
+    )
 
 
 def test_the_part_of_the_readme_is_replaced(suite: Any) -> None:

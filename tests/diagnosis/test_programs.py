@@ -20,7 +20,6 @@ Outcomes = Callable[[Program], list[Outcome]]
 def _cases(programs: list[Program]) -> list[object]:
     alone = pytest.mark.xdist_group("two processes")
 
-
     def marks(one: Program) -> list[object]:
         missed = [pytest.mark.xfail(reason=one.missed, strict=True)] if one.missed else []
         return [*missed, *([alone] if one.ranks > 1 else [])]

@@ -265,7 +265,11 @@ def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("compare", "--tasks", "curve", "--rules", "inward")
-    task, log, stops = curve._run, Path("log"), Path("stops")  # in files: what a run holds is part of what it is kept by
+    task, log, stops = (
+        curve._run,
+        Path("log"),
+        Path("stops"),
+    )  # in files: what a run holds is part of what it is kept by
     log.touch()
     stops.touch()
 

@@ -100,9 +100,8 @@ class Recorder:
             frames.place(depth + 1, self.roots)  # a parameter is used for the first time: by which module?
         if name == _LEAF or self._attached in node.metadata:
             return
-        if is_passing := name in _PASSING:
-            if not self.zeros.concern(node):
-                return
+        if (is_passing := name in _PASSING) and not self.zeros.concern(node):
+            return
         if place is None:
             place = frames.place(depth + 1, self.roots)
         node.metadata[self._attached] = to = self._tally(name, place)
@@ -367,7 +366,7 @@ class Recorder:
             name = node.name()
             if name == _LEAF:
                 self._attach_leaf(node)
-            elif name not in _PASSING:
+            elif name not in _PASSING or self.zeros.suspects:
                 self._attach(node, 0, NOWHERE)
         for start in nodes.starts(roots):
             self.reached |= self.leaves.upstream(start)

@@ -64,7 +64,10 @@ class Starving:
         parts = leaf.name.split(".")
         for at, part in enumerate(parts[:-1]):
             if part.isdigit() and any(
-                len(other) == len(parts) and other[at].isdigit() and other[:at] == parts[:at] and other[at + 1 :] == parts[at + 1 :]
+                len(other) == len(parts)
+                and other[at].isdigit()
+                and other[:at] == parts[:at]
+                and other[at + 1 :] == parts[at + 1 :]
                 for other in map(_parts, self._learning)
             ):
                 return True
@@ -141,7 +144,9 @@ class Starving:
             cut = blamed[0]
             return cut, f"its value left torch through {cut.kind}; whether the loss depends on it nobody can see"
         if self._recorder.reached & one:
-            stopping = [site for site in self._sites if site.upstream & one and site.arrived and site.cut == site.arrived]
+            stopping = [
+                site for site in self._sites if site.upstream & one and site.arrived and site.cut == site.arrived
+            ]
             if stopping:
                 return stopping[-1], f"the backward of {stopping[-1].op} hands nothing on"
             return (
@@ -209,7 +214,9 @@ class Starving:
                 says = "are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
                 groups.setdefault(says, []).append(leaf)
             elif not self._has_model and not self._was_asked(leaf):
-                groups.setdefault("are asked for no gradient: every backward is an autograd.grad of others", []).append(leaf)
+                groups.setdefault("are asked for no gradient: every backward is an autograd.grad of others", []).append(
+                    leaf
+                )
             elif self._is_judged(leaf):
                 if leaf.gradients and self._feels_no_shift(leaf) and self._cause(bit, leaf)[0] is None:
                     says = "get zeros alone while the weight beside them learns: what arrives there adds up to 0"

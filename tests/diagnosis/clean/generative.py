@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import torch
@@ -21,7 +22,7 @@ def rows(count: int = 64, width: int = 8) -> Tensor:
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    layers = [part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.SiLU())]
+    layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.SiLU())]
     return nn.Sequential(*layers[:-1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ def rows(count: int = 32, width: int = 8, kinds: int = 3) -> tuple[Tensor, Tenso
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    layers = [part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
+    layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
