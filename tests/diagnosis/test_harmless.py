@@ -70,6 +70,7 @@ def trained() -> list[Tensor]:
     """Most of what a diagnosis hears of."""
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.3))
     scale = nn.Parameter(torch.tensor([0.5, 3.0, -2.0, 1.0]))
+    optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
     y = net(torch.randn(6, 4))
     code = y.detach().argmax(1)
     y = Doubled.apply(y.clamp(-0.5, 0.5)) + torch.relu(y) * scale.clamp(0, 1) + code[:, None]
@@ -77,6 +78,7 @@ def trained() -> list[Tensor]:
     z = y * 1
     z[:, :2].clamp_(-1, 1)
     (torch.minimum(y, torch.tensor(0.5)).sum() + torch.nn.functional.hardtanh(z).sum()).backward()
+    optimizer.step()
     scale.data.clamp_(min=-1)
     torch.autograd.grad(net(torch.randn(6, 4)).clamp(-1, 1).sum(), list(net.parameters()))
     return [*(p.grad for p in (*net.parameters(), scale) if p.grad is not None), scale, *net.buffers(), torch.rand(2)]
@@ -155,7 +157,8 @@ def run(program: Callable[[], list[Tensor]], at: Line | None, seen: set[Line]) -
         return local
 
     def tracer(frame: FrameType, event: str, argument: Any) -> Any:
-        return local if is_of_ours(frame.f_code) else None
+        is_meant = is_of_ours(frame.f_code) if at is None else frame.f_code is at[0]
+        return local if is_meant else None
 
     with diagnose(whatif=WHATIF) as d:
         before = sys.gettrace()
