@@ -45,7 +45,7 @@ def _best(row: Row) -> list[str]:
     if not seeds:
         return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
     measured = {name: Measured({}, seeds=tuple(seeds[name])) for name in values}
-    return score.family(measured, with_best=True).leaders(score.key, [first, *others], OURS, lambda one: one.verdict)
+    return score.family(measured, with_best=True).leaders(score.key, [first, *others], lambda one: one.verdict)
 
 
 def verdict(row: Row, name: str, other: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from .paired import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference, difference, holm, least_p, seeds_needed
+from .paired import BETTER, LEVEL, Better, Difference, difference, holm, least_p, seeds_needed
 
 # Of the level, where there is more than what was planned. With twelve seeds, the usual, both a difference from torch.clamp of 2 standard
 # deviations and the best of ten variants can be told; of 0.8 the second could not, and of 0.5 the first needs a seed more.
@@ -44,18 +44,12 @@ class Family:
             return self.found[number, one, other]
         return self.found[number, other, one].turned()
 
-    def leaders(
-        self, number: str, ranked: Sequence[str], baseline: str, told: Callable[[Difference], str]
-    ) -> list[str]:
-        """The best of these, which are given the best first, and all that cannot be told apart from it: more than one is a tie.
-
-        Left out is what is worse than the baseline, or than the first of the others; and the baseline where one is better than it.
-        """
-        verdicts = {name: told(self.between(number, name, baseline)) for name in ranked}
-        equal = [name for name in ranked if self.between(number, name, baseline).seeds[1] == 0]
-        verdicts |= dict.fromkeys(equal, WORSE if BETTER in verdicts.values() else NO_DIFFERENCE)
-        first, *rest = [name for name in ranked if verdicts[name] != WORSE]
-        return [first, *(name for name in rest if told(self.between(number, name, first)) == NO_DIFFERENCE)]
+    def leaders(self, number: str, ranked: Sequence[str], told: Callable[[Difference], str]) -> list[str]:
+        """Of these, which are given the best first, all that none is told to be better than: more than one is a tie."""
+        best = [
+            name for name in ranked if not any(told(self.between(number, other, name)) == BETTER for other in ranked)
+        ]
+        return best or [ranked[0]]  # where each has a better one, which medians do not
 
     @property
     def counted(self) -> tuple[int, int]:

@@ -334,6 +334,17 @@ def test_the_best_is_told_of_pairs_and_its_equals_stay_beside_it() -> None:
     assert str(found).count("\nBest: a tie of a and a again.") == 1
 
 
+def test_the_best_median_is_not_the_best_where_another_is_told_to_be_better() -> None:
+    """Three seeds in the middle are a little lower, all others higher: the median of the one is lower, and the test finds it worse."""
+    steady = (0.5,) * 4 + (1.0,) * 3 + (1.5,) * 5
+    risky = (0.6, 0.61, 0.62, 0.63, 0.99, 0.98, 0.97, 2.5, 2.6, 2.7, 2.8, 2.9)
+    rows = {"steady": steady, "risky": risky, "torch.clamp": tuple(one + 20 for one in steady)}
+    found = Comparison("mine", {"loss": "lower"}, tuple(range(12)), {"loss": rows})
+    assert found.median("risky") < found.median("steady")
+    assert found.family.between("loss", "steady", "risky").verdict == "better"
+    assert found.leaders() == ("steady",)
+
+
 def test_a_rule_that_cannot_be_told_from_the_best_is_not_said_to_be_worse() -> None:
     made = random.Random(1)
     far = {"inward": 0.0, "leaky": 0.05, "torch.clamp": 9.0}
@@ -750,7 +761,9 @@ def test_plot_draws_every_seed_and_the_median_and_says_the_verdicts() -> None:
     medians = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"]
     assert medians == [found.median(name) for name in names if name != "no clamp"]
     texts = [text.get_text() for text in axes.texts]
-    assert "worse (p = 0.045)" in texts  # two in a family of three: 2 / 128 of a share of 0.35
+    assert (
+        f"worse (p = 0.045)\n{found.verdict('inward').size}" in texts
+    )  # two in a family of three: 2 / 128 of a share of 0.35
     assert "no run ends in a number" in texts
     assert "what you have" in texts
     axes.figure.canvas.draw()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colour
 from .records import Comparison
-from .text import against, counted
+from .text import against, counted, less
 from .trials import ONLY
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ def draw(found: Comparison, number: str, axes: Axes | None = None) -> Axes:
         axes.set_xscale("log")
     for place, name in enumerate(rows):
         _row(axes, place, name, rows[name], found.median(name, number))
-        told = "what you have" if name == found.baseline else against(found, number, name)
+        told = "what you have" if name == found.baseline else _short(against(found, number, name))
+        apart = less(found, number, name)
         axes.annotate(
-            _short(told),
+            f"{told}\n{apart}" if apart else told,
             (1.02, place),
             xycoords=("axes fraction", "data"),
             va="center",
-            fontsize=9,
+            fontsize=8.5,
             annotation_clip=False,
         )
     axes.axvline(found.median(found.baseline, number), color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)

@@ -97,12 +97,9 @@ class Comparison:
         return {BETTER: "the old edge", WORSE: "the new edge"}.get(self.edge(number).verdict, NO_DIFFERENCE)
 
     def leaders(self, number: str | None = None) -> tuple[str, ...]:
-        """The best, and all that cannot be told apart from it: more than one is a tie. The first has the best median.
-
-        Left out is what is worse than the baseline, or than the first of the others; and the baseline where one is better than it.
-        """
+        """All that none of the others is told to be better than, the best median first: more than one is a tie."""
         number = self.number(number)
-        return tuple(self.family.leaders(number, self.ranked(number), self.baseline, self._told))
+        return tuple(self.family.leaders(number, self.ranked(number), self._told))
 
     def _told(self, found: Difference) -> str:
         return found.favours if self.repeats else found.verdict
