@@ -57,8 +57,10 @@ class Workplace:
         self.failing = directory / "failing"
         leave = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(ROOT / "src" / "pseudograd", self.package, ignore=leave)
-        shutil.copytree(ROOT / "tests", directory / "tests", ignore=leave)
-        shutil.copy(ROOT / "pyproject.toml", directory)
+        for folder in ("tests", "docs", "scripts", "examples", "benchmarks"):  # some tests read pages, and run scripts
+            shutil.copytree(ROOT / folder, directory / folder, ignore=leave)
+        for file in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / file, directory)
 
     def mutants(self, only: list[str], texts: list[str]) -> list[Mutant]:
         """Of the files whose names begin with one of `only`; all if there is none."""
