@@ -341,7 +341,10 @@ def test_the_docs_are_held_against_the_newest_results(
     image, sentence = suite.report.part().splitlines()
     assert image.endswith("(docs/speed.png)")
     assert "0.17 × the time of torch.clamp" in sentence
-    assert "keeps 212 MiB for backward with it, 414 with torch.clamp. Of 85 measured cases that have a promised" in sentence
+    assert (
+        "keeps 212 MiB for backward with it, 414 with torch.clamp. Of 85 measured cases that have a promised"
+        in sentence
+    )
 
 
 def test_the_part_of_the_readme_is_replaced(suite: Any) -> None:
@@ -364,6 +367,26 @@ def test_a_quick_run_gives_a_page_with_what_it_has(suite: Any, results: Path) ->
     assert suite.figures.names(run) == []
     assert "speed.png" not in suite.page.text(run)
     assert suite.page.for_readme(run) == suite.page.NOT_MEASURED
+
+
+def test_the_bars_of_the_questions_are_the_times_of_the_file(suite: Any, results: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = suite.results.read(results)
+    figure = suite.figures._questions(run)
+    assert "One million elements" in figure.get_suptitle()
+    for panel, (title, routes, case) in zip(figure.axes, suite.figures._PANELS, strict=True):
+        assert (panel.get_title(loc="left"), panel.get_xlabel()) == (title, "milliseconds")
+        assert panel.get_xlim()[0] == 0
+        drawn = {
+            label.get_text(): (bar.get_width(), label.get_fontweight(), bar.get_facecolor())
+            for label, bar in zip(panel.get_yticklabels(), panel.patches, strict=True)
+        }
+        assert set(drawn) == {suite.words.shown(route, case.op) for route in routes}
+        for route in routes:
+            width, weight, colour = drawn[suite.words.shown(route, case.op)]
+            assert width == pytest.approx(run.cases[case][route]["microseconds"] / 1000)
+            is_grey = colour[0] == colour[1] == colour[2]
+            assert (weight, is_grey) == (("bold", False) if route.startswith(suite.figures._OURS) else ("normal", True))
 
 
 def test_labels_are_pushed_apart_no_further_than_needed(suite: Any) -> None:
