@@ -172,15 +172,19 @@ def _drawn(op: Op) -> str:
     picture = op.picture
     if picture.of is not None:
         return _DRAWN[op.name]
-    given = [
-        f"{name}={value!r}"
-        for name, value in zip(op.inputs[1:], picture.others, strict=True)
-        if value is not None and name in inspect.signature(_function(op)).parameters
-    ]
     edge = [f"edge={op.default_edge!r}"] if op.edges else []
-    call = ", ".join(["x", *given, *edge]).replace("'", '"')
+    call = ", ".join(["x", *_given(op), *edge]).replace("'", '"')
     custom = " `custom` is drawn with the slope of tanh." if "custom" in op.rules else ""
     return f"`{op.name}({call})` above, and what each rule makes of dL/dy = 1 and -1 below.{custom}"
+
+
+def _given(op: Op) -> list[str]:
+    """The arguments behind x that the picture is drawn with."""
+    return [
+        f"{name}={value!r}"
+        for name, value in zip(op.inputs[1:], op.picture.others, strict=True)
+        if value is not None and name in inspect.signature(_function(op)).parameters
+    ]
 
 
 def _listed(names: list[str]) -> str:
@@ -249,6 +253,8 @@ def _draw(op: Op) -> None:
         is_custom = None in rule.parameters.values()
         rules.append(pg.rules.custom(slope_of_tanh) if is_custom else rule.name)
         titles.append("custom(slope of tanh)" if is_custom else rule.called if len(rule.parameters) == 1 else rule.name)
+    if len(rules) == 1 and op.picture.of is None and (given := _given(op)):
+        titles = [f"{op.name}(x, {', '.join(given)})"]  # what dL/dx depends on: the one rule is told by the op's name
     drawn = pg.plot(rules, op=op.name, panels="rules", title=titles)
     drawn.figure.savefig(FOLDER / f"{op.name}.svg", metadata={"Date": None})
     pyplot.close(drawn.figure)

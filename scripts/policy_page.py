@@ -17,6 +17,7 @@ from tests.policy.differences import DIFFERENCES  # noqa: E402  the page and its
 
 PAGE = ROOT / "docs" / "policy_clips.md"
 PICTURE = ROOT / "docs" / "policy_clips.png"
+_TITLE = "What gradient a token gets from each clipped policy loss (0: the clip silences the token)"
 _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
@@ -152,7 +153,8 @@ def range_of(policy: Policy) -> tuple[float, float]:
 def draw() -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 6.6), layout="constrained", dpi=110)
+    figure = Figure(figsize=(15, 7), layout="constrained", dpi=110)
+    figure.suptitle(_TITLE, fontsize=14)
     panels: Any = figure.subplots(2, 5)
     for policy, panel in zip(pg.policies.values(), panels.flat, strict=True):
         _draw_panel(policy, panel)
@@ -161,7 +163,7 @@ def draw() -> None:
     for panel in panels[1]:
         panel.set_xlabel("ratio r")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PICTURE, metadata={"Software": None})
 
 
@@ -188,9 +190,10 @@ def _draw_panel(policy: Policy, panel: Any) -> None:
         None if policy.high is None else 1 + policy.high,
         policy.ceiling,
     )
-    for bound in bounds:
+    for i, bound in enumerate(bounds):
         if bound is not None:
-            panel.axvline(bound, color="#bbbbbb", linestyle=":", linewidth=1)
+            told = "bounds of the clip" if i == 0 else None  # once in the legend
+            panel.axvline(bound, color="#999999", linestyle=":", linewidth=1, label=told)
     panel.axhline(0, color="#dddddd", linewidth=0.8, zorder=0)
     panel.set_title(policy.name, fontsize=11)
     panel.set_xlim(least, most)

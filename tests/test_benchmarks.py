@@ -369,6 +369,26 @@ def test_a_quick_run_gives_a_page_with_what_it_has(suite: Any, results: Path) ->
     assert suite.page.for_readme(run) == suite.page.NOT_MEASURED
 
 
+def test_the_bars_of_the_questions_are_the_times_of_the_file(suite: Any, results: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = suite.results.read(results)
+    figure = suite.figures._questions(run)
+    assert "One million elements" in figure.get_suptitle()
+    for panel, (title, routes, case) in zip(figure.axes, suite.figures._PANELS, strict=True):
+        assert (panel.get_title(loc="left"), panel.get_xlabel()) == (title, "milliseconds")
+        assert panel.get_xlim()[0] == 0
+        drawn = {
+            label.get_text(): (bar.get_width(), label.get_fontweight(), bar.get_facecolor())
+            for label, bar in zip(panel.get_yticklabels(), panel.patches, strict=True)
+        }
+        assert set(drawn) == {suite.words.shown(route, case.op) for route in routes}
+        for route in routes:
+            width, weight, colour = drawn[suite.words.shown(route, case.op)]
+            assert width == pytest.approx(run.cases[case][route]["microseconds"] / 1000)
+            is_grey = colour[0] == colour[1] == colour[2]
+            assert (weight, is_grey) == (("bold", False) if route.startswith(suite.figures._OURS) else ("normal", True))
+
+
 def test_labels_are_pushed_apart_no_further_than_needed(suite: Any) -> None:
     spread = suite.figures.spread
     assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])

@@ -59,6 +59,16 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.parametrize(
+    "call", ["clip_grad(x, limit=0.5)", "scale_grad(x, scale=0.25)", "leaky_relu(x, negative_slope=0.1)"]
+)
+def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str) -> None:
+    """Text is drawn as paths, and stands beside them as a comment."""
+    name = call.partition("(")[0]
+    assert f"<!-- {call} -->" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert f"Drawn: `{call}`" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", [*OPS, "vector_quantize"])
 def test_the_example_inside_a_network_prints_what_it_says(name: str) -> None:
     found = doctest.testfile(str(FOLDER / f"{name}.md"), module_relative=False)
@@ -153,3 +163,21 @@ def test_a_page_has_a_line_of_mathematics_for_each_rule(name: str) -> None:
     assert [re.findall(r"^\\texttt{([^}]*)}", line)[0].replace("\\", "") for line in lines] == list(OPS[name].rules)
     assert block.count("{") == block.count("}")
     assert block.count(r"\left") == block.count(r"\right")
+
+
+# --- the picture of the policies --------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_the_policies_has_a_title_and_each_line_once_in_its_legend(
+    script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure_module = pytest.importorskip("matplotlib.figure")
+    page = script("policy_page")
+    saved: list[Any] = []
+    monkeypatch.setattr(figure_module.Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+    page.draw()
+    (figure,) = saved
+    assert "gradient" in figure.get_suptitle()
+    (legend,) = figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == ["without a clip", "advantage up, A = 1", "advantage down, A = -1", "bounds of the clip"]

@@ -14,6 +14,7 @@ from .results import Run
 from .words import dashes, shade, shown
 
 DPI = 110
+_OURS = ("inward", "fewbit", "zero", "sign", "identity")  # what the names of our routes start with
 _GRID = {"color": "#e4e4e4", "linewidth": 0.8}
 
 
@@ -52,7 +53,7 @@ def _over_size(run: Run, panel: Any, title: str, routes: tuple[str, ...], **fiel
         panel.plot(
             *zip(*points, strict=True),
             color=shade(route),
-            linestyle="--" if route == "inward" and routes[0].endswith("compiled") else dashes(route),
+            linestyle=dashes(route),
             linewidth=3 if ours else 1.6,
             marker="o",
             markersize=4 if ours else 2.5,
@@ -98,7 +99,7 @@ def _label_ends(panel: Any, ends: Mapping[str, float], op: str) -> None:
     places = spread([(math.log(ends[route]) - low) / (high - low) for route in order], gap)
     for route, place in zip(order, places, strict=True):
         panel.annotate(
-            "pg.clamp, eager" if route == "inward" and "inward, compiled" in ends else shown(route, op),
+            shown(route, op),
             (1.02, place),
             xycoords="axes fraction",
             va="center",
@@ -129,10 +130,20 @@ def _ranked(values: Mapping[str, float]) -> list[str]:
     return sorted(values, key=lambda route: (values[route], route.startswith("inward")))
 
 
-def _bars(panel: Any, title: str, values: Mapping[str, float], *, order: list[str], text: str, xlabel: str) -> None:
+def _bars(
+    panel: Any,
+    title: str,
+    values: Mapping[str, float],
+    *,
+    order: list[str],
+    text: str,
+    xlabel: str,
+    op: str = "clamp",
+    colours: Callable[[str], str] = shade,
+) -> None:
     """One bar for each route, each with its number."""
     for place, route in enumerate(order):
-        panel.barh(place, values[route], color=shade(route), height=0.62)
+        panel.barh(place, values[route], color=colours(route), height=0.62)
         panel.annotate(
             text.format(values[route]),
             (values[route], place),
@@ -141,9 +152,9 @@ def _bars(panel: Any, title: str, values: Mapping[str, float], *, order: list[st
             va="center",
             fontsize=9,
         )
-    panel.set_yticks(range(len(order)), [shown(route) for route in order], fontsize=9)
+    panel.set_yticks(range(len(order)), [shown(route, op) for route in order], fontsize=9)
     for route, label in zip(order, panel.get_yticklabels(), strict=False):  # none in a panel that shares them
-        if route.startswith(("inward", "fewbit")):
+        if route.startswith(_OURS):
             label.set_fontweight("bold")
     panel.set_xlim(0, 1.16 * max(values.values()))
     panel.set_title(title, fontsize=11, loc="left")
@@ -191,34 +202,60 @@ def _front(run: Run) -> Any:
     return figure
 
 
-_PANELS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
+# Each a question, whose bars are the answer.
+_PANELS: tuple[tuple[str, tuple[str, ...], Case], ...] = (
     (
-        "Every rule, and brevitas",
-        ("native", "brevitas", "sign", "zero/closed", "zero/open", "inward", "identity", "floor"),
-        {},
+        "With other rules?",
+        ("native", "brevitas", "sign", "zero/closed", "zero/open", "inward", "identity"),
+        Case("clamp", PROFILED),
     ),
-    ("Two threads", ("native", "snippet", "hardtanh", "inward", "floor"), {"threads": 2}),
-    ("bfloat16", ("native", "snippet", "hardtanh", "inward", "floor"), {"dtype": "bfloat16"}),
-    ("One bound", ("native", "compressai", "inward", "floor"), {"op": "lower_bound"}),
+    ("With two threads?", ("native", "snippet", "hardtanh", "inward"), Case("clamp", PROFILED, threads=2)),
+    ("In bfloat16?", ("native", "snippet", "hardtanh", "inward"), Case("clamp", PROFILED, dtype="bfloat16")),
+    ("With one bound?", ("native", "compressai", "inward"), Case("lower_bound", PROFILED)),
     (
-        "Tensors of bounds, one per channel",
-        ("native", "snippet", "brevitas", "inward", "floor"),
-        {"op": "clamp, bounds per channel"},
+        "With a bound for each channel?",
+        ("native", "snippet", "brevitas", "inward"),
+        Case("clamp, bounds per channel", PROFILED),
     ),
     (
-        "Under torch.compile",
-        ("native, compiled", "snippet, compiled", "formula, compiled", "inward, compiled", "inward", "floor"),
-        {},
+        "Under torch.compile?",
+        ("native, compiled", "snippet, compiled", "formula, compiled", "inward, compiled"),
+        Case("clamp", PROFILED),
     ),
 )
 
 
+def _milliseconds(run: Run, routes: tuple[str, ...], case: Case) -> dict[str, float]:
+    found = run.cases.get(case, {})
+    return {route: found[route]["microseconds"] / 1000 for route in routes if route in found}
+
+
+def _ours_in_colour(route: str) -> str:
+    return shade(route) if route.startswith(_OURS) else shade("floor")
+
+
 def _questions(run: Run) -> Any:
-    figure = _figure(14, 7.6)
-    for panel, (title, routes, fields) in zip(figure.subplots(2, 3).flat, _PANELS, strict=True):
-        _over_size(run, panel, title, routes, **fields)
+    figure = _figure(13, 6.2)
+    panels = figure.subplots(2, 3)
+    for panel, (title, routes, case) in zip(panels.flat, _PANELS, strict=True):
+        times = _milliseconds(run, routes, case)
+        if not times:
+            panel.set_visible(False)
+            continue
+        _bars(
+            panel,
+            title,
+            times,
+            order=_ranked(times),
+            text="{:.3g}",
+            xlabel="milliseconds",
+            op=case.op,
+            colours=_ours_in_colour,
+        )
     figure.suptitle(
-        "Forward and backward against copying twice, over the number of elements (lower is better)", fontsize=13
+        "How long does a clamp take? pseudograd in colour, other code in grey (shorter is better)\n"
+        "One million elements, forward and backward; float32 and one thread where the panel does not say otherwise",
+        fontsize=12,
     )
     return figure
 
@@ -290,7 +327,9 @@ FIGURES: dict[str, Callable[[Run], Any]] = {
 }
 _ENOUGH: dict[str, Callable[[Run], bool]] = {
     "speed.png": lambda run: bool(_network(run)) and Case("clamp", PROFILED) in run.cases,
-    "speed_questions.png": lambda run: run.selection == "full",
+    "speed_questions.png": lambda run: (
+        run.selection == "full" and any(_milliseconds(run, routes, case) for _, routes, case in _PANELS)
+    ),
     "speed_cases.png": lambda run: bool(against_native(run)),
     "speed_memory.png": lambda run: "allocations" in run.cases.get(Case("clamp", PROFILED), {}).get("inward", {}),
 }

@@ -45,15 +45,7 @@ _COLOURS = {
     "fewbit": colour("inward"),
     "no activation": FORWARD,
 }
-DASHES = {
-    "floor": ":",
-    "hardtanh": "--",
-    "snippet": "-.",
-    "brevitas": (0, (5, 1)),
-    "compressai": "-.",
-    "snippet, compiled": "-.",
-    "formula, compiled": ":",
-}
+DASHES = {"floor": ":", "hardtanh": "--", "snippet": "-."}
 
 
 def shown(route: str, op: str = "clamp") -> str:
