@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from ..torch_private import is_batched, is_fake, is_wrapped, local, shards_of
 from .aside import quietly
 from .entries import Entries
+from .harmless import harmless
 from .names import Names, tops_of
 from .norms import Sizes
 
@@ -139,6 +139,12 @@ def moves(grad: Tensor) -> Any:
     grad = local(grad)
     values = grad._values() if grad.is_sparse else grad
     return bool(torch.count_nonzero(values)) if values.device.type == "cpu" else values.any()
+
+
+@harmless("a parameter that is gone")
+def _tell(gone: Callable[[], None]) -> None:
+    with quietly:
+        gone()
 
 
 class Crowd:
@@ -267,8 +273,7 @@ class Leaves:
             if key in bits and bits[key][0] is reference:
                 del bits[key]
                 if gone is not None:
-                    with contextlib.suppress(Exception), quietly:  # at any moment of the program
-                        gone()
+                    _tell(gone)  # at any moment of the program
 
         bits[key] = weakref.ref(tensor, forget), bit
 
