@@ -592,37 +592,52 @@ def test_no_advice_for_a_line_that_nobody_saw(tmp_path: Path) -> None:
     assert any("Enter pseudograd.diagnose in the thread" in one.next_step for one in d.findings)
 
 
-COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {
-    "margin_ranking_loss": lambda x: functional.margin_ranking_loss(x, torch.zeros(4), torch.ones(4), margin=-1.0),
-    "hinge_embedding_loss": lambda x: functional.hinge_embedding_loss(x, -torch.ones(4), margin=-9.0),
+COMPOSITES: dict[str, dict[str, Tensor]] = {  # and what they take; the first learns
+    "hinge_embedding_loss": {"input": torch.full((4,), 0.5), "target": -torch.ones(4)},
+    "triplet_margin_loss": {
+        "anchor": torch.full((1, 4), 0.5),
+        "positive": torch.full((1, 4), 0.25),
+        "negative": torch.full((1, 4), 9.0),
+    },
 }
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_no_override_is_advised_that_reaches_nothing(name: str) -> None:
     """Torch runs it as one call: the call written out works."""
-    x = nn.Parameter(torch.full((4,), 0.5))
+    learns, *_ = COMPOSITES[name]
+    given = {**COMPOSITES[name], learns: nn.Parameter(COMPOSITES[name][learns])}
+    loss: Callable[..., Tensor] = getattr(functional, name)
+    flat, sloped = (-9.0, 9.0) if name == "hinge_embedding_loss" else (1.0, 30.0)
     with diagnose() as d:
-        COMPOSITES[name](x).backward()
+        loss(*given.values(), margin=flat).backward()
     with pg.override(clamp="inward") as context:
-        COMPOSITES[name](x)
+        loss(*given.values(), margin=flat)
     assert context.report().rewritten == ()
     (one,) = [one for one in d.findings if one.code in ("starved", "cut")]
     assert one.next_step.startswith(("pseudograd.clamp", "torch.where"))
     assert f"override does not reach inside {name}, which torch runs as one call" in one.next_step
-    names = {
-        "input1": x,
-        "input2": torch.zeros(4),
-        "input": x,
-        "target": torch.ones(4) if "rank" in name else -torch.ones(4),
-    }
-    for margin in (-1.0, -9.0):
-        written = eval(one.next_step.split("#")[0], {"pseudograd": pg, "torch": torch, "margin": margin, **names})
-        plain = getattr(functional, name)(
-            *[names[key] for key in (("input1", "input2", "target") if "rank" in name else ("input", "target"))],
-            margin=margin,
-        )
-        assert torch.equal(written, plain)
+    for margin in (flat, sloped):
+        written = eval(one.next_step.split("#")[0], {"pseudograd": pg, "torch": torch, "margin": margin, **given})
+        assert torch.equal(written, loss(*given.values(), margin=margin))
+
+
+def test_an_override_is_advised_where_it_reaches_inside() -> None:
+    """Torch runs this as one call too, and contexts write it out."""
+    x = nn.Parameter(torch.full((4,), 0.5))
+
+    def train() -> None:
+        functional.margin_ranking_loss(x, torch.ones(4), -torch.ones(4), margin=-1.0).backward()
+
+    with diagnose() as d:
+        train()
+    (one,) = [one for one in d.findings if one.code in ("starved", "cut")]
+    assert all(site.within is None for site in d.sites)
+    context = eval(one.next_step.removeprefix("with ").split(": ...")[0], {"pseudograd": pg})
+    with context:
+        train()
+    assert [(site.op, site.calls) for site in context.report().rewritten] == [("clamp_min", 1)]
+    assert context.report().missed == ()
 
 
 def test_a_call_of_its_own_is_reached() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 VALUES = [-torch.inf, -2.0, -1.0, 0.0, 1.0, 2.0, torch.inf, torch.nan]
 BOUNDS = [None, -1.0, 1.0, torch.nan, torch.inf, -torch.inf]
@@ -32,6 +33,22 @@ def cases() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
             yield f"{name} {bound}", getattr(torch, name), (_tensor(bound),)
 
 
+def composites() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The same for functions that torch runs as one call, with an op of the table inside."""
+    other = torch.zeros(8, dtype=torch.float64, requires_grad=True)
+    for reduction, margin, target in itertools.product(("none", "mean", "sum"), (0.0, 1.0, -1.0), (1.0, -1.0)):
+        yield (
+            f"margin_ranking_loss {reduction} {margin} {target}",
+            _weighed(functional.margin_ranking_loss, torch.full((8,), target), margin=margin, reduction=reduction),
+            (other,),
+        )
+
+
+def _weighed(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What it gives for each x, or all of them; the latter as many times."""
+    return lambda *tensors: function(*tensors, *args, **kwargs).expand(8)
+
+
 def _tensor(value: float | None) -> torch.Tensor | None:
     return None if value is None else torch.full((8,), value, dtype=torch.float64, requires_grad=True)
 
@@ -45,7 +62,7 @@ def gradients(function: Any, bounds: tuple[Any, ...]) -> list[list[float]]:
 
 
 def measured() -> dict[str, list[list[float]]]:
-    return {name: gradients(function, bounds) for name, function, bounds in cases()}
+    return {name: gradients(function, bounds) for name, function, bounds in (*cases(), *composites())}
 
 
 if __name__ == "__main__":

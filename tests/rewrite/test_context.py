@@ -551,7 +551,7 @@ class Refining(torch.autograd.Function):
     def backward(ctx: object, grad: Tensor) -> Tensor:
         with torch.enable_grad():
             x = OUT.clone().requires_grad_()
-            functional.margin_ranking_loss(x, x, torch.ones(3))
+            functional.hinge_embedding_loss(x, -torch.ones(3))
             return torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0]
 
 

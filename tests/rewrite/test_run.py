@@ -179,7 +179,7 @@ def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path:
     (tmp_path / "missed.py").write_text(
         "import torch\n"
         "größe = torch.ones(3, requires_grad=True)\n"
-        "torch.nn.functional.margin_ranking_loss(größe, größe * 2, torch.ones(3)).backward()\n",
+        "torch.nn.functional.hinge_embedding_loss(größe * 2, -torch.ones(3), 3.0).backward()\n",
         encoding="utf-8",
     )
     assert run(capfd, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
@@ -191,7 +191,7 @@ def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path:
     (site,) = context["missed"]
     assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
     assert (site["where"], site["calls"]) == ("missed.py:3", 1)
-    assert "margin_ranking_loss" in site["why"]
+    assert "hinge_embedding_loss" in site["why"]
 
 
 def test_json_lies_where_it_was_asked_for_when_the_program_changes_folders(

@@ -15,7 +15,6 @@ _UNSEEN = (
 _STEP = "  # around the training step"
 # What torch runs as one call, in its own functions, with {0} for the clamp below.
 _WRITTEN_OUT = {
-    "margin_ranking_loss": ("-target * (input1 - input2) + margin", "{0}.mean()"),
     "hinge_embedding_loss": ("margin - input", "torch.where(target == 1, input, {0}).mean()"),
     "cosine_embedding_loss": (
         "torch.cosine_similarity(input1, input2) - margin",

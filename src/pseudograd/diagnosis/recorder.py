@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import torch_forms
+from .. import torch_composites, torch_forms
 from ..engine import primitive_of
 from ..formula import own
 from ..torch_private import (
@@ -111,7 +111,8 @@ class Recorder:
         form = torch_forms.form_of_node(name)
         if form is not None:
             calling = getattr(self._local, "calling", _NOBODY)
-            to.within = None if torch_forms.is_spelling_of(calling, form) else _name(calling)
+            is_reached = torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form)
+            to.within = None if is_reached else _name(calling)
         node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:

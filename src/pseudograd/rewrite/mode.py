@@ -10,6 +10,7 @@ import torch
 from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, RuleObject, call_for
+from ..torch_composites import COMPOSITES, Composite
 from ..torch_forms import OTHER_PRIMITIVE, SPELLINGS, WITH_FEWER_RULES, Spelling, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
@@ -66,7 +67,7 @@ class Rewrite(Entered):
         self.log = log
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        spelling = SPELLINGS.get(func)
+        spelling: Spelling | None = SPELLINGS.get(func) or COMPOSITES.get(func)
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks.
@@ -79,6 +80,8 @@ class Rewrite(Entered):
             if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
+        if isinstance(spelling, Composite):
+            return self._written_out(spelling, func, args, kwargs)
         if spelling.form.each:  # type: ignore[union-attr]
             return self._each(spelling, func, args, kwargs)
         result = self._rewritten(spelling, replacement, func, args, kwargs)
@@ -100,6 +103,22 @@ class Rewrite(Entered):
         method = getattr(torch.Tensor, spelling.form.each + ("_" if spelling.in_place else ""))
         results = [self.__torch_function__(method, (), values) for values in given]
         return None if spelling.in_place else tuple(results)
+
+    def _written_out(self, composite: Composite, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function that torch runs as one call, in torch's own functions; torch's own where no derivative is recorded."""
+        log = None if _is_compiling() else self.log
+        values = composite.values(args, kwargs)
+        result = None
+        if values is not None and engine.is_recording(*values):
+            result = composite.write(self._inside, *values)
+        if result is None:
+            return func(*args, **kwargs) if log is None else log.watched(self, func, args, kwargs)
+        if log is not None:
+            log.nodes.forget()
+        return result
+
+    def _inside(self, function: Any, *values: Any) -> Any:
+        return self.__torch_function__(function, (), values)
 
     def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the engine computes for itself: none of it is to be rewritten or missed."""
