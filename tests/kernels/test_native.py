@@ -805,7 +805,7 @@ OPERATORS.remove("choose")
 
 
 def test_the_operators_are_found() -> None:
-    assert len(OPERATORS) == 11
+    assert len(OPERATORS) == 12
     assert {"encode_between", "pull_x", "slopes"} <= set(OPERATORS)
 
 
