@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -175,3 +176,30 @@ def test_the_interval_is_that_of_the_tables() -> None:
     assert found.turned().interval == (-means[-9], -means[8])
     assert difference(gaps[:6], [0.0] * 6).interval == (1.0, 36.0)
     assert difference(gaps[:5], [0.0] * 5).interval == (-math.inf, math.inf)
+
+
+def test_a_size_is_the_shift_with_its_interval_or_the_seeds_that_are_higher() -> None:
+    told = difference([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0] * 6)
+    assert (told.size, told.told, told.balance) == ("+3.5 [+1, +6]", 2.5, 1.0)
+    assert difference([1.0, 2.0, 4.0], [0.0] * 3).shift == 2.25  # between the middle two of six means
+    assert difference([0.5, 2.0, 0.0, -0.5, 9.0], [0.0] * 5).size == "higher on 3, lower on 1"
+    equal = difference([1.0] * 4, [1.0] * 4)
+    assert (equal.size, equal.balance, equal.wins, equal.least_p) == ("", 0.0, (0, 0), 1.0)
+    mostly_ties = [0.0] * 14 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert difference(mostly_ties, [0.0] * 20).size == "higher on 6, lower on 0"
+    assert difference([0.0] * 20, mostly_ties).size == "higher on 0, lower on 6"
+    at_the_level = replace(told, level=2 / 64)
+    assert at_the_level.interval == (1.0, 6.0)
+
+
+def test_holm_shares_the_level_by_weight_and_stops_where_one_is_not_told() -> None:
+    """Worked by hand: of 3 parts a has 2, and 0.02 * 3 / 2 = 0.03; then b alone has the whole level."""
+    found = {name: Difference(1.0, 1.0, p, 0.001, BETTER, (10, 10)) for name, p in (("a", 0.02), ("b", 0.012))}
+    weighted = holm(found, {"a": 2.0, "b": 1.0})
+    assert [one.p for one in weighted.values()] == pytest.approx([0.03, 0.03])
+    assert [one.level for one in weighted.values()] == pytest.approx([0.05 * 2 / 3, 0.05])
+    alike = {name: Difference(1.0, 1.0, 0.03, 0.001, BETTER, (10, 10)) for name in "abc"}
+    assert [one.level for one in holm(alike).values()] == pytest.approx([0.05 / 3] * 3)
+    at_the_level = {name: Difference(1.0, 1.0, 0.05, 0.05, BETTER, (10, 10)) for name in "ab"}
+    assert [one.comparisons for one in holm(at_the_level).values()] == [2, 2]
+    assert seeds_needed() == 6

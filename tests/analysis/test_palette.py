@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.analysis.palette import colour
+from pseudograd.analysis.palette import colour, darker
 from pseudograd.rule import OPS
 
 # Machado, Oliveira & Fernandes (2009), severity 1, on linear RGB.
@@ -55,6 +55,11 @@ def test_a_registered_rule_has_a_colour_that_no_other_has() -> None:
     pg.register_rule("clamp", formula="grad / 2", source="this test", is_linear=True)(halved)
     assert colour("halved") == colour("halved/open") == colour("halved(width=2)", position=3)
     assert colour("halved") not in taken
+
+
+def test_a_function_has_a_colour_by_its_position_and_a_darker_shade() -> None:
+    assert colour("my own") == colour("another", position=6) != colour("my own", position=1)
+    assert darker("#0072B2") == "#003959"
 
 
 def halved(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object) -> Tensor:

@@ -162,4 +162,15 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("engine.py", "forward", "1 + count -> 1 - count"): "a rule that has numbers keeps the same whatever is wanted",
     ("trace/frames.py", "compiled_lines", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
     ("optim.py", "_beside", "False -> True"): "each rank holds the same tensor; asking the others only costs a message",
+    ("paired.py", "seeds_needed", "1000 -> 1001"): "no number of comparisons asks for so many seeds",
+    ("listing.py", "what_is_saved", "len(op.inputs) - 1 -> len(op.inputs) + 1"): "no input stands behind the last",
+    ("listing.py", "what_is_saved", "False -> True"): "which way the optimiser steps changes no number of bits",
+    (
+        "listing.py",
+        "what_is_saved",
+        "rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS -> "
+        "rule.steps is not None or (op.rule_set, rule.name) in few_bits.KEYS",
+    ): "the rows that have steps are those of the table of few bits",
+    ("record.py", "module", "False -> True"): "for type checkers",
+    ("record.py", "__init_subclass__", "False -> True"): "for type checkers",
 }
