@@ -207,5 +207,7 @@ def test_a_place_that_refuses_is_told_at_once(refuses: str, tmp_path: Path, monk
     file = tmp_path / "there.html"
     file.write_text("older")
     monkeypatch.setattr(Path if refuses == "open" else program.tempfile, refuses, refused)
-    with pytest.raises(ValueError, match=r"must lie where files can be written, got .*Permission denied: choose another path"):
+    with pytest.raises(
+        ValueError, match=r"must lie where files can be written, got .*Permission denied: choose another path"
+    ):
         program.checked_file("diagnose", "--html", file)

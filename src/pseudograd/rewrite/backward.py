@@ -48,9 +48,18 @@ def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
     for mode in missing:
         torch_private.push_mode(mode)
-    return functools.partial(_take_off, len(missing))
+    return functools.partial(_take_off, missing)
 
 
-def _take_off(count: int, result: Any) -> None:
-    for _ in range(count):
-        torch_private.pop_mode()
+def _take_off(missing: list[Any], result: Any) -> None:
+    """These alone, also from below others that somebody has pushed since."""
+    above = []
+    for mode in reversed(missing):
+        while any(mode is entry for entry in torch_private.mode_stack()):
+            top = torch_private.mode_stack()[-1]
+            torch_private.pop_mode()
+            if top is mode:
+                break
+            above.append(top)
+    for mode in reversed(above):
+        torch_private.push_mode(mode)
