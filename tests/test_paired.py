@@ -166,15 +166,20 @@ def test_no_p_is_above_one() -> None:
         difference([1.0], [1.0], tie=math.inf)
 
 
-def test_the_interval_is_that_of_the_tables() -> None:
-    """Of ten differences the test at 5 % rejects rank sums up to 8 (Wilcoxon's own table): the ninth of the 55 means of pairs."""
-    gaps = [float(i * i) for i in range(1, 11)]
-    means = sorted((gaps[i] + gaps[j]) / 2 for i in range(10) for j in range(i + 1))
-    found = difference(gaps, [0.0] * 10)
-    assert found.interval == (means[8], means[-9])
-    assert found.shift == means[27]
-    assert found.turned().interval == (-means[-9], -means[8])
-    assert difference(gaps[:6], [0.0] * 6).interval == (1.0, 36.0)
+@pytest.mark.parametrize(("count", "rejected"), [(10, 8), (20, 52)])
+def test_the_interval_is_that_of_the_tables(count: int, rejected: int) -> None:
+    """At 5 % the test rejects rank sums up to these (Wilcoxon's own table); as many means of pairs lie outside, and one more for 0."""
+    gaps = [float(i * i) for i in range(1, count + 1)]
+    means = sorted((gaps[i] + gaps[j]) / 2 for i in range(count) for j in range(i + 1))
+    found = difference(gaps, [0.0] * count)
+    low, high = means[rejected], means[-1 - rejected]
+    assert found.interval == (low, high)
+    assert found.turned().interval == (-high, -low)
+
+
+def test_few_differences_have_their_ends_as_an_interval_or_none() -> None:
+    gaps = [1.0, 4.0, 9.0, 16.0, 25.0, 36.0]
+    assert difference(gaps, [0.0] * 6).interval == (1.0, 36.0)
     assert difference(gaps[:5], [0.0] * 5).interval == (-math.inf, math.inf)
 
 
@@ -203,3 +208,28 @@ def test_holm_shares_the_level_by_weight_and_stops_where_one_is_not_told() -> No
     at_the_level = {name: Difference(1.0, 1.0, 0.05, 0.05, BETTER, (10, 10)) for name in "ab"}
     assert [one.comparisons for one in holm(at_the_level).values()] == [2, 2]
     assert seeds_needed() == 6
+
+
+def test_what_is_said_of_one_comparison() -> None:
+    told = difference([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0] * 6)
+    assert str(told) == "better (p = 0.031)"
+    assert (told.turned().mean, told.turned().verdict) == (-3.5, WORSE)
+    apart = difference([0.1, -0.2, 0.15, -0.1, 0.3, -0.05], [0.0] * 6)
+    assert apart.interval == (-0.2, 0.3)
+    assert str(apart) == f"not told apart (p = {apart.p:.2g}); {apart.told:.3g} would have been"
+    lost = difference([INF, -INF, 1.0, -2.0, 3.0, 4.0], [0.0] * 6)
+    assert str(lost) == f"not told apart (p = {lost.p:.2g})"
+    one = difference([2.0], [1.0])
+    assert (one.too_few_seeds, one.size) == (True, "higher on 1, lower on 0")
+    assert difference([0.0, 1.0], [0.0, 0.0]).turned().gaps == (0.0, -1.0)
+
+
+def test_what_points_where_is_the_sum_of_ranks() -> None:
+    """Ranks 1 and 3 of 10 are above: less than half."""
+    assert difference([1.0, -2.0, 3.0, -4.0], [0.0] * 4).favours == WORSE
+    assert difference([-1.0, 2.0, -3.0, 4.0], [0.0] * 4).favours == BETTER
+
+
+def test_a_corrected_p_exactly_at_the_level_passes_its_share_on() -> None:
+    alike = {name: Difference(1.0, 1.0, 0.025, 0.001, BETTER, (10, 10)) for name in "ab"}
+    assert [(one.p, one.level) for one in holm(alike).values()] == [(0.05, 0.025), (0.05, 0.05)]
