@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode
 
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.whatif import Asking
 
 from .test_harmless import assert_nothing_is_left
 
@@ -395,3 +396,25 @@ def test_ctrl_c_is_the_program_s() -> None:
         with pytest.raises(KeyboardInterrupt):
             w.clamp(-1, 1).sum().backward()
     assert d.errors == []
+
+
+def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[Any]:
+        torch.manual_seed(0)
+        net = nn.Linear(3, 3)
+        with diagnose(net, whatif=QUESTIONS["whatif"]) as d:
+            step(net, torch.randn(4, 3))
+        assert (d.errors, d.inexact) == ([], {})
+        assert d.whatif["inward"]
+        return list(d.whatif.values())
+
+    here = Asking.arrived
+
+    def elsewhere(*given: Any) -> None:
+        thread = threading.Thread(target=here, args=given)
+        thread.start()
+        thread.join()
+
+    right = found()
+    monkeypatch.setattr(Asking, "arrived", elsewhere)
+    assert found() == right
