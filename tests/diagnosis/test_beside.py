@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode
 
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.whatif import Asking
 
 from .test_harmless import assert_nothing_is_left
 
@@ -331,3 +332,89 @@ def test_as_without_it(name: str, asked: str) -> None:
     d.to_json()
     if asked == "whatif":
         assert d.whatif["inward"] or d.inexact or d.untouched or not d.whatif["as it is"]
+
+
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_what_is_made_anew_in_each_step_keeps_memory_bounded(asked: str) -> None:
+    def one_step(number: int) -> None:
+        net, space = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), dict[str, Any]()
+        source = "def f(x):\n    return ((x * 2).clamp(-1, 1) * x.detach()).sum()"
+        exec(compile(source, f"<made {number}>", "exec"), space)
+        space["f"](net(torch.randn(2, 3))).backward()
+
+    with diagnose(whatif=QUESTIONS[asked]) as d:
+        sizes = []
+        for number in range(60):
+            one_step(number)
+            if number in (19, 59):
+                recorder = d._recorder
+                kept = recorder.tallies, recorder.values, recorder.influence.cuts, recorder.influence._marks
+                sizes.append([len(one) for one in kept])
+                assert len(recorder.roots) < 20
+    assert sizes[0] == sizes[1]
+    (site,) = [site for site in d.sites if site.op == "clamp"]
+    assert site.calls == 60
+    assert d.errors == []
+
+
+def test_two_places_in_two_files_are_two() -> None:
+    def f(file: str, x: Tensor) -> Tensor:
+        space: dict[str, Any] = {}
+        exec(compile("def f(x):\n    return x.clamp(-1, 1).sum()", file, "exec"), space)
+        return space["f"](x)  # type: ignore[no-any-return]
+
+    w = torch.randn(3, requires_grad=True)
+    with diagnose() as d:
+        (f("a1.py", w) + f("a2.py", w)).backward()
+    assert sorted(site.where for site in d.sites if site.op == "clamp") == ["a1.py:2", "a2.py:2"]
+
+
+def test_what_failed_is_said() -> None:
+    w = torch.randn(3, requires_grad=True)
+    with diagnose() as d:
+        d._recorder._count = lambda *given: 1 / 0  # type: ignore[method-assign, assignment]
+        for _ in range(2):
+            (w * 2).clamp(-1, 1).sum().backward()
+    assert w.grad is not None
+    (line,) = d.errors
+    assert line.startswith("the gradients at a node: ZeroDivisionError: division by zero (diagnosis/recorder.py:")
+    assert line.endswith("times")
+    text = str(d)
+    assert f"incomplete: {line[:40]}" in text
+    assert "These are faults of pseudograd; the program went on as without it." in text
+    assert d.to_json()["errors"] == [line]
+
+
+def test_ctrl_c_is_the_program_s() -> None:
+    w = torch.randn(3, requires_grad=True)
+
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with diagnose() as d:
+        d._recorder._count = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            w.clamp(-1, 1).sum().backward()
+    assert d.errors == []
+
+
+def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[Any]:
+        torch.manual_seed(0)
+        net = nn.Linear(3, 3)
+        with diagnose(net, whatif=QUESTIONS["whatif"]) as d:
+            step(net, torch.randn(4, 3))
+        assert (d.errors, d.inexact) == ([], {})
+        assert d.whatif["inward"]
+        return list(d.whatif.values())
+
+    here = Asking.arrived
+
+    def elsewhere(*given: Any) -> None:
+        thread = threading.Thread(target=here, args=given)
+        thread.start()
+        thread.join()
+
+    right = found()
+    monkeypatch.setattr(Asking, "arrived", elsewhere)
+    assert found() == right

@@ -17,7 +17,7 @@ from .harmless import harmless
 
 NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _entering = Depth()
 _count = 0
 _stance: Any = None  # of torch.compiler: entered, while a diagnosis is and Dynamo is here

@@ -23,7 +23,7 @@ class Errors:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._others = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
 
     def note(self, what: str, error: BaseException) -> None:
         text = f"{what}: {_shown(error)}"
@@ -61,7 +61,7 @@ def harmless(what: str, otherwise: Any = None) -> Callable[[Place], Place]:
 
 # --- errors that belong to no single diagnosis ------------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _listening: tuple[Errors, ...] = ()
 
 

@@ -85,10 +85,11 @@ class Cut:
 class Influence:
     """The marks that tensors carry, and the cuts that they stand for."""
 
-    def __init__(self, leaves: Leaves, roots: dict[int, weakref.ref[torch.nn.Module]]) -> None:
+    def __init__(self, leaves: Leaves, roots: dict[int, weakref.ref[torch.nn.Module]], places: frames.Places) -> None:
         self.cuts: dict[tuple[Any, ...], Cut] = {}
         self._by_bit: list[Any] = []  # cuts, and values of clamps
         self._leaves = leaves
+        self._places = places
         self._roots = roots  # the outermost modules that ran
         self._marks: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._detached: dict[
@@ -249,6 +250,10 @@ class Influence:
         place = frames.place(4, self._roots)
         key = (kind, *place.key)
         cut = self.cuts.get(key)
+        if cut is None:
+            place = self._places.same_as(place)
+            key = (kind, *place.key)
+            cut = self.cuts.get(key)
         if cut is None:
             cut = self.cuts[key] = Cut(kind, place, len(self._by_bit))
             self._by_bit.append(cut)

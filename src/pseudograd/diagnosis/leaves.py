@@ -18,6 +18,7 @@ from .names import Names, tops_of
 from .norms import Sizes
 
 _OWN = 4096  # leaves that no module holds and that have a bit each: a program may make new ones in every step
+_WITH_A_BIT = 16_384  # leaves of all kinds: a program may make a new model in every step
 _CROWDS = 64  # of the others, by what they look alike
 # They read some rows of a table: those that nobody asked for get no gradient.
 _TABLES = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather", "Select", "Slice", "Narrow", "Take")
@@ -204,7 +205,10 @@ class Leaves:
         for name, parameter in named.items():
             parameter = whole.get(id(parameter), parameter)  # as the optimiser holds it
             if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
-                self._add(parameter, 0)
+                if len(self.all) < _WITH_A_BIT:
+                    self._add(parameter, 0)
+                else:
+                    self._crowd_in(parameter)
             bit = self._known(parameter)
             leaf = None if bit is None else self.all[bit]
             if leaf is not None:

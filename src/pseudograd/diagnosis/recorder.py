@@ -71,15 +71,16 @@ class Recorder:
         self.leaves.are_measured = is_full
         self.noted = Errors()
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
-        self.influence = Influence(self.leaves, self.roots)
+        self.places = frames.Places()
+        self.influence = Influence(self.leaves, self.roots, self.places)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it was given?
         self._hook_handles: list[Any] = []  # of leaves
         self.zeros = Zeros(self.leaves, self._attached, _PASSING)
         self.reached = 0  # the leaves that some loss depends on by a differentiable path
-        self._named_roots: set[weakref.ref[torch.nn.Module]] = set()  # one of a dead module equals no other
+        self._named_roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # of these, those whose parameters are known
         self._named = 0  # of the leaves without a name, those that were there when all modules were asked
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
         self._local = threading.local()
         self._order = 0
         self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
@@ -120,7 +121,8 @@ class Recorder:
         found = self.tallies.get(key)
         if found is None:
             with self._lock:
-                found = self.tallies.setdefault(key, Tally(name, place))
+                place = self.places.same_as(place)
+                found = self.tallies.setdefault((name, *place.key), Tally(name, place))
         return found
 
     @harmless("the gradients at a node")
@@ -315,6 +317,10 @@ class Recorder:
         place = self._local.place = frames.place(4, self.roots)
         key = (spelling.name, *place.key)
         found, is_clamp = self.values.get(key), spelling.form.switches[0] == "clamp"
+        if found is None:
+            place = self.places.same_as(place)
+            key = (spelling.name, *place.key)
+            found = self.values.get(key)
         if found is not None and not is_clamp:
             return None  # of others the first call tells
         given = args[0] if args else None
@@ -459,10 +465,14 @@ class Recorder:
 
     def _name_roots(self) -> None:
         """The parameters of modules that ran, where the user named no model."""
-        for reference in list(self.roots.values()):
+        for key, reference in list(self.roots.items()):
             module = reference()
-            if module is not None and (reference not in self._named_roots or is_sharded(module)):
-                self._named_roots.add(reference)
+            if module is None:
+                self._named_roots.pop(key, None)
+                if self.roots.get(key) is reference:
+                    del self.roots[key]
+            elif self._named_roots.get(key) is not reference or is_sharded(module):
+                self._named_roots[key] = reference
                 self.leaves.add_module(unwrapped(module))
 
     def _name_what_is_new(self) -> None:

@@ -216,7 +216,9 @@ def _add(question: WhatIf, rows: dict[Leaf, Row]) -> None:
 def note_hook(tensor: Tensor, hook: Any, place: Place) -> None:
     """A node does not tell that its tensor has a hook."""
     if tensor.grad_fn is not None and may_change(hook):
-        tensor.grad_fn.metadata[_HOOKED] = f"at {named(place.call)}"  # type: ignore[index]
+        module = getattr(hook, "__module__", None) or ""
+        owner = f"of {module}" if module.startswith("torch.") else f"at {named(place.call)}"
+        tensor.grad_fn.metadata[_HOOKED] = owner  # type: ignore[index]
 
 
 def _hooks_of(behind: Sequence[Any]) -> str | None:

@@ -12,7 +12,7 @@ from ..torch_private import backward_owners
 
 Subscriber = Callable[[Any, Any, Any], Callable[[Any], Any]]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _subscribers: tuple[Subscriber, ...] = ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import sys
 import weakref
 from types import CodeType, FrameType
@@ -164,6 +165,30 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place(None, None, None)
+_MOST = 10_000  # places
+
+
+class Places:
+    """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Place] = {}
+
+    def same_as(self, place: Place) -> Place:
+        """The first place that was alike: code is compared by what it does, and a made file by its name without numbers. NOWHERE for
+        one of too many.
+        """
+        key = _alike(place.call), _alike(place.program), place.module
+        if key not in self._known and len(self._known) >= _MOST:
+            return NOWHERE
+        return self._known.setdefault(key, place)
+
+
+def _alike(point: Point | None) -> tuple[Any, ...] | None:
+    if point is None:
+        return None
+    file = point.code.co_filename
+    return re.sub(r"\d+", "", file) if file.startswith("<") else file, *point
 
 
 _OF_OTHERS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)

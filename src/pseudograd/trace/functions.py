@@ -16,7 +16,7 @@ from ..formula import Depth
 Seen = Callable[[Any], None]
 
 _inside = Depth()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watchers: tuple[Seen | None, ...] = ()
 
 

@@ -11,7 +11,7 @@ import torch
 
 Subscriber = Callable[[Any, Any], Callable[[], None] | None]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _subscribers: tuple[Subscriber, ...] = ()
 
 
