@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
@@ -35,6 +36,7 @@ NOT_WRAPPED = {
         "Watch.__init__",
         "Watch.__torch_function__",
         "Recorder.let_go",
+        "_take_off",  # the last thing that can be done about a mode
     },
     "leaves": {
         "Leaves.let_go",
@@ -171,11 +173,26 @@ def run(program: Callable[[], list[Tensor]], at: Line | None, seen: set[Line]) -
     return found, d, bool(hits)
 
 
+def calls_are_heard() -> bool:
+    """By a mode of functions: one context of ours that does not end would leave torch without any."""
+    heard = []
+
+    class Heard(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Heard():
+        torch.zeros(1).abs()
+    return bool(heard)
+
+
 def assert_nothing_is_left() -> None:
     assert not mode_stack()
     assert dispatch_modes() == 0
     assert (own.depth, aside.aside.depth) == (0, 0)
     assert torch.is_grad_enabled()
+    assert calls_are_heard()
     assert (around_backward._subscribers, functions._watchers, harmless._listening, swaps._subscribers) == (
         (),
         (),

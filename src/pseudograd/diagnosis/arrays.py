@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from ..torch_private import is_wrapped
+from .harmless import forget
 
 
 class Arrays:
@@ -27,12 +29,7 @@ class Arrays:
         if spans is None:
             return
         key, start, some = id(array), spans["data"][0], self._all
-
-        def forget(reference: Any) -> None:
-            if key in some and some[key][0] is reference:
-                del some[key]
-
-        some[key] = weakref.ref(array, forget), start, start + max(array.nbytes, 1), mark
+        some[key] = weakref.ref(array, partial(forget, some, key)), start, start + max(array.nbytes, 1), mark
 
     def mark_of(self, value: Any) -> int:
         """Of a tensor, or of an array that a call is given."""

@@ -32,7 +32,7 @@ class _Quietly(threading.local):
     """
 
     def __init__(self) -> None:
-        self._entered: list[list[Any]] = []
+        self._entered: list[list[tuple[Any, Any]]] = []
 
     def __enter__(self) -> None:
         self._entered.append([])
@@ -44,7 +44,7 @@ class _Quietly(threading.local):
             self.__exit__()
             raise
 
-    def _enter(self, contexts: list[Any]) -> None:
+    def _enter(self, contexts: list[tuple[Any, Any]]) -> None:
         for is_needed, context in (
             (True, without_torch_function),
             (torch.is_grad_enabled(), torch.no_grad),
@@ -53,14 +53,13 @@ class _Quietly(threading.local):
         ):
             if is_needed:
                 one = context()
-                one.__enter__()
-                contexts.append(one)
+                contexts.append((one.__enter__(), one))  # noted as soon as it is entered
 
     def __exit__(self, *exception: Any) -> None:
         contexts = self._entered.pop()
         own.depth -= 1
         aside.depth -= 1
-        for one in reversed(contexts):
+        for _, one in reversed(contexts):
             one.__exit__(None, None, None)
 
 

@@ -59,6 +59,13 @@ def harmless(what: str, otherwise: Any = None) -> Callable[[Place], Place]:
     return wrap
 
 
+@harmless("a tensor that is gone")
+def forget(notes: dict[int, Any], key: int, reference: Any) -> None:
+    """What is noted of it, first of all a weak reference: for that one's callback. Its id may be another's by now."""
+    if key in notes and notes[key][0] is reference:
+        del notes[key]
+
+
 # --- errors that belong to no single diagnosis ------------------------------------------------------------------------
 
 _lock = threading.RLock()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .aside import is_aside
+from .harmless import harmless
 
 NAME = "hook"
 
@@ -28,10 +29,16 @@ class Hook:
         self._handles.append(tensor.register_hook(self._leaves))
         return self._handles
 
+    @property
+    def noted(self) -> Any:
+        return self._recorder.noted
+
+    @harmless("the gradients at a hook")
     def _arrives(self, grad: Tensor) -> None:
         if self._recorder.is_on and not is_aside():
             self._before = grad
 
+    @harmless("the gradients at a hook")
     def _leaves(self, grad: Tensor) -> None:
         before, self._before = self._before, None
         if before is not None and self._recorder.is_on and not is_aside():

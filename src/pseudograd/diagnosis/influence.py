@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..torch_private import marks_of_profiles
 from ..trace import frames, functions
 from ..trace.frames import Place
 from .arrays import Arrays
+from .harmless import forget
 from .leaves import Leaves
 
 # Of the values of their tensors these read nothing, or nothing that a loss could need.
@@ -186,7 +188,7 @@ class Influence:
     def _share(self, alias: Tensor, leaf: Tensor) -> None:
         """They have one memory, as long as both live."""
         key, origins = id(alias), self._origins
-        origins[key] = weakref.ref(alias, lambda _: origins.pop(key, None)), weakref.ref(leaf)
+        origins[key] = weakref.ref(alias, partial(forget, origins, key)), weakref.ref(leaf)
 
     def _written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
         """What learns and is written where no graph leads: under no_grad, or into the memory of a leaf."""
@@ -289,12 +291,7 @@ def _note(notes: dict[int, tuple[weakref.ref[Tensor], int]], tensor: Tensor, bit
     if known is not None and known[0]() is tensor:
         notes[key] = known[0], known[1] | bits
         return
-
-    def forget(reference: Any) -> None:
-        if key in notes and notes[key][0] is reference:
-            del notes[key]
-
-    notes[key] = weakref.ref(tensor, forget), bits
+    notes[key] = weakref.ref(tensor, partial(forget, notes, key)), bits
 
 
 def _cut_off(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:

@@ -353,11 +353,12 @@ class Recorder:
         try:
             before = node_number()
             self._begins(roots, grads, inputs, is_outermost)
-            pushed = self._push()
+            mode = Watch(self)
+            self._push(mode)
         except BaseException:  # Ctrl-C
             local.depth = depth
             raise
-        return partial(self._ends, inputs, is_outermost, pushed, before)
+        return partial(self._ends, inputs, is_outermost, mode, before)
 
     @harmless("the start of a backward")
     def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool) -> None:
@@ -406,19 +407,15 @@ class Recorder:
             node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
     @harmless("the modes of a backward")
-    def _push(self) -> Watch | None:
+    def _push(self, mode: Watch) -> None:
         """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
-        if any(isinstance(mode, Watch) and mode.recorder is self for mode in mode_stack()):
-            return None
-        mode = Watch(self)
-        push_mode(mode)
-        return mode
+        if not any(isinstance(one, Watch) and one.recorder is self for one in mode_stack()):
+            push_mode(mode)
 
-    def _ends(self, inputs: Any, is_outermost: bool, pushed: Watch | None, before: int, result: Any) -> None:
+    def _ends(self, inputs: Any, is_outermost: bool, mode: Watch, before: int, result: Any) -> None:
         """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
         self._local.depth -= 1
-        if pushed is not None:
-            _take_off(pushed)
+        _take_off(mode)
         if result and inputs:
             self._gave(inputs, result, before)
         if is_outermost:
@@ -498,7 +495,9 @@ def _has_numbers(values: Any) -> bool:
 def _take_off(mode: Watch) -> None:
     """Also from below others that the program has left on the stack."""
     stack = mode_stack()
-    above = stack[next(at for at, one in enumerate(stack) if one is mode) + 1 :]
+    if mode not in stack:
+        return  # it was not needed
+    above = stack[stack.index(mode) + 1 :]
     for _ in range(len(above) + 1):
         pop_mode()
     for one in above:
