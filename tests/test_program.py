@@ -173,7 +173,9 @@ def test_text_that_utf8_lacks_is_written_all_the_same(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match=r"diagnose: --html must lie where files can be written, got .*folder"):
+    with pytest.raises(
+        ValueError, match=r"diagnose: --html must lie where files can be written, got .* Is a directory"
+    ):
         program.write("diagnose", "--html", tmp_path / "folder", "text")
     with pytest.raises(
         ValueError, match=r"must lie where files can be written, got .* No such file or directory: choose"

@@ -202,6 +202,9 @@ def is_functionalized() -> bool:
     return any(one.key() == _kinds.Functionalize for one in _interpreters() or ())
 
 
+set_grad_enabled: Any = _find(
+    "torch._C._set_grad_enabled", "a diagnosis costs some microseconds more", torch.set_grad_enabled
+)
 # What an optimiser calls around its step for profilers.
 marks_of_profiles: tuple[Any, ...] = tuple(
     one

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private import marks_of_profiles
+from ..torch_private import marks_of_profiles, set_grad_enabled
 from ..trace import frames, functions
 from ..trace.frames import Place
 from .arrays import Arrays
@@ -47,7 +47,7 @@ SILENT = frozenset(
         *(getattr(Tensor, name) for name in _QUERIES),
         *(one.__set__ for one in _SETTERS),
         *marks_of_profiles,
-        *(torch.is_complex, torch.is_floating_point, torch._C._set_grad_enabled),
+        *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
