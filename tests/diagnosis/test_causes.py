@@ -190,3 +190,15 @@ def test_a_quantiser_may_clip_some() -> None:
         with diagnose() as d:
             (torch.fake_quantize_per_tensor_affine(leaf, scale, 0, -8, 7) * 2).sum().backward()
         assert [one.code for one in d.findings] == codes
+
+
+@pytest.mark.parametrize("name", ["T", "mT", "H", "mH", "real", "imag", "data"])
+def test_a_value_that_was_cut_is_followed_through_a_property(name: str) -> None:
+    """It is a view, or the tensor itself, under another name."""
+    dtype = torch.complex64 if name == "imag" else torch.float32
+    weight, other = nn.Parameter(torch.ones(2, 2, dtype=dtype)), nn.Parameter(torch.ones(2, 2))
+    with diagnose() as d:
+        cut = weight.detach()
+        (getattr(cut, name) * other).sum().backward()
+    (found,) = [one for one in d.structural if one.kind == ".detach()"]
+    assert (found.where.rpartition(":")[2], found.reaches_loss) == (str(line_of("cut = weight.detach()")), True)

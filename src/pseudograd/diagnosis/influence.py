@@ -50,6 +50,7 @@ SILENT = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
+_HAND_OUT = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _COMPARISONS = (
@@ -132,9 +133,10 @@ class Influence:
         """After a call of torch."""
         name = getattr(func, "__name__", "")
         if name == "__get__":
-            if getattr(func, "__self__", None) is not torch.Tensor.data:
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+            if name not in _HAND_OUT:
                 return
-            name = ".data"
+            name = ".data" if name == "data" else name
         if name in _READ_NO_VALUE:
             return
         inputs: list[Tensor] = []
