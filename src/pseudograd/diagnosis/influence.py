@@ -137,7 +137,7 @@ class Influence:
             if name not in _HAND_OUT:
                 return
             name = ".data" if name == "data" else name
-        if name in _READ_NO_VALUE:
+        if name in _READ_NO_VALUE or self._is_plain(args, kwargs, result):
             return
         inputs: list[Tensor] = []
         _gather(args, inputs)
@@ -186,6 +186,27 @@ class Influence:
         if marks:
             for one in outputs:
                 self._mark(one, marks)
+
+    def _is_plain(self, args: Any, kwargs: Any, result: Any) -> bool:
+        """Is nothing cut, and nothing marked? For speed alone, as most calls are so: no argument carries a mark, and the result has a
+        graph of its own or is the first argument, to which nothing that learns was added where no graph leads.
+        """
+        if type(result) not in (Tensor, torch.nn.Parameter) or self._arrays or self._origins:
+            return False
+        is_itself = result is args[0] if args else False
+        if torch.is_grad_enabled():
+            if result.grad_fn is None:
+                return False
+        elif not is_itself:
+            return False
+        marks = self._marks
+        for one in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(one, Tensor):
+                if id(one) in marks or (is_itself and one is not result and one.requires_grad):
+                    return False
+            elif isinstance(one, (list, tuple, dict)):
+                return False
+        return True
 
     def _share(self, alias: Tensor, leaf: Tensor) -> None:
         """They have one memory, as long as both live."""
