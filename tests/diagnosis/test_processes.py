@@ -221,7 +221,7 @@ def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
     assert [one.parameter for one in found.starved] == ["rank 1: parameter 1 of shape (2,)"]
     starved = next(one for one in found.findings if one.code == "starved")
     assert starved.also[0] == "in rank 1 alone"
-    both = merged([cut, cut], [], nothing)
+    both = merged([cut, _part(3, 3.0, 2)], [], nothing)
     assert str(both).count("starved  ") == 1
     assert [one.also[0] for one in both.findings] == ["in each of 2 processes alike"] * len(both.findings)
 
