@@ -63,9 +63,8 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
     "call", ["clip_grad(x, limit=0.5)", "scale_grad(x, scale=0.25)", "leaky_relu(x, negative_slope=0.1)"]
 )
 def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str) -> None:
-    """Text is drawn as paths, and stands beside them as a comment."""
     name = call.partition("(")[0]
-    assert f"<!-- {call} -->" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert f">{call}</text>" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert f"Drawn: `{call}`" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
