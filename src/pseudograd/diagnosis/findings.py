@@ -23,7 +23,7 @@ from .windows import NODE
 
 _OUTWARD = (
     "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
-    "pseudograd.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
+    "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
 )
 LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding

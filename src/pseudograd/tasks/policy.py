@@ -115,7 +115,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
 
 @cache
 def with_policy(world: str, name: str) -> tuple[float, ...]:
-    """The reward of each seed with a loss of `pseudograd.policies`."""
+    """The reward of each seed with a loss of `pseudograd.policy.presets`."""
     return tuple(expected(trained(WORLDS[world], policies[name])).tolist())
 
 
@@ -147,7 +147,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
             for name, one in found.items()
         ]
         out.append(
-            f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {words.listed(others)}."
+            f"{world}: losses of pseudograd.policy.presets against {NAMED[0]} ({fmean(ppo):.3f}): {words.listed(others)}."
         )
     return out
 
