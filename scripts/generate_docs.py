@@ -134,7 +134,9 @@ def _rule_table() -> str:
         formula = rule.formula.replace("|", "\\|")
         rows.append(f"| {name} | {formula} | {what_is_saved(CLAMP, rule)} | {linear} | {rule.also_called} |")
     others = _quoted(name for name in CLAMP.rules if name not in _IN_README)
-    return "\n".join([*rows, "", f"Also {others}. All of them, with pictures and sources: [docs/ops/clamp.md](docs/ops/clamp.md)."])
+    return "\n".join(
+        [*rows, "", f"Also {others}. All of them, with pictures and sources: [docs/ops/clamp.md](docs/ops/clamp.md)."]
+    )
 
 
 def _finding() -> str:

@@ -181,5 +181,7 @@ def test_the_changelog_sorts_what_changed() -> None:
     """As keepachangelog.com has it: releases, and in each the kinds of change."""
     release, *_ = _text("CHANGELOG.md").split("\n## ")[1:]
     kinds = re.findall(r"^### (.*)$", release, re.MULTILINE)
-    assert kinds == [kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds]
+    assert kinds == [
+        kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds
+    ]
     assert "\n- " not in release.partition("\n### ")[0], "an entry stands above the sections"

@@ -10,6 +10,7 @@ from torch import Tensor
 from .palette import FORWARD
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from .audit_records import Audit
@@ -48,7 +49,7 @@ def _title(audit: Audit) -> str:
     return f"{audit.name}\n{'the same as ' + audit.rule if audit.rule else 'no rule of pseudograd does the same'}"
 
 
-def _draw_forward(axes: Any, audit: Audit) -> None:
+def _draw_forward(axes: Axes, audit: Audit) -> None:
     curves = audit.curves
     x, y = _with_gaps(audit, curves.y)
     axes.plot(x, y, color=FORWARD, linewidth=2.4)
@@ -58,7 +59,7 @@ def _draw_forward(axes: Any, audit: Audit) -> None:
     axes.margins(y=0.12)
 
 
-def _draw_backward(axes: Any, audit: Audit) -> None:
+def _draw_backward(axes: Axes, audit: Audit) -> None:
     curves = audit.curves
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
     for sign in (1, -1):
@@ -81,7 +82,7 @@ def _label(sign: int) -> str:
     return "the derivative times grad" if sign > 0 else "_the same for the other sign"
 
 
-def _draw_kinds(axes: Any, audit: Audit) -> None:
+def _draw_kinds(axes: Axes, audit: Audit) -> None:
     """Two strips, one for each sign of grad."""
     width = audit.high - audit.low
     for row, side in ((1, "positive"), (0, "negative")):
@@ -112,7 +113,7 @@ def _merged(audit: Audit, side: str) -> list[tuple[float, float, str]]:
     return found
 
 
-def _dots(axes: Any, x: Tensor, values: Tensor, at: list[float], colour: str, size: float) -> None:
+def _dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: str, size: float) -> None:
     """The values exactly at a kink or a jump."""
     here = torch.isin(x, torch.tensor(at, dtype=x.dtype))
     axes.plot(x[here].numpy(), values[here].numpy(), "o", color=colour, markersize=size, label="_at the kinks")

@@ -63,7 +63,7 @@ _BY_POSITION = ("clamp", "scale_grad", "reverse_grad", "clip_grad")
 _FIXED = ("relu", "relu6")
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
@@ -196,7 +196,7 @@ def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
 # --- the rules ------------------------------------------------------------------------------------------------------
 
 
-def _candidates(op: Op, others: tuple[Any, ...], m: Measured, expected: list[Tensor]) -> Iterator[Candidate]:
+def _candidates(op: Op, others: tuple[object, ...], m: Measured, expected: list[Tensor]) -> Iterator[Candidate]:
     if op.name == "clip_grad":  # its limit shows in the largest gradient
         others = (tidy(max(found.abs().max().item() for found in expected)),)
         if others[0] >= max(_GRADS):  # which it did not reach

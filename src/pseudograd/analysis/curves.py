@@ -58,7 +58,7 @@ class Line(NamedTuple):
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def curve_of(one: Any, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
+def curve_of(one: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
     """The curve of a rule of `op`, or of a function."""
     if isinstance(one, (str, RuleObject)):
         return _curve_of_rule(one, op, picture, edge, maximize)
@@ -109,7 +109,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
     )
 
 
-def _name(f: Any) -> str:
+def _name(f: object) -> str:
     if f is torch.clamp:
         return "torch.clamp"
     if isinstance(f, functools.partial):
@@ -121,7 +121,7 @@ def _name(f: Any) -> str:
     return "f" if name == "<lambda>" else str(name)
 
 
-def _arguments(bounds: tuple[Any, ...]) -> str:
+def _arguments(bounds: tuple[object, ...]) -> str:
     low, high = bounds
     if low is None:
         return f"x, max={high:g}"

@@ -192,7 +192,7 @@ class _Clip:
         """x, clipped: in the space of the clip."""
         return _replaced(self.x, self.below, self.min, self.above, self.max)
 
-    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: Any) -> Tensor:
+    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
         """What -A is multiplied by: c(r), or what PPO's min picks: c(r) where the clip is blocked, else r."""
         below, above = (
             (self.below, self.above) if without_min else (self.below & ~(advantage > 0), self.above & ~(advantage < 0))
@@ -336,7 +336,7 @@ def _of_the_mean(pull: Pull) -> Pull:
 
 
 def _log_of_geometric_mean(
-    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[Any, ...]
+    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[object, ...]
 ) -> Tensor:
     """Of the ratios of a sequence, each with the rule's own gradient: from the loss of a token of which A is 1 or -1.
 

@@ -88,7 +88,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
         raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
 
 
-def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
+def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Any:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
         value = as_number(value)
@@ -152,15 +152,15 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
     def pull(
         grad: Tensor,
         x: Tensor,
-        scale: Any,
-        zero_point: Any,
+        scale: Tensor | float,
+        zero_point: Tensor | float,
         quant_min: int,
         quant_max: int,
         *,
         y: None,
         wants: tuple[bool, ...],
         code_of: Callable[[Tensor, Any, Any], Tensor] | None = None,
-        **how: Any,
+        **how: object,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
         if not outside.kept(wants):  # x gets grad as it is, and nobody asks for more

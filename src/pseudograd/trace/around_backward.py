@@ -39,11 +39,11 @@ def unsubscribe(around: Subscriber) -> None:
 class _Announced:
     """`_engine_run_backward` among its subscribers. A class, because functools.wraps copies the attributes of a function."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., object]) -> None:
         self.run = run
         functools.update_wrapper(self, run, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         with contextlib.ExitStack() as endings:  # each is called, whatever another of them raises
             result: list[Any] = []
             for around in _subscribers:
@@ -58,7 +58,7 @@ def _end(end: Callable[[Any], Any], result: list[Any]) -> None:
     end(result[0] if result else None)
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
+def _given(args: tuple[object, ...], kwargs: dict[str, Any], at: int) -> Any:
     """As torch itself calls it: roots, their gradients, two switches, and the inputs whose gradients are asked for."""
     return args[at] if len(args) > at else kwargs.get("inputs") if at == 4 else None
 

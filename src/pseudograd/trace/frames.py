@@ -267,7 +267,7 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     return path
 
 
-def _stands_at(path: str, module: torch.nn.Module, root: Any) -> bool:
+def _stands_at(path: str, module: torch.nn.Module, root: object) -> bool:
     """Is the module still at this path? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
