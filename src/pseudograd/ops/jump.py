@@ -203,7 +203,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample("a threshold for all", lambda dtype: (_x(dtype), torch.tensor(0.75, dtype=dtype), 0.5, False))
     yield Sample("numbers", lambda dtype: (_x(dtype), 0.75, 0.5, True))
 
-    def features(dtype: torch.dtype, window_to_x: bool, *thresholds: float) -> tuple[Any, ...]:
+    def features(dtype: torch.dtype, window_to_x: bool, *thresholds: float) -> tuple[object, ...]:
         x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(9, 3)
         return x.to(dtype), torch.tensor(thresholds, dtype=dtype), 0.75, window_to_x
 

@@ -358,7 +358,7 @@ def _samples() -> Iterator[Sample]:
         ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
         return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
 
-    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[Any, ...]]:
+    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[object, ...]]:
         return lambda dtype: (*tokens(dtype), *numbers)
 
     yield Sample("PPO's", build(0.25, 0.25, None, 0, 0))

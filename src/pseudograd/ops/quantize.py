@@ -205,7 +205,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample("numbers", lambda dtype: (values(dtype, -1.0, 0.75, 0.125), 0.25, 0, -4, 3))
     yield Sample("zero point", lambda dtype: (values(dtype, -1.0, 0.5), 0.5, 3, 0, 7))
 
-    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[Any, ...]:
+    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
         scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
         zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
         ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale

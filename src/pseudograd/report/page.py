@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from . import sentences
@@ -46,7 +45,7 @@ def check_numbers(results: Results) -> None:
     sentences.when_not_to(results)
 
 
-def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
+def words_and_tables(results: Results) -> dict[str, dict[str, object]]:
     """Of every task."""
     return {
         name: {
@@ -60,12 +59,12 @@ def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
     }
 
 
-def _opening(results: Results) -> dict[str, Any] | None:
+def _opening(results: Results) -> dict[str, object] | None:
     found = strip(results)
     return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
 
 
-def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
+def _galleries(results: Results, name: str) -> list[dict[str, object]]:
     task = results.records[name]
     if task.figure is None or task.figure.kind != PICTURES:
         return []

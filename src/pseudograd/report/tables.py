@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..analysis.palette import colour
 from ..tasks import Task, World
 
 
-def table(task: Task, world: str, by_variant: World) -> dict[str, Any]:
+def table(task: Task, world: str, by_variant: World) -> dict[str, object]:
     """One world as a table: a row for each variant, in the order they ran."""
     return {
         "world": world,

@@ -43,9 +43,9 @@ class _Announced:
         self.run = run
         functools.update_wrapper(self, run, updated=())
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with contextlib.ExitStack() as endings:  # each is called, whatever another of them raises
-            result: list[Any] = []
+            result: list[object] = []
             for around in _subscribers:
                 end = around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4))
                 endings.callback(_end, end, result)
@@ -54,11 +54,11 @@ class _Announced:
             return found
 
 
-def _end(end: Callable[[Any], Any], result: list[Any]) -> None:
+def _end(end: Callable[[Any], object], result: list[object]) -> None:
     end(result[0] if result else None)
 
 
-def _given(args: tuple[object, ...], kwargs: dict[str, Any], at: int) -> Any:
+def _given(args: tuple[object, ...], kwargs: dict[str, object], at: int) -> object:
     """As torch itself calls it: roots, their gradients, two switches, and the inputs whose gradients are asked for."""
     return args[at] if len(args) > at else kwargs.get("inputs") if at == 4 else None
 

@@ -40,7 +40,7 @@ class _Announced:
         self.swap = swap
         functools.update_wrapper(self, swap, updated=())
 
-    def __call__(self, t1: object, t2: object) -> Any:
+    def __call__(self, t1: object, t2: object) -> object:
         endings = [around(t1, t2) for around in _subscribers]
         try:
             return self.swap(t1, t2)
