@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..analysis.palette import FORWARD, LOSS, colour
@@ -42,7 +42,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
                 yield name, stem, caption, draw(task, title, drawn(rows), results.era)
 
 
-def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained", dpi=DPI)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -101,7 +101,7 @@ def _curves(task: Task, title: str, rows: World, era: str) -> Figure:
     return figure
 
 
-def _on_a_range(panel: Axes, arrays: Mapping[str, torch.Tensor], title: str) -> None:
+def _on_a_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
     low, high = arrays["range"].tolist()
     panel.axvspan(low, high, color="#f2f2f2", zorder=0)
     panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
@@ -109,7 +109,7 @@ def _on_a_range(panel: Axes, arrays: Mapping[str, torch.Tensor], title: str) -> 
     panel.set_xlabel("x (the range is shaded)")
 
 
-def _problem(panel: Axes, arrays: Mapping[str, torch.Tensor]) -> None:
+def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
     x = arrays["x"].numpy()
     panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
     panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
@@ -117,7 +117,7 @@ def _problem(panel: Axes, arrays: Mapping[str, torch.Tensor]) -> None:
     panel.legend(fontsize=8, frameon=False)
 
 
-def _curve(panel: Axes, name: str, measured: Measured, era: str) -> None:
+def _curve(panel: Any, name: str, measured: Measured, era: str) -> None:
     arrays = measured.arrays
     low, high = arrays["range"].tolist()
     x, whole = arrays["x"], arrays["dL_dx"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from . import sentences
@@ -45,7 +46,7 @@ def check_numbers(results: Results) -> None:
     sentences.when_not_to(results)
 
 
-def words_and_tables(results: Results) -> dict[str, dict[str, object]]:
+def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
     """Of every task."""
     return {
         name: {
@@ -59,12 +60,12 @@ def words_and_tables(results: Results) -> dict[str, dict[str, object]]:
     }
 
 
-def _opening(results: Results) -> dict[str, object] | None:
+def _opening(results: Results) -> dict[str, Any] | None:
     found = strip(results)
     return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
 
 
-def _galleries(results: Results, name: str) -> list[dict[str, object]]:
+def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
     task = results.records[name]
     if task.figure is None or task.figure.kind != PICTURES:
         return []

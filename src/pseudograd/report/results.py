@@ -95,7 +95,7 @@ def _of_seeds(measured: Measured) -> list[Any]:
     return [_as_json(value) for value in measured.seeds]
 
 
-def _as_json(value: object) -> Any:
+def _as_json(value: Any) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..analysis.palette import colour
 from ..tasks import Task, World
 
 
-def table(task: Task, world: str, by_variant: World) -> dict[str, object]:
+def table(task: Task, world: str, by_variant: World) -> dict[str, Any]:
     """One world as a table: a row for each variant, in the order they ran."""
     return {
         "world": world,

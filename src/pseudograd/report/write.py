@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..cases.kept import Kept
 from ..errors import must
@@ -21,9 +21,6 @@ from .page import page
 from .pictures import strip
 from .read import FolderError, is_report, numbers_in
 from .results import Results, save, text_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def check_folder(folder: Path, argument: str = "--out") -> None:
@@ -130,7 +127,7 @@ def _fill(folder: Path, results: Results) -> None:
     save(results, folder)
 
 
-def _draw(figure: Figure, file: Path) -> bytes:
+def _draw(figure: Any, file: Path) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     file.write_bytes(buffer.getvalue())
