@@ -15,7 +15,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd import doctor, torch_eras, torch_forms
 from pseudograd.rewrite import edges
-from pseudograd.rule import forget_calls
+from pseudograd.rule import PRIMITIVES, forget_calls
 from pseudograd.torch_eras import (
     CLOSED_ERA,
     ERAS,
@@ -410,7 +410,8 @@ def test_a_tensor_and_one_that_learns_are_of_two_in_either_order() -> None:
         found = torch_forms.SPELLINGS[f].read((TWO, LEAF), {})
         assert found is not None
         name, inputs, in_place = found
-        assert (name, in_place) == (f"torch.{f.__name__}, of two", False)
+        assert (PRIMITIVES[name].inputs, in_place) == (("x", "other"), False)
+        assert PRIMITIVES[name].either_is == ("max" if f is torch.minimum else "min")
         assert inputs[0] is TWO
         assert inputs[1] is LEAF
 

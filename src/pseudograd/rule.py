@@ -155,6 +155,9 @@ class Picture(Record):
     of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
+BOUNDED = ("x", "min", "max")  # the inputs of a clamp
+
+
 class Primitive(Record, kw_only=True):
     """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
 
@@ -175,6 +178,14 @@ class Primitive(Record, kw_only=True):
     through: Callable[[Pull], Pull] | None = None
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
+
+    def by_name(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
+
+    def inputs_of(self, other: Primitive, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those of another primitive that this one takes, too."""
+        given = other.by_name(inputs)
+        return tuple([given[name] for name in self.inputs])
 
 
 class Op(Primitive, kw_only=True):
