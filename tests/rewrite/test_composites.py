@@ -28,7 +28,7 @@ from .eras import composites, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
 CASES = {name: (function, bounds) for name, function, bounds in composites()}
-(OTHER_ERA,) = set(ERAS) - {installed_era()}
+OTHER_ERA = next(name for name in ERAS if name != installed_era())
 CONTEXTS: dict[str, Callable[[], Rewriting]] = {
     "the other era": lambda: pin_edge(OTHER_ERA),
     "half": lambda: pin_edge("half"),

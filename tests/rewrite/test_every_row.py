@@ -201,7 +201,7 @@ class ByFormula(torch.autograd.Function):
 
 
 def check(form: Form, switch: str) -> int:
-    """Every function of the row under every rule of the switch, with other arguments under one of them; returns how many calls that were."""
+    """Every function of the row under every rule of the switch, with other arguments under one of them; returns how many calls."""
     calls, functions = 0, set()
     for at, way in enumerate(ways_of(form)):
         plain, contexts = way.run(), list(contexts_of(switch))
