@@ -1,4 +1,4 @@
-"""The two pages for whoever adds a rule or an op, followed to the letter on a copy of the library."""
+"""The pages for whoever adds a rule, an op or a function of torch, followed to the letter on a copy of the library."""
 
 from __future__ import annotations
 
@@ -37,16 +37,24 @@ def _follow(page: str, copy: Path) -> list[str]:
     return commands.splitlines()
 
 
-@pytest.mark.parametrize(("page", "tests"), [("adding_a_rule.md", "fading"), ("adding_an_op.md", "frac")])
-def test_the_page_is_true(page: str, tests: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Every command runs with --slow, but for the one that writes the docs; else a choice of the contract tests does."""
+# What is run of the tests that a page names.
+SOME = {
+    "tests/contract -k fading": "tests/contract/test_values.py -k 'fading and float32'",
+    "tests/contract -k frac": "tests/contract/test_values.py -k 'frac and float32'",
+    "tests/rewrite/test_every_row.py -k sgn": "tests/rewrite/test_every_row.py -k sgn",
+    "tests/test_torch_forms.py": "tests/test_torch_forms.py -k 'lists or comes_and_goes'",
+}
+
+
+@pytest.mark.parametrize("page", ["adding_a_rule.md", "adding_an_op.md", "adding_a_function.md"])
+def test_the_page_is_true(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Every command runs with --slow, but for the one that writes the docs; else a choice of the tests does."""
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     for command in _follow(page, tmp_path):
         if "generate_docs" in command or ("check_rule" in command and not request.config.getoption("--slow")):
             continue
         if "pytest" in command:
-            assert command == f"python -m pytest tests/contract -k {tests}"
-            command = f"python -m pytest -q -p no:cacheprovider tests/contract/test_values.py -k '{tests} and float32'"
+            command = f"python -m pytest -q -p no:cacheprovider {SOME[command.removeprefix('python -m pytest ')]}"
         command = command.replace("python", sys.executable, 1)
         done = subprocess.run(command, shell=True, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"

@@ -225,7 +225,7 @@ def test_a_third_record_may_be_pinned(one_more_record: Era) -> None:
             assert measure(torch.fmin) == (0.25, 0.75)
     with pytest.raises(ValueError, match=r"from 2[.]8 to 2[.]16, which were measured"):
         pg.pin_edge("torch==2.17")
-    with pytest.raises(ValueError, match="'torch>=2[.]14' and 'torch>=2[.]16'"):
+    with pytest.raises(ValueError, match=r"'torch>=2[.]14' and 'torch>=2[.]16'"):
         pg.pin_edge("torch>=2.15")
 
 

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -260,21 +260,35 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
+class _State(NamedTuple):
+    """What `_remember` leaves at a node of ours, as a plain tuple, which is made faster."""
+
+    call: Call
+    residual: Residual
+    others: list[Any]
+
+
+def _state_of(node: Any) -> _State | None:
+    """None for the node of another, and for one that was ready before it was called."""
+    state = getattr(node, "state", None)
+    return None if state is None else _State(*state)
+
+
 def primitive_of(node: Any) -> str | None:
     """The name of what a node of ours computes; None for another's."""
-    call = getattr(node, "state", (None,))[0]
-    return None if call is None else call.primitive.name
+    state = _state_of(node)
+    return None if state is None else state.call.primitive.name
 
 
 def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
     where a checkpoint, which unpacks once, will not hand it out.
     """
-    call, residual, _ = getattr(node, "state", (None, None, None))
-    if call is None or call.primitive is not primitive or residual is not INPUTS:
+    state = _state_of(node)
+    if state is None or state.call.primitive is not primitive or state.residual is not INPUTS:
         return None
     try:
-        return call, _recall(node)
+        return state.call, _recall(node)
     except RuntimeError:
         return None
 

@@ -248,10 +248,15 @@ class Call:
         self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
-    def spec(self) -> tuple[Any, ...]:
-        """Flat: primitive, rule, edge, maximize, and the rule's parameters in the order of its row."""
+    def given(self) -> dict[str, Any]:
+        """The rule's parameters in the order of its row; a function by its key."""
         values = [key_of(value) if callable(value) else value for value in self._values]
-        return self.primitive.name, self.rule.name, self.edge, self.maximize, *values
+        return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
+
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
+        return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.given.values()
 
     @property
     def label(self) -> str:
@@ -337,13 +342,13 @@ def call_named(spec: tuple[Any, ...]) -> Call:
 
 def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     """The call that the first of `leaves` name, and the rest."""
-    name, rule_name, edge, maximize = leaves[:4]
+    name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
     given: dict[str, Any] = {}
-    for key, value in zip(row.parameters, leaves[4:]):  # noqa: B905  there are more leaves
+    for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), leaves[4 + len(given) :]
+    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:

@@ -6,7 +6,7 @@ what each does exactly at a bound. Plain classes and loops: Dynamo reads this to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -380,11 +380,10 @@ def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, l
 
 
 def _at(
-    text: str, f: Callable[[Tensor, Tensor], Tensor], *slopes: float, since_2_14: tuple[float, ...] | None = None
+    text: str, f: Callable[[Tensor, Tensor], Tensor], slopes: Slopes, later: Mapping[str, Slopes] | None = None
 ) -> AtTheBound:
-    """`slopes`: what x gets, and what a tensor bound gets."""
-    changed = {} if since_2_14 is None else {OPEN_ERA: Slopes(*since_2_14)}
-    return AtTheBound(text, f, {CLOSED_ERA: Slopes(*slopes), **changed})
+    """slopes: those of the first era. later: those of the eras that changed them."""
+    return AtTheBound(text, f, {CLOSED_ERA: slopes, **(later or {})})
 
 
 def _fake_quantized(x: Tensor, bound: Tensor) -> Tensor:
@@ -427,7 +426,9 @@ def _saturating(name: str, arrange: Arrange, module: type[nn.Module], **rest: An
     )
 
 
-_OPEN, _HALF = (0.0,), (0.5, 0.5)
+# At a bound that is a number, and at one that is a tensor, which gets what x does not get.
+_PASSES, _CUTS = Slopes(1.0), Slopes(0.0)
+_PASSES_ALL, _SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 _NN = (fused_nn, functional)
 _GRID = ("quant_min", "quant_max")
 FORMS: list[Form] = []
@@ -535,13 +536,13 @@ for _form in (
         nodes=("ClampBackward",),
         saved=("self", "min", "max"),
         at_the_bound=(
-            _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), 1.0, since_2_14=_OPEN),
-            _at("clip(x, 0, 1)", lambda x, b: torch.clip(x, 0.0, 1.0), 1.0, since_2_14=_OPEN),
-            _at("x.clamp_(0, 1)", lambda x, b: (x * 1).clamp_(0.0, 1.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, 0, 0)", lambda x, b: torch.clamp(x, 0.0, 0.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, min=tensor)", lambda x, b: torch.clamp(x, min=b), 1.0, 0.0, since_2_14=_HALF),
-            _at("clamp(x, max=tensor)", lambda x, b: torch.clamp(x, max=b), 1.0, 0.0, since_2_14=_HALF),
+            _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clip(x, 0, 1)", lambda x, b: torch.clip(x, 0.0, 1.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("x.clamp_(0, 1)", lambda x, b: (x * 1).clamp_(0.0, 1.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, 0, 0)", lambda x, b: torch.clamp(x, 0.0, 0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, min=tensor)", lambda x, b: torch.clamp(x, min=b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
+            _at("clamp(x, max=tensor)", lambda x, b: torch.clamp(x, max=b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         ),
     ),
     Form(
@@ -553,7 +554,7 @@ for _form in (
         overloads=("default", "Tensor"),
         nodes=("ClampMin",),
         saved=("self", "min"),
-        at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), 1.0, since_2_14=_OPEN),),
+        at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), _PASSES, {OPEN_ERA: _CUTS}),),
     ),
     Form(
         "clamp_max",
@@ -593,41 +594,41 @@ for _form in (
             ("sign", "sign"),
         )
     ),
-    _of_two("maximum", "clamp", _maximum, _at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), 0.5, 0.5)),
-    _of_two("minimum", "clamp", _minimum, _at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), 0.5, 0.5)),
+    _of_two("maximum", "clamp", _maximum, _at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), _SHARES)),
+    _of_two("minimum", "clamp", _minimum, _at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), _SHARES)),
     _of_two("min", "clamp", _minimum, overload="other"),
     _of_two("max", "clamp", _maximum, overload="other"),
     _of_two(
         "fmax",
         EDGE,
         _fmax,
-        _at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), 1.0, 0.0, since_2_14=_HALF),
+        _at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         nodes=("Fmax",),
     ),
     _of_two(
         "fmin",
         EDGE,
         _fmin,
-        _at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), 1.0, 0.0, since_2_14=_HALF),
+        _at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         nodes=("Fmin",),
     ),
     Form(
         switches=(),
-        at_the_bound=(_at("where(x >= tensor, x, tensor)", lambda x, b: torch.where(x >= b, x, b), 1.0, 0.0),),
+        at_the_bound=(_at("where(x >= tensor, x, tensor)", lambda x, b: torch.where(x >= b, x, b), _PASSES_ALL),),
     ),
     _saturating(
         "relu",
         _relu,
         nn.ReLU,
         switches=("relu",),
-        at_the_bound=(_at("relu(x)", lambda x, b: torch.relu(x), 0.0),),
+        at_the_bound=(_at("relu(x)", lambda x, b: torch.relu(x), _CUTS),),
     ),
     _saturating(
         "relu6",
         _relu6,
         nn.ReLU6,
         switches=("relu",),
-        at_the_bound=(_at("relu6(x)", lambda x, b: functional.relu6(x), 0.0),),
+        at_the_bound=(_at("relu6(x)", lambda x, b: functional.relu6(x), _CUTS),),
     ),
     _saturating(
         "hardtanh",
@@ -637,7 +638,7 @@ for _form in (
         takes=("input", "min_val", "max_val"),
         defaults=(MISSING, -1.0, 1.0),
         saved=("self", "min_val", "max_val"),
-        at_the_bound=(_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), 0.0),),
+        at_the_bound=(_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), _CUTS),),
     ),
     _saturating(
         "hardsigmoid",
@@ -689,7 +690,7 @@ for _form in (
         arrange=_fake_quantize,
         overloads=("default", "tensor_qparams"),
         nodes=("FakeQuantize", "FusedMovingAvgObsFq"),
-        at_the_bound=(_at("fake_quantize(x), least grid value", _fake_quantized, 1.0),),
+        at_the_bound=(_at("fake_quantize(x), least grid value", _fake_quantized, _PASSES),),
     ),
     Form(
         "fake_quantize_per_channel_affine",

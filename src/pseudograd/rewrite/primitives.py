@@ -38,17 +38,18 @@ def _of_two(pull: Pull, is_min: bool) -> Pull:
     """
 
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
-        if wants[0] and wants[1]:
+        wants_x, wants_other = wants
+        if wants_x and wants_other:
             tied, half = x == other, 0.5 * grad
             loses = x > other if is_min else x < other
             wins = x < other if is_min else x > other
             return torch.where(tied, half, torch.where(loses, 0.0, grad)), torch.where(
                 tied, half, torch.where(wins, 0.0, grad)
             )
-        x, bound = (x, other) if wants[0] else (other, x)
+        x, bound = (x, other) if wants_x else (other, x)
         bounds = (None, bound) if is_min else (bound, None)
         grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(True, False, False), **how)
-        return (grad_x, None) if wants[0] else (None, grad_x)
+        return (grad_x, None) if wants_x else (None, grad_x)
 
     return pulled
 
@@ -99,6 +100,7 @@ def _of_x_alone(pull: Pull) -> Pull:
 
 
 _QUANTIZED = ("x", "scale", "zero_point", "quant_min", "quant_max")
+_PER_CHANNEL = ("x", "scale", "zero_point", "axis", "quant_min", "quant_max")
 
 
 def _stand_in(
@@ -160,7 +162,7 @@ _stand_in(
     "torch.fake_quantize_per_channel_affine",
     torch.fake_quantize_per_channel_affine,
     "fake_quantize",
-    (*_QUANTIZED[:3], "axis", *_QUANTIZED[3:]),
+    _PER_CHANNEL,
     through=_per_channel,
     saves="a copy",
 )

@@ -64,7 +64,7 @@ class WithRule:
 
     def extra_repr(self: Any) -> str:
         call = call_named(self.rewritten)
-        parameters = tuple(zip(call.rule.parameters, call.spec[4:], strict=True))
+        parameters = tuple(call.given.items())
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         own = super().extra_repr()  # type: ignore[misc]
         return ", ".join([*([own] if own else []), f"rule={rule}" + ("" if call.edge is None else f"/{call.edge}")])
