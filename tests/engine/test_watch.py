@@ -111,10 +111,11 @@ def test_nobody_stands_in_the_place_of_the_engine() -> None:
         assert (engine.run, engine.run_prepared, engine.run_in_place) == doors
         y = pg.clamp(_x(), -1, 1)
         z = pg.clamp_(_x() * 1, -1, 1)
-    assert [id(one) for one in seen] == [id(y), id(z)]
+        many = pg.clamp_(torch.linspace(-2, 2, 1 << 16).requires_grad_() * 1, -1, 1)  # a Function of its own, in place
+    assert [id(one) for one in seen] == [id(y), id(z), id(many)]
     assert not functions.is_inside()
     pg.clamp(_x(), -1, 1)
-    assert len(seen) == 2
+    assert len(seen) == 3
 
 
 def test_a_call_under_a_transform_is_told() -> None:
