@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .errors import must
 from .record import Record
-from .rule import SHARES
+from .geometry import SHARES
 from .torch_private import constant_result
 
 Version = tuple[int, int]

@@ -19,7 +19,8 @@ from .. import engine
 from ..arguments import APPROXIMATE, check_finite_number, check_tensor
 from ..errors import must, unknown_name
 from ..reference import activations as reference
-from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..geometry import Interval, Steps
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from ..torch_private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
 from .formulas import nothing_of, steps_at, widened

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..rule import Gradients, Interval, Rule, Steps
+from ..geometry import Interval, Steps
+from ..rule import Gradients, Rule
 from ..torch_private import in_forward_mode
 
 

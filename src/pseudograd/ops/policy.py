@@ -17,9 +17,9 @@ from torch import Tensor
 from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
+from ..geometry import SHARES
 from ..reference import policy as reference
 from ..rule import (
-    SHARES,
     Call,
     Gradients,
     Op,
@@ -294,6 +294,7 @@ def _rule(name: str, formula: str, **row: Any) -> Rule:
         is_linear=True,
         keeps=("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min"),
         parameters=of_clamp.parameters,
+        sides=of_clamp.sides,
         compares=False,
         ignores_edge=of_clamp.ignores_edge,
         translates=of_clamp.translates,

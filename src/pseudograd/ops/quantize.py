@@ -197,6 +197,7 @@ def _on_the_grid(rule: Rule) -> Rule:
         keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,
         requires=(),
         compares=False,
+        is_long=False,
     )
 
 

@@ -17,7 +17,8 @@ from .. import engine
 from ..arguments import check_tensor, rounded
 from ..errors import must
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..geometry import Steps
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from .formulas import adapted, blocked, passed, widened
 from .samples import values
 
@@ -101,6 +102,7 @@ OF_THE_NEAREST = {
         parameters={"amplitude": 0.21},
         ulps=8,
         cancels=True,
+        is_long=True,
     ),
 }
 

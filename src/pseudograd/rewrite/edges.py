@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..rule import SHARES, Gradients, Pull, Rule, Wants
+from ..geometry import SHARES
+from ..rule import Gradients, Pull, Rule, Wants
 from ..torch_eras import ERAS, Era
 
 OF_NUMBERS: dict[str, Rule] = {}
