@@ -21,8 +21,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.kernels import codes, few_bits, native
 from pseudograd.geometry import Interval, Share
+from pseudograd.kernels import codes, few_bits, native
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 

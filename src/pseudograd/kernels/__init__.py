@@ -281,12 +281,13 @@ def _status_of(name: str, found: list[Kernel]) -> dict[str, str]:
 def rules_of(serving: Iterable[Kernel]) -> list[str]:
     """By the table of rules: those that these kernels compute, with some edge."""
     found: dict[str, None] = {}
-    for op, rule in ((op, rule) for op in OPS.values() for rule in op.rules.values()):
-        calls = [Call(op, rule, dict(rule.parameters), edge, False) for edge in op.edges or (None,)]
-        if any(kernel.serves(call) for kernel in serving for call in calls):
-            found[f"{op.rule_set}/{rule.name}"] = None
+    for op in OPS.values():
+        for rule in op.rules.values():
+            calls = [Call(op, rule, dict(rule.parameters), edge, False) for edge in op.edges or (None,)]
+            if any(kernel.serves(call) for kernel in serving for call in calls):
+                found[f"{op.rule_set}/{rule.name}"] = None
     return list(found)
 
 
 # They register themselves, last because they need the table.
-from . import codes, few_bits, in_parts, native, portable, triton  # noqa: E402
+from . import codes, few_bits, in_parts, native, portable, triton  # noqa: E402, F401

@@ -13,7 +13,7 @@ from ..arguments import rounded
 from ..geometry import ALL, NOTHING, SHARES, Share, Turned
 from ..reference import bounds as reference
 from ..rule import Gradients, Pull, Rule, Wants
-from .formulas import widened
+from .shared_rules import widened
 
 Bound = float | Tensor | None
 EDGES = (*SHARES, "projected")

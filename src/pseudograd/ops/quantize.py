@@ -15,8 +15,8 @@ from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from . import bound_rules
-from .formulas import widened
 from .samples import values
+from .shared_rules import widened
 
 Parameter = float | Tensor
 

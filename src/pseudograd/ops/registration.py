@@ -133,7 +133,9 @@ def _checked_sides(
 ) -> Callable[..., Sides]:
     """As a row has them; or our error, where they are not what the function computes on both sides of a range."""
     if not op.has_outside:
-        raise ValueError(must("register_rule", "sides", f"be left out for {op.name}", sides, "They are those of a range"))
+        raise ValueError(
+            must("register_rule", "sides", f"be left out for {op.name}", sides, "They are those of a range")
+        )
 
     def found(**given: float) -> Sides:
         return as_sides(sides(**given))
@@ -148,7 +150,9 @@ def _checked_sides(
             grad = _GRADS.to(dtype)
             computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
             expected = shared(side, grad)
-            if not torch.equal(*(torch.nan_to_num(one, nan=1e9, posinf=2e9, neginf=-2e9) for one in (computed, expected))):
+            if not torch.equal(
+                *(torch.nan_to_num(one, nan=1e9, posinf=2e9, neginf=-2e9) for one in (computed, expected))
+            ):
                 remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
                 raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", side, remedy))
     return found

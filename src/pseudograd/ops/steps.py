@@ -16,13 +16,13 @@ from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded
+from ..geometry import Curve, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
-from ..geometry import Curve, Interval, Shape, Steps
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from ..torch_private import transforms_are_active
-from .formulas import adapted, blocked, passed, steps_at, widened
 from .samples import values
+from .shared_rules import adapted, blocked, passed, row_of, steps_at, widened
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
 # Constants are literals: a compiler may make an input of the graph of a float that it finds anywhere else.
@@ -88,7 +88,9 @@ class Slope(Record):
 SLOPES = {
     "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth), "box"),
     "triangle": Slope(_of_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth), "tent"),
-    "arctan": Slope(_of_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale),
+    "arctan": Slope(
+        _of_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale
+    ),
     "sigmoid": Slope(
         _of_width(_sigmoid), lambda bandwidth: (bandwidth, 1.0), "bump", lambda scale, height: 0.25 * height / scale
     ),
@@ -134,15 +136,7 @@ def _custom(
 
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        pull=pull,
-        reference=partial(reference.step, name),
-        is_linear=True,
-        keeps=keeps,
-        compares=False,
-        **rest,
-    )
+    return row_of(name, pull, partial(reference.step, name), keeps=keeps, **rest)
 
 
 def _surrogate(name: str, **rest: Any) -> Rule:

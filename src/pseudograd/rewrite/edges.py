@@ -104,7 +104,7 @@ def _pull_of_extreme(
     wants: Wants,
 ) -> Gradients:
     """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are NaN, x wins."""
-    share = pin.era.fmax if pin.share is None else pin.share
+    share = pin.era.of_fmax if pin.share is None else pin.share
     tied = x == other
     wins = beyond(x, other) | (other != other)
     return (

@@ -19,6 +19,7 @@ from .. import codes
 # triton.jit reads only globals of this type
 ALIKE: tl.constexpr = tl.constexpr(codes.ALIKE)
 NUMBER: tl.constexpr = tl.constexpr(codes.NUMBER)
+_NUMBERS = ["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"]
 BELOW: tl.constexpr = tl.constexpr(codes.BELOW)
 ABOVE: tl.constexpr = tl.constexpr(codes.ABOVE)
 AT_MIN: tl.constexpr = tl.constexpr(codes.AT_MIN)
@@ -61,7 +62,9 @@ def encode(
         _store_plane(into, _are_at(lanes, low, high, second) & is_element, byte, bit, length)
 
 
-@triton.jit(do_not_specialize=["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"])
+@triton.jit(
+    do_not_specialize=["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"]
+)
 def pull_code(
     grad,
     code,
@@ -111,7 +114,18 @@ def pull_code(
     tl.store(out + at, found, mask=is_element)
 
 
-@triton.jit(do_not_specialize=["low", "high", "up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"])
+@triton.jit(
+    do_not_specialize=[
+        "low",
+        "high",
+        "up_of_first",
+        "down_of_first",
+        "up_of_second",
+        "down_of_second",
+        "up_of_both",
+        "down_of_both",
+    ]
+)
 def pull_x(
     grad,
     x,
