@@ -113,16 +113,24 @@ def _of_ascent(side: Side) -> Side:
 
 def shared(side: Side, grad: Tensor) -> Tensor:
     """What x gets of grad where nothing is turned; in half precision rounded once."""
+    return with_share(grad, grad, torch.ones_like(grad, dtype=torch.bool), side)
+
+
+def with_share(found: Tensor, grad: Tensor, there: Tensor, side: Side) -> Tensor:
+    """What is found, and there the share of grad. Where the signs of grad tell factors apart, a factor of 1 leaves what is found."""
     if not isinstance(side, Share):
-        return torch.full_like(grad, side)
-    up, down = (_times(factor, grad) for factor in side)
-    return up if side.positive == side.negative else torch.where(grad > 0, up, torch.where(grad < 0, down, grad))
+        return torch.where(there, side, found)
+    if side.positive == side.negative:
+        return torch.where(there, _times(side.positive, grad), found)
+    if side.positive != 1.0:
+        found = torch.where(there & (grad > 0), _times(side.positive, grad), found)
+    return found if side.negative == 1.0 else torch.where(there & (grad < 0), _times(side.negative, grad), found)
 
 
-def _times(factor: float | Turned, grad: Tensor) -> Tensor:
+def _times(factor: float | Turned, grad: Tensor) -> Tensor | float:
     assert not isinstance(factor, Turned)
     if factor in (0.0, 1.0):
-        return grad if factor else torch.zeros_like(grad)
+        return grad if factor else 0.0
     return (factor * (grad.float() if grad.dtype.itemsize == 2 else grad)).to(grad.dtype)
 
 

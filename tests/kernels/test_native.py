@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import weakref
@@ -1100,10 +1101,11 @@ def test_one_pair_of_zeros_is_enough_and_crossed_bounds_have_them_too() -> None:
 
 PROGRAM = """
 import pseudograd as pg, torch
-from pseudograd.kernels import native
+from pseudograd import kernels
 x = torch.linspace(-2, 2, 5000).requires_grad_()
 pg.clamp(x, -1, 1).backward(torch.ones(5000))
-print(int(x.grad.sum()), native.status()["state"], native.status()["why"], sep="|")
+row = next(row for row in kernels.status() if row["kernel"] == "native")
+print(int(x.grad.sum()), row["state"], row["why"], sep="|")
 """
 
 
@@ -1134,6 +1136,48 @@ def test_without_a_library_or_with_a_broken_one(tmp_path: Any, monkeypatch: pyte
     assert "does not load" in why
     monkeypatch.setattr(torch, "__version__", "2.8.0+cpu")
     assert "older than 2.10" in native._load()[1]
+
+
+def test_a_library_of_other_sources_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operators may read other settings, and write where they should not."""
+    monkeypatch.setattr(native, "_VERSION", native._VERSION + 1)
+    state, why, operators = native._load()
+    assert (state, operators) == ("not active", None)
+    assert why == (
+        f"the library was built from other sources: its version is {native._VERSION - 1}, this package needs {native._VERSION}. "
+        "Install pseudograd again, or run python setup.py build_ext --inplace"
+    )
+
+
+def test_the_version_is_that_of_the_sources() -> None:
+    (found,) = re.findall(r"enum \{ VERSION = (\d+) \}", native.LIBRARY.with_name("rules.h").read_text())
+    assert int(found) == native._VERSION == native.operators.version()
+
+
+OLDER = """
+import sys, torch
+load = torch.ops.load_library
+torch.ops.load_library = lambda path: load(sys.argv[1])  # of before there were versions: it registers nothing of that name
+import pseudograd as pg
+from pseudograd import doctor
+x = torch.linspace(-2, 2, 5000).requires_grad_()
+pg.clamp(x, -1, 1).backward(torch.ones(5000))
+(line,) = [line for line in doctor.text(doctor.examine()).splitlines() if line.startswith("  native ")]
+print(int(x.grad.sum()), " ".join(line.split()), sep="|")
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to build a library with")
+def test_a_library_of_before_there_were_versions_is_left_out_and_doctor_says_so(tmp_path: Path) -> None:
+    (tmp_path / "older.c").write_text("int older(void) { return 1; }\n")
+    library = str(tmp_path / "older.so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, str(tmp_path / "older.c")], check=True)
+    done = subprocess.run([sys.executable, "-c", OLDER, library], capture_output=True, text=True, check=False)
+    total, line = done.stdout.strip().split("|")
+    assert total == "3750", done.stderr
+    assert line.startswith(
+        f"native not active the library was built from other sources: its version is 1, this package needs {native._VERSION}."
+    )
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.0a0+git1234567", "2.11", "3.0.1.dev20300101+cpu"])

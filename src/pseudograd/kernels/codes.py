@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..arguments import flushes_subnormals, rounded_to
-from ..geometry import ALL, Share, Side, Turned, shared
+from ..geometry import ALL, Share, Side, Turned, with_share
 from ..record import Record
 from ..rule import Call, Gradients, Wants
 from . import register
@@ -304,16 +304,12 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     halves = code.to(torch.uint8).reshape(-1).chunk(plan.planes) if plan.planes else ()
     planes = [_bits(plane, there.shape) for plane in halves]
     found = there
-    for are, share in zip(_cases(planes), plan.shares):  # noqa: B905  there may be no second plane
-        found = torch.where(are, shared(share, there), found)
+    for are, share in zip(planes, plan.shares):  # noqa: B905  there may be a third share, of both
+        found = with_share(found, there, are, share)
+    if len(plan.shares) == 3:
+        both, share = planes[0] & planes[1], plan.shares[2]
+        found = with_share(torch.where(both, there, found) if kind_of(share) == BY_SIGN else found, there, both, share)
     return _in_own_order(found, order), None, None
-
-
-def _cases(planes: list[Tensor]) -> Iterator[Tensor]:
-    """Where the bits say which share: of the first plane, of the second, of both."""
-    yield from planes
-    if len(planes) == 2:
-        yield planes[0] & planes[1]
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
