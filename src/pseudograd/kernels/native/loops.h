@@ -100,6 +100,7 @@ static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second
     if (!rule.first) NAME(encode_by)(x, y, first, second, min, max, NO_PLANE, n);
     else if (are_same_planes(rule, CUT_OUTSIDE)) NAME(encode_by)(x, y, first, second, min, max, CUT_OUTSIDE, n);
     else if (are_same_planes(rule, ONLY_INWARD)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD, n);
+    else if (are_same_planes(rule, ONLY_INWARD_NOT_AT)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD_NOT_AT, n);
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
 }
 
@@ -191,6 +192,7 @@ static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_
     Share *shares = rule.shares; /* sorted by their kinds, NUMBER first */
     if (is_same(rule, CUT_OUTSIDE)) NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
     else if (is_same(rule, ONLY_INWARD)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
+    else if (is_same(rule, ONLY_INWARD_NOT_AT)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
     else if (shares[0].kind == ALIKE) shares[0].kind = shares[1].kind = ALIKE, NAME(pull_code_by)(grad, first, second, out, rule, n);
     else if (shares[0].kind == BY_SIGN) shares[0].kind = BY_SIGN, NAME(pull_code_by)(grad, first, second, out, rule, n);
     else shares[0].kind = NUMBER, NAME(pull_code_by)(grad, first, second, out, rule, n);

@@ -40,6 +40,8 @@ static const Rule NO_PLANE = {0};
 static const Rule CUT_OUTSIDE = {FROM_SHARES, BELOW | ABOVE, 0, 0, 0, {{ALIKE, 0, 0}}};
 static const Rule CUT_OUTSIDE_AND_AT = {FROM_SHARES, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, {{ALIKE, 0, 0}}};
 static const Rule ONLY_INWARD = {FROM_SHARES, BELOW, ABOVE, 0, 0, {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
+static const Rule ONLY_INWARD_NOT_AT = {FROM_SHARES, BELOW | AT_MIN | AT_MAX, ABOVE | AT_MIN | AT_MAX, 1, 1,
+                                        {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
 
 INLINE int are_same_shares(Share a, Share b) { return a.kind == b.kind && a.up == b.up && a.down == b.down; }
 
