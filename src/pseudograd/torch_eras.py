@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .errors import must
+from .geometry import SHARES
 from .record import Record
-from .rule import SHARES
 from .torch_private import constant_result
 
 Version = tuple[int, int]
@@ -34,14 +34,14 @@ class Slopes(NamedTuple):
 class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
-    edge: the edge of number bounds, whose share x gets. fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
+    edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
     of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds.
     """
 
     name: str
     since: Version
     edge: str
-    fmax: float
+    of_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
 
     @property

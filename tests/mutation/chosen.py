@@ -80,6 +80,11 @@ TESTS: dict[str, list[list[str]]] = {
     "dynamo.py": [["tests/engine/test_import.py", "tests/engine/test_lowering.py"], ["tests/contract/test_compile.py"]],
     "layouts.py": [["tests/ops/test_layouts.py", "tests/ops/test_in_place.py"], *GRADIENTS[:4]],
     "rule.py": [["tests/testing/test_register_rule.py", "tests/ops/test_bad_calls.py"], *GRADIENTS[:5]],
+    "geometry.py": [
+        ["tests/testing/test_sides_of_users.py", "tests/contract/test_the_suite.py"],
+        ["tests/contract/test_values.py", "-k", "row_says and float32"],
+        ["tests/kernels/test_contract.py", "-k", "native or parts"],
+    ],
     "rules.py": [["tests/test_api.py", "tests/ops/test_custom_slope.py", "tests/ops/test_bad_calls.py"]],
     "__init__.py": [["tests/test_api.py"], ["tests/engine/test_import.py"]],
     "__main__.py": [["tests/test_cli.py"]],

@@ -27,8 +27,8 @@ from ..arguments import (
 from ..errors import must
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .formulas import nothing_of, widened
 from .samples import values
+from .shared_rules import nothing_of, row_of, widened
 from .steps import SLOPES
 
 
@@ -143,16 +143,7 @@ _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
 
 
 def _row(name: str, formula: str, **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        formula=formula,
-        pull=_pull_of(name),
-        reference=partial(reference.jumprelu, name),
-        is_linear=True,
-        keeps=_INPUTS,
-        compares=False,
-        **rest,
-    )
+    return row_of(name, _pull_of(name), partial(reference.jumprelu, name), formula=formula, keeps=_INPUTS, **rest)
 
 
 _OF_STEPS = "the surrogate of a step with this name, as a density"

@@ -17,9 +17,9 @@ from torch import Tensor
 from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
+from ..geometry import SHARES
 from ..reference import policy as reference
 from ..rule import (
-    SHARES,
     Call,
     Gradients,
     Op,
@@ -33,7 +33,7 @@ from ..rule import (
     register,
 )
 from . import bound_rules
-from .formulas import widened
+from .shared_rules import row_of, widened
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
@@ -284,22 +284,21 @@ def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
     return torch.where(grad.abs() < torch.inf, limited, found)
 
 
-def _rule(name: str, formula: str, **row: Any) -> Rule:
+def _rule(name: str, formula: str, **rest: Any) -> Rule:
     of_clamp = bound_rules.RULES[name]
-    return Rule(
-        name=name,
+    return row_of(
+        name,
+        _lifted(of_clamp),
+        partial(reference.gradient, name),
         formula=formula,
-        source=row.pop("source", of_clamp.source),
-        pull=_lifted(of_clamp),
-        reference=partial(reference.gradient, name),
-        is_linear=True,
+        source=rest.pop("source", of_clamp.source),
         keeps=("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min"),
         parameters=of_clamp.parameters,
-        compares=False,
+        sides=of_clamp.sides,
         ignores_edge=of_clamp.ignores_edge,
         translates=of_clamp.translates,
         ulps=4,  # of exp
-        **row,
+        **rest,
     )
 
 
@@ -312,7 +311,7 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return wide.mean(-1, keepdim=True)
     counted = mask.expand_as(wide).sum(-1, keepdim=True)
-    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / counted.clamp(min=1)
+    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
 
 
 def _of_sequence(log_ratio: Tensor, mask: Tensor | None) -> Tensor:

@@ -15,8 +15,8 @@ from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from . import bound_rules
-from .formulas import widened
 from .samples import values
+from .shared_rules import widened
 
 Parameter = float | Tensor
 
@@ -199,6 +199,7 @@ def _on_the_grid(rule: Rule) -> Rule:
         keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,
         requires=(),
         compares=False,
+        is_long=False,
     )
 
 

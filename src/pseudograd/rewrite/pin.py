@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import unknown_name
-from ..rule import SHARES
+from ..geometry import SHARES
 from ..torch_eras import ERAS, era_named, installed_era
 from ..torch_forms import EDGE
 from . import edges

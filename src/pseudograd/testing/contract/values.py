@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels import residual_of
+from ...kernels import codes, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import of_one_kind
 from ...rule import Sample
@@ -46,7 +46,7 @@ def by_vjp_forward(case: Case, inputs: tuple[object, ...]) -> Tensor:
 
 
 def check_gradient(case: Case, dtype: torch.dtype) -> None:
-    """The reference's gradient for every value with every special grad: fused kernel, formula and functorch."""
+    """The reference's gradient for every value with every special grad: each kernel alone, formula and functorch."""
     for sample in case.samples():
         _check_pairs(case, *special_pairs(sample.build(dtype), dtype), sample.name)
 
@@ -64,6 +64,11 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(case, inputs, grad)
     units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
+    for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
+        with only(kernel), codes.kept_from(codes.least if kernel.residual is INPUTS else 0):
+            fused = by_backward_of_first(case.function(), inputs, grad)
+        what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
+        assert_equals_reference(fused, expected[:1], inputs, grad, what, **units)
     fused = by_backward_of_first(case.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
     found = by_backward(case.function(), inputs, grad)
