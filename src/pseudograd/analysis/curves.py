@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import must
 from ..ops.bounds import CLAMP
-from ..rule import Edge, Op, Picture, RuleObject, make_call
+from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..rule_text import parsed
 from ..testing.measure.numeric import jumps_of, simplest
 from .palette import colour
@@ -94,7 +94,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
             raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
         how["maximize"] = True
     inputs = picture.of or (lambda x: (x, *picture.others))
-    is_clamp = op.inputs[1:] == ("min", "max")
+    is_clamp = op.inputs == BOUNDED
     arguments = _arguments(picture.others) if op is CLAMP else "x"
     shown = "y" if picture.of else f"y = {op.name}({arguments})"
     label = f"{one}/{edge}" if edge is not None and not own and not call.rule.ignores_edge else str(one)

@@ -252,7 +252,8 @@ def _lifted(row: Rule) -> Pull:
         grad = grad.to(log_ratio.dtype)
         clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
         to_log_ratio = to_advantage = None
-        if wants[0]:
+        wants_log_ratio, wants_advantage, *_ = wants
+        if wants_log_ratio:
             x_alone = (True, False, False)
             found = row.pull(
                 -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
@@ -267,7 +268,7 @@ def _lifted(row: Rule) -> Pull:
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * found * weight
             to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
-        if wants[1]:
+        if wants_advantage:
             to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
         return to_log_ratio, to_advantage, None, None, None, None, None
 

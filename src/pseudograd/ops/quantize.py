@@ -172,10 +172,11 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
         assert grad_x is not None
         to_scale = to_zero_point = None
-        if wants[1]:
+        _, wants_scale, wants_zero_point, *_ = wants
+        if wants_scale:
             blocked = (grad_x == 0) & (position.abs() == torch.inf)
             to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
-        if wants[2]:
+        if wants_zero_point:
             same = (grad_x == grad) & (grad.abs() == torch.inf)
             to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
         return grad_x, to_scale, to_zero_point, None, None
@@ -187,7 +188,8 @@ _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
 def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
-    return _INPUTS if wants[1] or wants[2] else ()
+    _, wants_scale, wants_zero_point, *_ = wants
+    return _INPUTS if wants_scale or wants_zero_point else ()
 
 
 def _on_the_grid(rule: Rule) -> Rule:
