@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-from pseudograd.cases.records import Comparison
-from pseudograd.paired import LEVEL
-from pseudograd.tasks.base import ERAS, INSTALLED
+from pseudograd.trials.comparison import Comparison
+from pseudograd.trials.paired import LEVEL
+from pseudograd.trials.variants import INSTALLED, eras
 
+ERAS = tuple(eras())
 FILE = Path(__file__).resolve().parents[1] / "docs" / "compare" / "null_comparisons.json"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 Rows = dict[str, tuple[float, ...]]

@@ -22,7 +22,8 @@ from .rule import OPS
 from .rule_text import items
 from .stopping import Stopped, stoppable
 from .tasks import DEFAULT_TASKS, TASKS, by_name
-from .tasks.base import DEFAULT_RULES, Settings, variants
+from .tasks.base import Settings
+from .trials.variants import DEFAULT_RULES, variants
 
 _OUT = Path("pseudograd-report")
 
@@ -438,8 +439,8 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
 
 def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> Any:
     from . import report
-    from .cases import compare
     from .report.terminal import progress
+    from .trials import compare
 
     case = _case(options, "compare", rules)
     report.check_folder(folder)
@@ -530,8 +531,8 @@ def _require_extras(where: str, *names: str) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from .cases import tune
     from .program import checked_file, write
+    from .trials import tune
 
     with stoppable(), _current_folder():
         for name in options.imports:

@@ -20,8 +20,8 @@ LEVELS = [
     {"__main__"},
     {"cli"},
     {"report", "doctor", "listing"},
-    {"cases"},
-    {"tasks", "diagnosis"},
+    {"tasks"},
+    {"trials", "diagnosis"},
     {"rewrite", "nn", "optim", "following"},
     {"analysis"},
     {"testing", "trace"},
@@ -31,8 +31,8 @@ LEVELS = [
     {"formula", "torch_eras"},
     {"layouts"},
     {"rule"},
-    {"user_function", "family"},
-    {"arguments", "torch_private", "program", "paired"},
+    {"user_function"},
+    {"arguments", "torch_private", "program"},
     {"reference", "errors", "record", "stopping", "streams"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..tasks.base import NO_CLAMP, PROJECT
-from ..tasks.words import listed
+from ..trials.text import listed
+from ..trials.variants import NO_CLAMP, PROJECT
 from .results import KIND, NUMBERS, Results
 from .tables import cell
 
@@ -81,14 +81,14 @@ class Row:
 def rows(results: Results, other: Other) -> list[Row]:
     """Every number that both runs have."""
     found = []
-    for task, worlds in results.tasks.items():
-        columns = {**results.records[task].columns, results.records[task].headline[0]: ""}
-        for world, variants in worlds.items():
-            for variant, measured in variants.items():
+    for task, section in results.sections.items():
+        columns = {**section.subject.columns, section.subject.headline[0]: ""}
+        for world, variants in section.worlds.items():
+            for variant, outcome in variants.items():
                 for key, column in columns.items():
                     there = other.number(task, world, variant, key)
                     if there is not None:
-                        found.append(Row(task, world, variant, measured.numbers[key], there, column))
+                        found.append(Row(task, world, variant, outcome.numbers[key], there, column))
     return found
 
 
@@ -102,7 +102,7 @@ def side_by_side(results: Results, other: Other) -> str:
     names = [f"here, torch {results.torch}", f"there, torch {other.stored['torch']}"]
     lines = [f"Side by side with {other.file}"]
     for task, world in dict.fromkeys((row.task, row.world) for row in both):
-        lines += ["", f"{task}, {world}: {results.records[task].headline[1]}"]
+        lines += ["", f"{task}, {world}: {results.sections[task].subject.headline[1]}"]
         lines += _table([row for row in both if (row.task, row.world, row.column) == (task, world, "")], names)
     return "\n".join([*lines, "", *_told(both), *_left_out(results, other)])
 
@@ -144,7 +144,7 @@ def _where(differing: list[Row]) -> str:
 
 
 def _left_out(results: Results, other: Other) -> Iterator[str]:
-    here, there = set(results.tasks), set(other.stored["tasks"])
+    here, there = set(results.sections), set(other.stored["tasks"])
     for names, where in ((here - there, "here"), (there - here, "there")):
         if names:
             yield f"Only {where}: {listed(sorted(names))}."

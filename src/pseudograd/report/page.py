@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..tasks.base import Section
 from . import sentences
 from .pictures import PICTURES, Tile, as_data, strip, tiles
 from .results import Results
@@ -21,8 +22,8 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((here / "page.html").read_text(encoding="utf-8"))
     sections = [
-        {**section, "figures": figures.get(name, ()), "galleries": _galleries(results, name)}
-        for name, section in words_and_tables(results).items()
+        {**told, "figures": figures.get(told["name"], ()), "galleries": _galleries(section, results.era)}
+        for section, told in zip(results.sections.values(), words_and_tables(results), strict=True)
     ]
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
@@ -46,18 +47,18 @@ def check_numbers(results: Results) -> None:
     sentences.when_not_to(results)
 
 
-def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
-    """Of every task."""
-    return {
-        name: {
+def words_and_tables(results: Results) -> list[dict[str, Any]]:
+    """Of every section."""
+    return [
+        {
             "name": name,
-            "title": results.records[name].title,
-            "setting": sentences.setting(name, results),
-            "verdicts": sentences.verdicts(name, results),
-            "tables": [table(results.records[name], world, rows) for world, rows in worlds.items()],
+            "title": section.subject.title,
+            "setting": section.setting,
+            "verdicts": section.verdicts,
+            "tables": [table(section.subject, world, rows) for world, rows in section.worlds.items()],
         }
-        for name, worlds in results.tasks.items()
-    }
+        for name, section in results.sections.items()
+    ]
 
 
 def _opening(results: Results) -> dict[str, Any] | None:
@@ -65,16 +66,16 @@ def _opening(results: Results) -> dict[str, Any] | None:
     return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
 
 
-def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
-    task = results.records[name]
-    if task.figure is None or task.figure.kind != PICTURES:
+def _galleries(section: Section, era: str) -> list[dict[str, Any]]:
+    figure = section.subject.figure
+    if figure is None or figure.kind != PICTURES:
         return []
     return [
         {
-            "title": task.figure.title.format(world=world) or world,
-            "tiles": _on_page(tiles(task, rows, results.first[name, world], results.era)),
+            "title": figure.title.format(world=world) or world,
+            "tiles": _on_page(tiles(section.subject, rows, section.first[world], era)),
         }
-        for world, rows in results.tasks[name].items()
+        for world, rows in section.worlds.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The words of a report: each task's own about what was measured, and those that speak of the whole run."""
+"""The words of a report that speak of the whole run; those of a section stand in its subject."""
 
 from __future__ import annotations
 
@@ -12,30 +12,11 @@ def title(results: Results) -> str:
     return "Same picture. Same loss. One backward rule changed."
 
 
-def setting(task: str, results: Results) -> str:
-    return results.records[task].setting(results.contexts[task])
-
-
-def verdicts(task: str, results: Results) -> list[str]:
-    """Where a task ran in one world, its name before each of them would tell nothing."""
-    worlds = results.tasks[task]
-    told = results.records[task].verdicts(worlds, results.contexts[task])
-    if len(worlds) > 1:
-        return told
-    ((world, rows),) = worlds.items()
-    return [_without(world, tuple(rows), sentence) for sentence in told]
-
-
-def _without(world: str, rules: tuple[str, ...], sentence: str) -> str:
-    rest = sentence.removeprefix(f"{world}: ")
-    return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
-
-
 def when_not_to(results: Results) -> list[str]:
     """The closing words: where something else is as good or better, from this run's own numbers."""
     simpler: dict[str, list[str]] = {}
-    for name, worlds in results.tasks.items():
-        for advice, where in results.records[name].simpler(worlds).items():
+    for section in results.sections.values():
+        for advice, where in section.subject.simpler(section.worlds).items():
             simpler.setdefault(advice, []).extend(where)
     return words.closing(simpler)
 

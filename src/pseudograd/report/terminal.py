@@ -11,7 +11,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..tasks import Task, World
+from ..tasks import World
+from ..tasks.base import Subject
 from . import sentences
 from .pictures import strip
 from .results import Results
@@ -75,9 +76,9 @@ def show(results: Results) -> None:
         print(results.own)
         return
     columns = [
-        _column(results.records[name], world, rows)
-        for name, worlds in results.tasks.items()
-        for world, rows in worlds.items()
+        _column(section.subject, world, rows)
+        for section in results.sections.values()
+        for world, rows in section.worlds.items()
     ]
     rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
     width = shutil.get_terminal_size().columns
@@ -86,10 +87,10 @@ def show(results: Results) -> None:
     print(textwrap.fill(told, width))
     for block in _blocks(columns, width - max(map(len, rules))):
         print("", *_lines_of(block, rules), sep="\n")
-    for name in results.tasks:
+    for section in results.sections.values():
         print()
-        print(textwrap.fill(results.records[name].title, width))
-        for verdict in sentences.verdicts(name, results):
+        print(textwrap.fill(section.subject.title, width))
+        for verdict in section.verdicts:
             print(textwrap.fill(verdict, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
     print(f"\n{sentences.installed(results)}")
 
@@ -110,11 +111,11 @@ def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
             yield GAP.join("-" * size for size in widths)
 
 
-def _column(task: Task, world: str, rows: World) -> _Column:
-    key, unit = task.headline
-    cells = {variant: cell(measured.numbers[key]) for variant, measured in rows.items()}
-    width = max(len(line) for line in (task.name, world, *cells.values()))
-    return _Column(task.name, [task.name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
+def _column(subject: Subject, world: str, rows: World) -> _Column:
+    key, unit = subject.headline
+    cells = {variant: cell(outcome.numbers[key]) for variant, outcome in rows.items()}
+    width = max(len(line) for line in (subject.name, world, *cells.values()))
+    return _Column(subject.name, [subject.name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
 
 
 def _blocks(columns: list[_Column], width: int) -> list[list[_Column]]:

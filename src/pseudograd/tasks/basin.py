@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..trials.text import listed
 from . import words
-from .base import Gallery, Loss, Measured, Settings, Task, Variant, Worlds
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
@@ -39,7 +40,7 @@ def _worlds(settings: Settings) -> Sequence[str]:
     return tuple(losses(settings))[:1]
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     low, high = bounds(settings)
     loss = losses(settings)[world]
     x = starts(settings).requires_grad_()
@@ -55,7 +56,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         path.append(x.detach().clone())
     positions = torch.stack(path)
     shown = positions.clamp(low, high)[-LAST:]
-    return Measured(
+    return Outcome(
         numbers=_numbers(positions, shown, loss, settings),
         arrays={"range": torch.tensor([low, high], dtype=torch.float64), "path": positions},
     )
@@ -85,7 +86,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     for name, row in numbers.items():
         counts.setdefault(row["reached"], []).append(name)
     out = [
-        f"{words.listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
+        f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
         for count in sorted(counts, reverse=True)
     ]
     return [*out, *_compared(numbers, words.OURS)] if words.OURS in numbers else out
@@ -122,4 +123,5 @@ BASIN = Task(
     context=_context,
     verdicts=_verdicts,
     figure=Gallery("paths", title="starts that reach the minimum of {world}"),
+    order=40,
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import words
-from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
+from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant, Worlds
 from .photos import displayed, photo
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
@@ -60,7 +60,7 @@ def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
     return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     places, sizes, colours = (part.clone().requires_grad_() for part in start(world))
     groups = [{"params": [places], "lr": RATE_OF_PLACES}, {"params": [sizes, colours], "lr": RATE}]
     optimizer = torch.optim.Adam(groups)
@@ -70,7 +70,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         optimizer.step()
     pictures = displayed(painted(places, sizes, colours))
     psnr = -10 * torch.log10((pictures - target()).double().pow(2).mean((1, 2, 3)))
-    return Measured(
+    return Outcome(
         numbers={"psnr": float(psnr.mean()), "least": float(psnr.min())},
         arrays={"picture": pictures[0]},
         seeds=tuple(psnr.tolist()),
@@ -122,4 +122,5 @@ SPLATS = Task(
             "the start": lambda world: displayed(painted(*start(world)))[0],
         },
     ),
+    order=170,
 )

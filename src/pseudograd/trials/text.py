@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ..paired import LEVEL, TEST
-from ..tasks.base import ERAS, NO_CLAMP, PROJECT
-from .records import Comparison, spread
-from .trials import ONLY
+from .comparison import Comparison, spread
+from .paired import LEVEL, TEST, Difference
+from .training import ONLY
+from .variants import NO_CLAMP, PROJECT, eras
 
 GAP = "  "
 
@@ -83,7 +83,7 @@ def against(found: Comparison, number: str, name: str) -> str:
 
 def sentences(found: Comparison, number: str) -> list[str]:
     """What is best, and what of the edge."""
-    return [*_best(found, number), *([edge_sentence(found, number)] if found.has_eras else [])]
+    return [*_best(found, number), *(_edge(found, *pair, one) for pair, one in found.edges(number).items())]
 
 
 def _best(found: Comparison, number: str) -> Iterator[str]:
@@ -101,23 +101,19 @@ def _best(found: Comparison, number: str) -> Iterator[str]:
         yield f"Best: {first}."
 
 
-def edge_sentence(found: Comparison, number: str) -> str:
-    one = found.edge(number)
-    old, new = (
-        f"{edge} ({era}, {rule})"
-        for edge, era, rule in zip(("the old edge", "the new edge"), _TORCHES, ERAS, strict=True)
-    )
+def _edge(found: Comparison, older: str, newer: str, one: Difference) -> str:
+    """Of one pair of eras."""
+    ages = ("the old edge", "the new edge") if len(found.eras) == 2 else ("the edge", "the edge")
+    old, new = (f"{age} ({eras()[name].name}, {name})" for age, name in zip(ages, (older, newer), strict=True))
     if found.repeats and one.favours != "no difference":
         winner, loser = (old, new) if one.favours == "better" else (new, old)
         return f"Edge: {winner} ends better than {loser}, by {abs(one.mean):.3g}."
     if one.verdict == "no difference":
-        return f"Edge: {one}."
+        between = "" if len(found.eras) == 2 else f"{old} and {new}: "
+        return f"Edge: {between}{one}."
     winner, loser = (old, new) if one.verdict == "better" else (new, old)
     apart = f" {one.size}," if one.size else ""
     return f"Edge: {winner} is better than {loser},{apart} p = {one.p:.2g}."
-
-
-_TORCHES = ("torch<=2.13", "torch>=2.14")
 
 
 def closing(found: Comparison) -> Iterator[str]:

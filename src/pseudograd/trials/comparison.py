@@ -1,4 +1,4 @@
-"""What `compare` found: numbers by variant and seed, and the verdicts that follow from them."""
+"""A Comparison: what `compare` found, numbers by variant and seed, and the verdicts that follow from them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import must, unknown_name
-from ..family import Family, Values, family
-from ..paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
-from ..tasks.base import ERAS, INSTALLED, NO_CLAMP, PROJECT
+from .family import Family, Values, family
+from .paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
 from .reached import Reached
+from .variants import INSTALLED, NO_CLAMP, PROJECT, eras
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KIND = "pseudograd comparison"
-CLOSED, OPENED = ERAS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +54,19 @@ class Comparison:
         return tuple(name for name in self.variants if name != self.baseline)
 
     @property
+    def eras(self) -> tuple[str, ...]:
+        """The variants that are eras of torch, from the oldest on."""
+        return tuple(name for name in eras() if name in self.variants)
+
+    @property
     def has_eras(self) -> bool:
-        return set(ERAS) <= set(self.variants)
+        return len(self.eras) > 1
 
     @cached_property
     def family(self) -> Family:
         """All comparisons of this report, corrected together."""
         asked = [(name, self.baseline) for name in self.others]
-        if self.has_eras:
-            asked.append((CLOSED, OPENED))
+        asked += combinations(self.eras, 2)
         return family(self.values, self.better, asked, once=self.repeats)
 
     @property
@@ -87,10 +91,15 @@ class Comparison:
         return self.family.between(number, variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
-        """The old edge (zero/closed) against the new one (zero/open), corrected likewise."""
+        """The oldest edge (zero/closed) against the newest one (zero/open), corrected likewise."""
         if not self.has_eras:
             raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
-        return self.family.between(self.number(number), CLOSED, OPENED)
+        return self.family.between(self.number(number), self.eras[0], self.eras[-1])
+
+    def edges(self, number: str | None = None) -> dict[tuple[str, str], Difference]:
+        """Every older edge against every newer one."""
+        number = self.number(number)
+        return {pair: self.family.between(number, *pair) for pair in combinations(self.eras, 2)}
 
     def edge_verdict(self, number: str | None = None) -> str:
         """ "the old edge" (torch <= 2.13), "the new edge" (torch >= 2.14) or "no difference"."""
@@ -141,9 +150,9 @@ class Comparison:
 
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Every seed of every variant as a dot, their median as a line, and the verdict beside it; needs matplotlib."""
-        from .picture import draw
+        from .picture import draw, seeds_of
 
-        return draw(self, self.number(number), ax)
+        return draw(seeds_of(self, self.number(number)), ax)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""

@@ -15,10 +15,9 @@ from ..ops.bounds import CLAMP
 from ..rewrite import override, pin_edge
 from ..rule import OPS, Edge, RuleLike, RuleObject, make_call
 from ..rule_text import parsed
-from ..tasks.base import DEFAULT_RULES, ERAS, Variant, variants, with_rule
-from ..torch_eras import ERAS as RECORDS
 from ..torch_forms import SWITCHES
 from .reached import OwnFunctions, Reached
+from .variants import DEFAULT_RULES, Variant, eras, variants, with_rule
 
 UNCHANGED = "torch's own"  # of several functions
 
@@ -73,9 +72,15 @@ class Ways:
     @property
     def names(self) -> tuple[str, ...]:
         if self.families:
-            eras = ERAS if "clamp" in self.families else ()  # what torch's eras differ in
-            return tuple(dict.fromkeys([*eras, *(name for name, _, _ in self.rules), self.baseline]))
+            return tuple(dict.fromkeys([*self.eras, *(name for name, _, _ in self.rules), self.baseline]))
         return tuple(variant.name for variant in self._handed())
+
+    @property
+    def eras(self) -> tuple[str, ...]:
+        """Those of torch that its variants differ in. Handed clamps get numbers as bounds."""
+        if self.families:
+            return tuple(eras()) if "clamp" in self.families else ()
+        return tuple(name for name, era in eras().items() if name == era.rule)
 
     @property
     def baseline(self) -> str:
@@ -103,8 +108,8 @@ class Ways:
         """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
         if name == self.baseline:
             return None
-        if name in ERAS:
-            return pin_edge(next(era.name for era in RECORDS.values() if era.rule == name))
+        if name in self.eras:
+            return pin_edge(eras()[name].name)
         rule = next(rule for own, rule, _ in self.rules if own == name)
         return override(**dict.fromkeys(self.families, rule))  # type: ignore[arg-type]
 
