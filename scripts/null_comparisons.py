@@ -115,7 +115,7 @@ def _parts_equals(found: Comparison, groups: dict[str, int]) -> bool:
         told = [name for name in found.others if found.verdict(name, number).verdict != "no difference"]
         if any(groups[name] == groups[INSTALLED] for name in told):
             return True
-        if found.has_eras and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
+        if found.edges() and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
             return True
         leaders = found.leaders(number)
         best = min(groups[name] for name in leaders)

@@ -174,8 +174,16 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("record.py", "module", "False -> True"): "for type checkers",
     ("record.py", "__init_subclass__", "False -> True"): "for type checkers",
     ("trials/paired.py", "_ranks_up", "gap > 0 -> gap >= 0"): "differences of 0 have been left out",
-    ("trials/paired.py", "_signed_rank", "2 * up > total -> 2 * up >= total"): "where they are equal None has decided already",
-    ("trials/paired.py", "holm", "1.0 -> 2.0"): "equal shares of anything are equal, and the other number is below 1 anyway",
+    (
+        "trials/paired.py",
+        "_signed_rank",
+        "2 * up > total -> 2 * up >= total",
+    ): "where they are equal None has decided already",
+    (
+        "trials/paired.py",
+        "holm",
+        "1.0 -> 2.0",
+    ): "equal shares of anything are equal, and the other number is below 1 anyway",
     ("listing.py", "what_is_saved", "1 -> 2"): "any number of elements is drawn with the same bounds",
     ("listing.py", "what_is_saved", "True -> False"): "no row keeps less of what x asks for where x asks for nothing",
     ("record.py", "module", "True -> False"): "for type checkers",

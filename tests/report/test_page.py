@@ -14,7 +14,8 @@ from string import Formatter
 
 import pytest
 
-from pseudograd.report import FolderError, Results, check_folder, sentences, write
+from pseudograd import report
+from pseudograd.report import FolderError, Results, check_folder, write
 from pseudograd.report.pictures import shown_name, strip
 from pseudograd.report.tables import cell
 from pseudograd.report.terminal import show
@@ -186,7 +187,7 @@ def test_no_digit_in_a_sentence_outside_its_placeholders() -> None:
     assert len(found) > 25
     for sentence in found:
         assert not re.search(r"\d", sentence), sentence
-    page = Path(sentences.__file__).with_name("page.html").read_text(encoding="utf-8")
+    page = Path(report.__file__).with_name("page.html").read_text(encoding="utf-8")
     text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", text)
 
@@ -215,9 +216,7 @@ def test_what_beats_us_is_named(results: Results) -> None:
     for name, value in row.items():
         if value > row["inward"] + 0.05:
             assert f"{name} ({value:.1f} dB)" in told
-    assert "project was as good or better here (from black and over-exposed)" in " ".join(
-        sentences.when_not_to(results)
-    )
+    assert "project was as good or better here (from black and over-exposed)" in " ".join(results.when_not_to)
 
 
 def test_an_older_report_is_replaced_and_nothing_else(basin_alone: Results, tmp_path: Path) -> None:

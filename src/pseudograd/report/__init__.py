@@ -1,10 +1,9 @@
 """`compare`'s report: from outcomes, of tasks or of a comparison, to one folder with their words and pictures; or again from there."""
 
 from .against import side_by_side
-from .of_comparison import results_of
-from .of_tasks import compare
 from .read import FolderError, read
 from .results import Results
+from .sources import compare, results_of
 from .write import check_folder, set_aside, unfinished, write
 
 __all__ = [

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..trials.text import listed
+from ..trials.text import aligned, listed
 from ..trials.variants import NO_CLAMP, PROJECT
 from .results import KIND, NUMBERS, Results
 from .tables import cell
-
-GAP = "  "
 
 
 @dataclass(frozen=True)
@@ -110,12 +108,7 @@ def side_by_side(results: Results, other: Other) -> str:
 def _table(of_world: list[Row], names: list[str]) -> Iterator[str]:
     lines = [("rule", *names, "difference")]
     lines += [(row.variant, cell(row.here), cell(row.there), _gap(row) if row.differs else "") for row in of_world]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    for place, (first, *rest) in enumerate(lines):
-        parts = [first.ljust(widths[0]), *[part.rjust(size) for part, size in zip(rest, widths[1:], strict=True)]]
-        yield GAP.join(parts).rstrip()
-        if place == 0:
-            yield GAP.join("-" * size for size in widths)
+    return aligned(lines, str.rjust)
 
 
 def _gap(row: Row) -> str:

@@ -14,9 +14,9 @@ from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Outcome, World
 from ..tasks.base import Section, Subject
 from ..trials.picture import Seeds, draw, seeds_of
-from .of_comparison import worlds_of
 from .pictures import PICTURES, Strip, drawn, pixels, shown_name
 from .results import Results
+from .sources import worlds_of
 
 DPI = 110
 
@@ -31,13 +31,8 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
                 if (seeds := _seeds(results, section, world)) is not None:
                     yield name, stem, seeds.caption, _of_seeds(seeds)
             elif figure.kind != PICTURES:  # which the page shows one by one
-                drawer = _DRAWERS[figure.kind]
-                yield (
-                    name,
-                    stem,
-                    f"{subject.title}: {world}",
-                    drawer(subject, figure.title.format(world=world), drawn(rows), results.era),
-                )
+                title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
+                yield name, stem, f"{subject.title}: {world}", draw_kind(subject, title, drawn(rows), results.era)
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import __version__
 from ..tasks.base import Section
-from . import sentences
 from .pictures import PICTURES, Tile, as_data, strip, tiles
 from .results import Results
 from .tables import table
@@ -27,24 +26,22 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     ]
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
-        title=sentences.title(results),
+        title=results.title,
         opening=_opening(results),
         threads="" if results.own else " on one thread",
-        installed=sentences.installed(results),
+        installed=results.installed,
         pseudograd=__version__,
         torch=results.torch,
         seconds=results.seconds,
         sections=sections,
         edges=results.edges,
-        when_not_to=sentences.when_not_to(results),
+        when_not_to=results.when_not_to,
     )
 
 
 def check_numbers(results: Results) -> None:
     """Every sentence and table of a page whose pictures are not there yet: a number that is missing raises."""
-    words_and_tables(results)
-    sentences.installed(results)
-    sentences.when_not_to(results)
+    _ = words_and_tables(results), results.installed, results.when_not_to
 
 
 def words_and_tables(results: Results) -> list[dict[str, Any]]:
@@ -53,7 +50,7 @@ def words_and_tables(results: Results) -> list[dict[str, Any]]:
         {
             "name": name,
             "title": section.subject.title,
-            "setting": section.setting,
+            "setting": section.subject.setting(section.context),
             "verdicts": section.verdicts,
             "tables": [table(section.subject, world, rows) for world, rows in section.worlds.items()],
         }

@@ -57,8 +57,11 @@ def drawn(rows: World) -> World:
 
 def tiles(subject: Subject, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
     """Where it starts and where it should go, then what became of it under each rule."""
-    given = [Tile(title, "", picture, FRAME) for title, picture in first.items()]
-    return [*given, *(_tile(subject, name, rows, era) for name in drawn(rows))]
+    return [*_given(first), *(_tile(subject, name, rows, era) for name in drawn(rows))]
+
+
+def _given(first: Mapping[str, Tensor]) -> list[Tile]:
+    return [Tile(title, "", picture, FRAME) for title, picture in first.items()]
 
 
 def strip(results: Results) -> Strip | None:
@@ -69,8 +72,8 @@ def strip(results: Results) -> Strip | None:
             continue
         for world, rows in section.worlds.items():
             if OURS in rows:
-                given = [Tile(title, "", picture, FRAME) for title, picture in section.first[world].items()]
-                return Strip(subject.finding(rows), [*reversed(given), *_compared(subject, rows, results.era)])
+                given = reversed(_given(section.first[world]))
+                return Strip(subject.finding(rows), [*given, *_compared(subject, rows, results.era)])
     return None
 
 

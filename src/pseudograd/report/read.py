@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from ..errors import UnknownNameError, must, unknown_name
 from ..tasks import TASKS, Outcome, Task, by_name
 from ..tasks.base import Section
 from ..trials.comparison import from_json
-from .of_comparison import results_of
+from ..trials.comparison import read as number
 from .page import check_numbers
 from .results import ARRAYS, KIND, NUMBERS, Results
+from .sources import results_of
 
 
 class FolderError(ValueError):
@@ -81,7 +81,7 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
         seeds = task.get("seeds", {})
         worlds = {
             world: {
-                variant: Outcome(_numbers(row), seeds=tuple(map(_number, seeds.get(world, {}).get(variant, ()))))
+                variant: Outcome(_numbers(row), seeds=tuple(map(number, seeds.get(world, {}).get(variant, ()))))
                 for variant, row in rows.items()
             }
             for world, rows in task["worlds"].items()
@@ -93,12 +93,7 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _number(value) for key, value in stored.items()}
-
-
-def _number(stored: Any) -> Any:
-    """With what JSON has no number for."""
-    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(stored, stored)
+    return {key: number(value) for key, value in stored.items()}
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..tasks import words
 from ..tasks.base import KINDS, Section
 from ..torch_eras import ERAS, installed_era, measure
 from ..torch_forms import at_the_bound
@@ -36,6 +37,23 @@ class Results:
     seconds: float = 0.0
     own: Comparison | None = None
 
+    @property
+    def title(self) -> str:
+        return f"Same {'training. Same seeds' if self.own else 'picture. Same loss'}. One backward rule changed."
+
+    @property
+    def installed(self) -> str:
+        return words.installed(self.era, self.edges["clamp(x, min=0)"])
+
+    @property
+    def when_not_to(self) -> list[str]:
+        """The closing words: where something else is as good or better, from this run's own numbers."""
+        simpler: dict[str, list[str]] = {}
+        for section in self.sections.values():
+            for advice, where in section.subject.simpler(section.worlds).items():
+                simpler.setdefault(advice, []).extend(where)
+        return words.closing(simpler)
+
     def as_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
         from .. import __version__
@@ -52,13 +70,13 @@ class Results:
             "seconds": self.seconds,
             "tasks": {
                 name: {
-                    "settings": _written(section.context),
+                    "settings": written(section.context),
                     "seeds": {
-                        world: {name: list(map(_value, one.seeds)) for name, one in rows.items() if one.seeds}
+                        world: {variant: written(one.seeds) for variant, one in rows.items() if one.seeds}
                         for world, rows in section.worlds.items()
                     },
                     "worlds": {
-                        world: {variant: _written(one.numbers) for variant, one in rows.items()}
+                        world: {variant: written(one.numbers) for variant, one in rows.items()}
                         for world, rows in section.worlds.items()
                     },
                 }
@@ -78,14 +96,6 @@ class Results:
                 for variant, outcome in rows.items():
                     for key in KINDS[figure.kind]:
                         yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
-
-
-def _written(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _value(value) for key, value in values.items()}
-
-
-def _value(value: Any) -> Any:
-    return written(value) if isinstance(value, float) else value
 
 
 def blank(rules: Sequence[str], **more: Any) -> Results:

@@ -13,12 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..tasks import World
 from ..tasks.base import Subject
-from . import sentences
+from ..trials.text import GAP, aligned
 from .pictures import strip
 from .results import Results
 from .tables import cell
 
-GAP = "  "
 Step = Callable[[str, str, str, int, int], None]
 
 
@@ -92,7 +91,7 @@ def show(results: Results) -> None:
         print(textwrap.fill(section.subject.title, width))
         for verdict in section.verdicts:
             print(textwrap.fill(verdict, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
-    print(f"\n{sentences.installed(results)}")
+    print(f"\n{results.installed}")
 
 
 def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
@@ -103,12 +102,7 @@ def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
     headings = [[""] * (height - len(column.heading)) + column.heading for column in block]
     lines = [list(line) for line in zip(first, *headings, strict=True)]
     lines += [[rule, *[column.cells.get(rule, "") for column in block]] for rule in shown]
-    widths = [max(map(len, ["rule", *shown])), *[column.width for column in block]]
-    for number, (rule, *cells) in enumerate(lines):
-        row = [rule.ljust(widths[0]), *[text.rjust(size) for text, size in zip(cells, widths[1:], strict=True)]]
-        yield GAP.join(row).rstrip()
-        if number == height - 1:
-            yield GAP.join("-" * size for size in widths)
+    return aligned(lines, str.rjust, height)
 
 
 def _column(subject: Subject, world: str, rows: World) -> _Column:

@@ -95,9 +95,7 @@ def _context(settings: Settings) -> dict[str, Any]:
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += words.of_scores(world, rows, SCORE)
+    out = words.of_worlds(worlds, SCORE)
     if words.OURS in worlds[NO_MAXIMIZE]:
         with_it, without = (worlds[world][words.OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:

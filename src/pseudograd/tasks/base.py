@@ -38,10 +38,7 @@ Worlds: TypeAlias = Mapping[str, World]
 KINDS = {
     "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
     "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
-    "paths": (
-        "range",
-        "path",
-    ),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many starts
+    "paths": ("range", "path"),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many
 }
 
 
@@ -99,10 +96,6 @@ class Section:
     context: dict[str, Any]
     worlds: dict[str, World]
     first: dict[str, dict[str, Tensor]]
-
-    @property
-    def setting(self) -> str:
-        return self.subject.setting(self.context)
 
     @property
     def verdicts(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -34,10 +34,6 @@ def minimum(loss: Loss, settings: Settings) -> tuple[float, float]:
     grid = torch.linspace(low, high, 20001, dtype=torch.float64)
     values = loss(grid)
     return float(grid[values.argmin()]), float(values.min())
-
-
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(losses(settings))[:1]
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -74,8 +70,7 @@ def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -
 
 
 def _context(settings: Settings) -> dict[str, Any]:
-    world = _worlds(settings)[0]
-    best, least = minimum(losses(settings)[world], settings)
+    best, least = minimum(next(iter(losses(settings).values())), settings)
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
@@ -110,7 +105,7 @@ def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator
 BASIN = Task(
     name="basin",
     title="Where many starts end up",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(losses(settings))[:1],
     run=_run,
     columns={
         "reached": "starts that reach the minimum",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -42,10 +42,6 @@ def _blurred(x: Tensor) -> Tensor:
 def start(world: str) -> Tensor:
     target = photo("china")
     return torch.zeros_like(target) if world == BLACK else (target - 0.5) * EXPOSURE + 0.5
-
-
-def _worlds(settings: Settings) -> Sequence[str]:
-    return (BLACK, OVER_EXPOSED)
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -91,7 +87,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 CANVAS = Task(
     name="canvas",
     title="A photo from a black canvas, and from one over-exposed",
-    worlds=_worlds,
+    worlds=lambda settings: (BLACK, OVER_EXPOSED),
     run=_run,
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
     headline=("psnr", "dB"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,10 +35,6 @@ def points(settings: Settings) -> Tensor:
     grid = torch.linspace(low - span / 2, high + span / 2, 801, dtype=torch.float64)
     grid[200], grid[600] = low, high
     return grid
-
-
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(losses(settings))
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -87,7 +83,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 CURVE = Task(
     name="curve",
     title="What each rule does to a loss on a line",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(losses(settings)),
     run=_run,
     columns={
         "no_signal_outside": "share of points outside without a gradient",

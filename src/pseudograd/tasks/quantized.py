@@ -5,7 +5,7 @@ The quantiser is the one found in libraries, clamp(round(w / scale), low, high) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..ops.rounding import round as rounded
 from . import digits as data
 from . import words
-from .base import Clamp, Outcome, Settings, Task, Variant, Worlds
+from .base import Clamp, Outcome, Settings, Task, Variant
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
 LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
@@ -137,16 +137,11 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    (rows,) = worlds.values()
-    return words.of_scores(WORLD, rows, SCORE)
-
-
 def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int) -> Task:
     return Task(
         name=name,
         title=title,
-        worlds=_worlds,
+        worlds=lambda settings: (WORLD,),
         run=partial(_run, quantiser),
         columns={
             "accuracy": "share of the test digits right",
@@ -158,13 +153,9 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int)
         has_leaves=False,
         setting=setting.format_map,
         context=partial(_context, quantiser),
-        verdicts=_verdicts,
+        verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
         order=order,
     )
-
-
-def _worlds(settings: Settings) -> Sequence[str]:
-    return (WORLD,)
 
 
 TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS, order=120)

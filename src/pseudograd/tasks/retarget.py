@@ -138,7 +138,7 @@ def _came(psnr: float) -> str:
     return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
 
 
-def _task(name: str, title: str, world: str, setting: str, order: int) -> Task:
+def _task(name: str, title: str, world: str, setting: str) -> Task:
     return Task(
         name=name,
         title=title,
@@ -160,15 +160,11 @@ def _task(name: str, title: str, world: str, setting: str, order: int) -> Task:
             },
         ),
         finding=_finding,
-        order=order,
+        order=10 if world == PLAIN else 100,
     )
 
 
-RETARGET = _task("retarget", "A photo sent away and back", PLAIN, _SETTING, order=10)
+RETARGET = _task("retarget", "A photo sent away and back", PLAIN, _SETTING)
 RETARGET_SRGB = _task(
-    "retarget_srgb",
-    "A photo sent away and back behind the curve of a screen",
-    SRGB,
-    _SETTING + _BEHIND_THE_CURVE,
-    order=100,
+    "retarget_srgb", "A photo sent away and back behind the curve of a screen", SRGB, _SETTING + _BEHIND_THE_CURVE
 )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import must
-from ..trials.runner import Asked, OnTrial, Outcome, runner
+from ..trials.runner import Asked, Outcome, runner
 from ..trials.store import Store
 from ..trials.variants import Variant, users_rows, variants
 from .base import KINDS, Section, Settings, Task, World
@@ -68,30 +69,30 @@ def run(
     tasks: Sequence[Task], rules: Sequence[str], settings: Settings, on_step: OnStep, jobs: int, store: Store | None
 ) -> dict[str, Section]:
     """By task. On one thread, so that it repeats to the bit. on_step(task, world, variant, done, of) is called before each trial."""
+
+    def told(problem: Problem, asked: Asked, done: int, of: int) -> None:
+        on_step(problem.task.name, problem.world, asked.variant, done, of)
+
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         found: dict[str, dict[str, World]] = {}
         problems = [Problem(task, world, tuple(rules), settings) for task in tasks for world in task.worlds(settings)]
-        with runner("compare", problems, jobs, store, _told(on_step)) as made:
-            for problem, asked, outcome in made.outcomes(
-                [(one, Asked(name, 0)) for one in problems for name in one.variants]
-            ):
+        with runner("compare", problems, jobs, store, told) as made:
+            plan = [(problem, Asked(name, 0)) for problem in problems for name in problem.variants]
+            for problem, asked, outcome in made.outcomes(plan):
                 worlds = found.setdefault(problem.task.name, {})
                 worlds.setdefault(problem.world, {})[asked.variant] = _checked(problem.task, outcome)
-        return {task.name: _section(task, settings, found[task.name]) for task in tasks}
+        return {
+            task.name: Section(task, task.context(settings), found[task.name], _first(task, settings)) for task in tasks
+        }
     finally:
         torch.set_num_threads(threads)
 
 
-def _told(on_step: OnStep) -> OnTrial:
-    return lambda problem, asked, done, of: on_step(problem.task.name, problem.world, asked.variant, done, of)
-
-
-def _section(task: Task, settings: Settings, worlds: dict[str, World]) -> Section:
+def _first(task: Task, settings: Settings) -> dict[str, dict[str, Tensor]]:
     first = task.figure.first if task.figure else {}
-    pictures = {world: {title: of(world) for title, of in first.items()} for world in worlds}
-    return Section(task, task.context(settings), worlds, pictures)
+    return {world: {title: of(world) for title, of in first.items()} for world in task.worlds(settings)}
 
 
 def _checked(task: Task, outcome: Outcome) -> Outcome:

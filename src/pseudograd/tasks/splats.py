@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import words
-from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant, Worlds
+from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant
 from .photos import displayed, photo
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
@@ -97,10 +96,6 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    return [sentence for world, rows in worlds.items() for sentence in words.of_scores(world, rows, SCORE)]
-
-
 SPLATS = Task(
     name="splats",
     title="A photo painted with Gaussian spots",
@@ -112,8 +107,8 @@ SPLATS = Task(
     has_leaves=False,
     setting=_SETTING.format_map,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_loss": words.where_better(worlds, NO_CLAMP, SCORE)},
+    verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
+    simpler=lambda worlds: {"own_loss": words.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",
         title="{world}; the picture is the first seed's, dB the mean",

@@ -6,7 +6,7 @@ support vector machine of scikit-learn, trained on real digits alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -238,14 +238,10 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(CONTRAST)
-
-
 TEXT_TO_DIGIT = Task(
     name="text_to_digit",
     title="A digit from a word, through a codebook",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(CONTRAST),
     run=_run,
     columns={"right": "share that the judge reads as asked", "similar": "what the scorer thinks of them, at most 1"},
     score=SCORE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -35,7 +35,6 @@ _AT_THE_BOUND = {
     "open": "where it does not",
     "half": "where half of it does",
 }
-_NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
 def where(era: str) -> str:
@@ -47,8 +46,9 @@ def _of_eras(rows: World) -> list[str]:
     return [era for era in eras() if era in rows]
 
 
-def _count(names: Sequence[str]) -> str:
-    return _NUMBERS.get(len(names), str(len(names)))
+def _in_words(count: int) -> tuple[str, str, str]:
+    """Of so many: all, how many, and which of them is ahead."""
+    return ("both", "two", "better") if count == 2 else (f"all {count}", str(count), "best")
 
 
 def decibels(rows: World) -> dict[str, float]:
@@ -71,19 +71,14 @@ def _eras(world: str, of_eras: Mapping[str, float]) -> str:
         each = listed([f"{value:.1f} dB {where(era)}" for era, value in of_eras.items()])
         return f"{world}: which torch is installed decides the picture, {each}."
     values = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
-    every = "both" if len(of_eras) == 2 else f"all {_count(list(of_eras))}"
-    return f"{world}: {every} eras of torch.clamp end alike, at {values} dB."
+    return f"{world}: {_in_words(len(of_eras))[0]} eras of torch.clamp end alike, at {values} dB."
 
 
 def _lead(world: str, value: float, of_eras: Mapping[str, float]) -> str:
     era = max(of_eras.values())
     gain = f", {value - era:.1f} dB above" if value > era else " and does not beat"
-    which = f"the {_better(of_eras)} of the {_count(list(of_eras))} eras of torch.clamp"
-    return f"{world}: {OURS} ends at {value:.1f} dB{gain} {which} ({era:.1f} dB)."
-
-
-def _better(of_eras: Sized) -> str:
-    return "better" if len(of_eras) == 2 else "best"
+    _, two, better = _in_words(len(of_eras))
+    return f"{world}: {OURS} ends at {value:.1f} dB{gain} the {better} of the {two} eras of torch.clamp ({era:.1f} dB)."
 
 
 def _beaten(world: str, values: Mapping[str, float]) -> str:
@@ -154,6 +149,10 @@ class Score:
         return [found.between(self.key, *pair) for pair in combinations(_of_eras(rows), 2)]
 
 
+def of_worlds(worlds: Worlds, score: Score) -> list[str]:
+    return [sentence for world, rows in worlds.items() for sentence in of_scores(world, rows, score)]
+
+
 def of_scores(world: str, rows: World, score: Score) -> list[str]:
     """What every world says that measures over seeds: the eras, our lead, what was better, what no different."""
     out = [_eras_over_seeds(world, rows, score)]
@@ -177,7 +176,7 @@ def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
     found = score.eras(rows)
     if all(one.verdict == NO_DIFFERENCE for one in found):
         how = f"are {NOT_TOLD}" if any(one.seeds[1] for one in found) else "end equal"
-        return f"{world}: the {_count(names)} eras of torch.clamp {how}: {listed(said)}."
+        return f"{world}: the {_in_words(len(names))[1]} eras of torch.clamp {how}: {listed(said)}."
     each = ", ".join(f"{one} {where(era)}" for era, one in zip(names, said, strict=True))
     return f"{world}: which torch is installed decides: {each}."
 
@@ -187,7 +186,8 @@ def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, 
     of_eras = _of_eras(rows)
     era = next(name for name in found if name in of_eras)
     turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
-    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the {_better(of_eras)} era of torch.clamp ({score.number(rows[era])})."
+    better = _in_words(len(of_eras))[2]
+    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
 
 
 PICTURES = Score("psnr", "{} dB", ".1f")
@@ -198,16 +198,10 @@ def test_of(seeds: str) -> str:
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
-def where_better(worlds: Worlds, name: str, score: Score) -> list[str]:
-    """The worlds in which `name` is better than our default."""
-    return [
-        world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict == BETTER
-    ]
-
-
-def where_no_worse(worlds: Worlds, name: str, score: Score) -> list[str]:
-    """The worlds in which our default is not better than `name`."""
-    return [world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict != WORSE]
+def where_no_worse(worlds: Worlds, name: str, score: Score, or_equal: bool = True) -> list[str]:
+    """The worlds in which our default is not better than `name`; without `or_equal`, those in which `name` is better."""
+    told = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
+    return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in told]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:

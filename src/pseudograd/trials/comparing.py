@@ -18,7 +18,7 @@ from .reached import Reached
 from .runner import Asked, Outcome, Runner, runner
 from .store import Store
 from .training import ONLY, Training, takes
-from .ways import ways
+from .variants import ways
 
 Run = Callable[..., Any]
 OnTrial = Callable[[Asked, int, int], Any]
@@ -127,13 +127,8 @@ def over(runner: Runner, case: Training, seeds: Sequence[int]) -> Found:
 
 def repeats(case: Training, found: Mapping[Asked, Outcome]) -> bool:
     """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
-    return (
-        not case.takes_seed and not any(outcome.draws for outcome in found.values()) and all_seeds_gave_the_same(found)
-    )
-
-
-def all_seeds_gave_the_same(found: Mapping[Asked, Outcome]) -> bool:
-    """Did every variant give the same with each of two or more seeds?"""
+    if "seed" in (*case.takes, *case.named) or any(outcome.draws for outcome in found.values()):
+        return False
     by_variant: dict[str, list[Any]] = {}
     for one, outcome in found.items():
         by_variant.setdefault(one.variant, []).append((str(outcome.numbers), outcome.failure))

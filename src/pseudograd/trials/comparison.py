@@ -58,10 +58,6 @@ class Comparison:
         """The variants that are eras of torch, from the oldest on."""
         return tuple(name for name in eras() if name in self.variants)
 
-    @property
-    def has_eras(self) -> bool:
-        return len(self.eras) > 1
-
     @cached_property
     def family(self) -> Family:
         """All comparisons of this report, corrected together."""
@@ -92,7 +88,7 @@ class Comparison:
 
     def edge(self, number: str | None = None) -> Difference:
         """The oldest edge (zero/closed) against the newest one (zero/open), corrected likewise."""
-        if not self.has_eras:
+        if len(self.eras) < 2:
             raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
         return self.family.between(self.number(number), self.eras[0], self.eras[-1])
 
@@ -171,15 +167,12 @@ class Comparison:
             "baseline": self.baseline,
             "reached": self.reached.to_json(),
             "notes": list(self.notes),
-            "values": {
-                number: {name: [written(value) for value in values] for name, values in rows.items()}
-                for number, rows in self.values.items()
-            },
+            "values": written(self.values),
             "failures": [[variant, seed, told] for (variant, seed), told in self.failures.items()],
             "verdicts": {
                 number: {name: _as_json(self.verdict(name, number)) for name in self.others} for number in self.values
             },
-            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.has_eras else {},
+            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.edges() else {},
         }
 
     def write(self, file: Path | str) -> None:
@@ -200,7 +193,7 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
             better={str(key): value for key, value in stored["better"].items()},
             seeds=tuple(int(seed) for seed in stored["seeds"]),
             values={
-                number: {name: tuple(map(read, values)) for name, values in rows.items()}
+                number: {name: tuple(float(read(value)) for value in values) for name, values in rows.items()}
                 for number, rows in stored["values"].items()
             },
             failures={(variant, seed): told for variant, seed, told in stored["failures"]},
@@ -216,14 +209,20 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
 
 
-def written(value: float) -> float | str | None:
-    if math.isfinite(value):
+def written(value: Any) -> Any:
+    """As JSON has it: NaN becomes None, what is infinite "inf" or "-inf"."""
+    if isinstance(value, Mapping):
+        return {key: written(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [written(one) for one in value]
+    if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
 
 
-def read(value: float | str | None) -> float:
-    return math.nan if value is None else float(value)
+def read(value: Any) -> Any:
+    """What `written` wrote, with what JSON has no number for."""
+    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
@@ -247,7 +246,7 @@ def _as_json(found: Difference) -> dict[str, Any]:
         "comparisons": found.comparisons,
         "seeds_that_differ": found.seeds[1],
         "shift": written(found.shift),
-        "interval": [written(end) for end in found.interval],
+        "interval": written(found.interval),
         "interval_level": found.level,
         "balance": found.balance,
         "higher_lower": list(found.wins),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import multiprocessing
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, ProcessPoolExecutor, process
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from ..errors import must
+from ..rule import Rule
 from .fingerprints import FingerprintError, fingerprint
-from .processes import modules_of, pool
 from .reached import Reached
 from .store import Store
 from .variants import users_rows
@@ -44,13 +48,6 @@ class Outcome:
     draws: bool = True
     came_upon: Reached = field(default_factory=Reached)
 
-    def to_store(self) -> dict[str, Any]:
-        return {**vars(self), "came_upon": asdict(self.came_upon)}
-
-    @classmethod
-    def from_store(cls, kept: dict[str, Any]) -> Outcome:
-        return cls(**{**kept, "came_upon": Reached(**kept["came_upon"])})
-
 
 class Experiment(Protocol):
     """What is run in every variant. It travels into other processes, which pickle it.
@@ -70,12 +67,6 @@ class Experiment(Protocol):
     def check_travels(self) -> None: ...  # raises our error if other processes could not run it
 
 
-class Executor(Protocol):
-    """Of this only `submit` is asked: concurrent.futures has some, and so have others."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]: ...
-
-
 E = TypeVar("E", bound=Experiment)
 OnTrial = Callable[[Any, Asked, int, int], Any]
 
@@ -85,46 +76,37 @@ def runner(
     where: str, experiments: Sequence[Experiment], jobs: int, store: Store | None, on_trial: OnTrial
 ) -> Iterator[Runner]:
     """For trials of these, in so many processes. `where`: the public function that errors name."""
-    if jobs == 1:
-        yield Runner(where, experiments, None, store, on_trial)
-        return
-    for one in experiments:
+    for one in experiments if jobs > 1 else ():
         one.check_travels()
     rules = [rule for one in experiments for rule in one.rules]
-    with pool(where, jobs, modules_of(users_rows(rules))) as executor:
+    with pool(where, jobs, modules_of(users_rows(rules))) if jobs > 1 else contextlib.nullcontext() as executor:
         yield Runner(where, experiments, executor, store, on_trial)
 
 
+@dataclass
 class Runner:
     """Makes trials, or finds those that were kept. `notes`: what a reader of the outcomes has to know of that.
 
-    on_trial(experiment, asked, done, of) is called before each trial that is made or waited for.
+    executor: only its `submit` is asked; None is this process. on_trial(experiment, asked, done, of) is called before each trial.
     """
 
-    def __init__(
-        self,
-        where: str,
-        experiments: Iterable[Experiment],
-        executor: Executor | None,
-        store: Store | None,
-        on_trial: OnTrial,
-    ) -> None:
-        self.executor, self.store, self.on_trial = executor, store, on_trial
-        self._unkept = ""
-        self._keys: dict[str, str] = {}
-        if store is None:
-            return
+    where: str
+    experiments: Sequence[Experiment]
+    executor: Executor | None
+    store: Store | None
+    on_trial: OnTrial
+    _unkept: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
         try:  # now: a run may change what it holds
-            self._keys = {one.name: fingerprint(one.depends_on) for one in experiments}
+            self._keys = {one.name: fingerprint(one.depends_on) for one in self.experiments if self.store is not None}
         except FingerprintError as error:
-            self.store, self._unkept = None, f"Nothing was kept: {error}"
-            warnings.warn(f"{where}: nothing is kept: {error}", stacklevel=5)
+            self.store, self._unkept = None, (f"Nothing was kept: {error}",)
+            warnings.warn(f"{self.where}: nothing is kept: {error}", stacklevel=8)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if self.store is None:
-            return (self._unkept,) if self._unkept else ()
-        return self.store.notes
+        return self._unkept if self.store is None else self.store.notes
 
     def outcomes(
         self, plan: Sequence[tuple[E, Asked]], done: int = 0, of: int = 0
@@ -139,13 +121,13 @@ class Runner:
                 self.on_trial(experiment, asked, done, of or len(plan))
                 outcome = _with_tensors(next(waiting).result()) if self.executor else experiment.trial(*asked)
                 if self.store is not None:
-                    self.store.put(self._file_of(experiment, asked), outcome.to_store())
+                    self.store.put(self._file_of(experiment, asked), asdict(outcome))
                 done += 1
             yield experiment, asked, outcome
 
     def _kept(self, experiment: Experiment, asked: Asked) -> Outcome | None:
         kept = None if self.store is None else self.store.find(self._file_of(experiment, asked))
-        return None if kept is None else Outcome.from_store(kept)
+        return None if kept is None else Outcome(**{**kept, "came_upon": Reached(**kept["came_upon"])})
 
     def _file_of(self, experiment: Experiment, asked: Asked) -> dict[str, Any]:
         return {"key": self._keys[experiment.name], "of": experiment.name, **asked._asdict()}
@@ -159,3 +141,51 @@ def _elsewhere(experiment: Experiment, asked: Asked) -> Outcome:
 
 def _with_tensors(outcome: Outcome) -> Outcome:
     return replace(outcome, arrays={key: torch.from_numpy(value) for key, value in outcome.arrays.items()})
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def pool(where: str, jobs: int, modules: tuple[str, ...]) -> Iterator[ProcessPoolExecutor]:
+    """Processes that compute with as many threads as this one: sums are ordered by threads, and the numbers must not depend on `jobs`."""
+    before = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), _prepare, (list(sys.path), torch.get_num_threads(), modules)
+    )
+    try:
+        yield executor
+        executor.shutdown()
+    except BaseException as error:  # nobody waits for the runs that others have begun
+        executor.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+            child.join()
+        if not isinstance(error, process.BrokenProcessPool):
+            raise
+        remedy = "What it printed says why; a script must call this below `if __name__ == '__main__':`"
+        raise ValueError(
+            must(where, "jobs", "be processes that live to the end", "one that did not", remedy)
+        ) from error
+
+
+def _prepare(path: list[str], threads: int, modules: tuple[str, ...]) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears it, and ends the others
+    sys.path[:] = path
+    torch.set_num_threads(threads)
+    for name in modules:
+        importlib.import_module(name)
+
+
+def modules_of(rows: Iterable[Rule]) -> tuple[str, ...]:
+    """Where rules of the user's were registered: another process has them once it has imported these."""
+    return tuple(sorted({_module_of(row.author) for row in rows} - {"", "__main__"}))
+
+
+def _module_of(path: str) -> str:
+    """Of "package.module.outer.function", what can be imported."""
+    while path and path not in sys.modules:
+        path = path.rpartition(".")[0]
+    return path

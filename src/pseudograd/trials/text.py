@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .comparison import Comparison, spread
 from .paired import LEVEL, TEST, Difference
@@ -43,10 +43,16 @@ def _table(found: Comparison, number: str) -> Iterator[str]:
         (name, cell(values), less(found, number, name), against(found, number, name))
         for name, values in found.values[number].items()
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for place, row in enumerate(rows):
-        yield GAP.join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip()
-        if place == 0:
+    return aligned(rows, str.ljust)
+
+
+def aligned(rows: Sequence[Sequence[str]], rest: Callable[[str, int], str], headings: int = 1) -> Iterator[str]:
+    """A table as lines, the columns after the first one set by `rest`. A rule stands under the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for place, (first, *others) in enumerate(rows, start=1):
+        parts = [first.ljust(widths[0]), *map(rest, others, widths[1:])]
+        yield GAP.join(parts).rstrip()
+        if place == headings:
             yield GAP.join("-" * width for width in widths)
 
 
@@ -103,8 +109,8 @@ def _best(found: Comparison, number: str) -> Iterator[str]:
 
 def _edge(found: Comparison, older: str, newer: str, one: Difference) -> str:
     """Of one pair of eras."""
-    ages = ("the old edge", "the new edge") if len(found.eras) == 2 else ("the edge", "the edge")
-    old, new = (f"{age} ({eras()[name].name}, {name})" for age, name in zip(ages, (older, newer), strict=True))
+    old = f"the old edge ({eras()[older].name}, {older})"
+    new = f"the new edge ({eras()[newer].name}, {newer})"
     if found.repeats and one.favours != "no difference":
         winner, loser = (old, new) if one.favours == "better" else (new, old)
         return f"Edge: {winner} ends better than {loser}, by {abs(one.mean):.3g}."
@@ -141,7 +147,7 @@ def _how(found: Comparison) -> Iterator[str]:
     asked, pairs = family.counted
     if asked + pairs:
         numbers = f" of all {len(found.values)} numbers" if len(found.values) > 1 else ""
-        with_it = f"with {found.baseline}{' or between its eras' if found.has_eras else ''}"
+        with_it = f"with {found.baseline}{' or between its eras' if found.edges() else ''}"
         each = f" {with_it}" if not pairs else f": {asked} {with_it}, {pairs} between the others, to tell the best"
         yield (
             f"p is corrected by Holm for {counted(asked + pairs, 'comparison')}{numbers}{each}; "

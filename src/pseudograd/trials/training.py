@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,8 +19,7 @@ from ..errors import must
 from ..rule import RuleLike
 from .chance import Chance
 from .runner import Outcome
-from .variants import users_rows
-from .ways import Inside, Ways
+from .variants import Inside, Ways, users_rows
 
 ONLY = "the number"  # what a run that returns one number calls it
 
@@ -65,28 +64,21 @@ class Training:
             except (Exception, SystemExit) as error:
                 failure = _told(error)
         seconds = time.perf_counter() - began
-        outcome = Outcome({}, {}, (), failure, inside.reached, seconds, not chance.none, inside.came_upon)
-        if failure is not None:
-            return outcome
-        return replace(outcome, numbers=_numbers(self.where, found, f"with {variant} and seed {seed}"))
+        when = f"with {variant} and seed {seed}"
+        given = _numbers(self.where, found, when) if failure is None else {}
+        return Outcome(given, {}, (), failure, inside.reached, seconds, not chance.none, inside.came_upon)
 
     def check_travels(self) -> None:
-        main = sys.modules["__main__"]
-        at_home = getattr(self.run, "__module__", None) == "__main__" and not getattr(main, "__file__", None)
+        remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
+        told = must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
         try:
             pickle.dumps(self)
         except Exception as error:
-            raise self._stays() from error
-        if at_home:  # a notebook or a prompt: no other process can import it
-            raise self._stays()
-
-    def _stays(self) -> ValueError:
-        remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
-        return ValueError(must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy))
-
-    @property
-    def takes_seed(self) -> bool:
-        return "seed" in (*self.takes, *self.named)
+            raise ValueError(told) from error
+        if getattr(self.run, "__module__", None) == "__main__" and not getattr(
+            sys.modules["__main__"], "__file__", None
+        ):
+            raise ValueError(told)  # a notebook or a prompt: no other process can import it
 
     def _called(self, seed: int, steps: int | None, inside: Inside) -> Any:
         given = {"clamp": inside.clamp, "seed": seed, "steps": steps, "project": inside.projects}

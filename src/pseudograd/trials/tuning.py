@@ -74,7 +74,7 @@ class Tuning:
             {
                 "seeds": one.seeds,
                 "steps": one.steps,
-                "medians": {name: written(value) for name, value in one.medians.items()},
+                "medians": written(one.medians),
                 "kept": list(one.kept),
             }
             for one in self.rounds

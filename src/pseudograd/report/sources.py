@@ -1,16 +1,41 @@
-"""A comparison of the user's own as a report: its worlds are the numbers that the run returns."""
+"""What a report is made of: outcomes of tasks, run for it, or a comparison of the user's own, whose worlds are the numbers of its run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 
-from ..tasks import TASKS, Outcome, World
-from ..tasks.base import Section, Subject
+from ..tasks import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
+from ..tasks.base import Section, Settings, Subject
+from ..tasks.running import OnStep, run
 from ..trials.comparison import Comparison, spread
+from ..trials.store import Store
 from ..trials.text import closing, headlines, listed, sentences
 from ..trials.training import ONLY
+from ..trials.variants import DEFAULT_RULES
 from .results import Results, blank
+
+
+def compare(
+    tasks: Sequence[str | Task] = DEFAULT_TASKS,
+    rules: Sequence[str] = DEFAULT_RULES,
+    settings: Settings | None = None,
+    on_step: OnStep = lambda *_: None,
+    *,
+    jobs: int = 1,
+    kept: Store | None = None,
+) -> Results:
+    """Run `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
+
+    On one thread, so that a run repeats to the bit; in `jobs` processes, which gives the same. Runs that are `kept` are not made again.
+    on_step(task, world, variant, done, of) is called before each run.
+    """
+    results = blank(rules, loss=(settings.loss_name or None) if settings else None)
+    began = time.perf_counter()
+    results.sections = run(list(by_name(tasks).values()), rules, settings or Settings(), on_step, jobs, kept)
+    results.seconds = round(time.perf_counter() - began, 3)
+    return results
 
 
 def results_of(found: Comparison) -> Results:
