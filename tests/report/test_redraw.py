@@ -54,7 +54,7 @@ def test_what_is_read_is_what_was_measured(folder: Path, results: Results) -> No
         assert there[key].dtype == here[key].dtype
         assert torch.equal(there[key].nan_to_num(7), here[key].nan_to_num(7))
         assert torch.equal(there[key].isnan(), here[key].isnan())
-    assert again.sections["retarget_srgb"][SRGB][NO_CLAMP].arrays["picture"].isnan().all()
+    assert again.sections["retarget_srgb"].worlds[SRGB][NO_CLAMP].arrays["picture"].isnan().all()
 
 
 def test_it_is_small(folder: Path) -> None:
