@@ -129,7 +129,7 @@ def test_names_and_kinds_are_checked() -> None:
         Gallery("path")
     with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
         compare(["curve", _changed(name="curve")])
-    assert list(compare([MINE, MINE], []).records) == ["mine"]
+    assert list(compare([MINE, MINE], []).sections) == ["mine"]
 
 
 def test_report_knows_kinds_and_no_task() -> None:

@@ -58,8 +58,8 @@ def test_better_and_worse_are_named_the_best_first() -> None:
     assert words.where_no_worse({"here": rows}, "project", SCORE) == ["here"]
     assert words.where_no_worse({"here": rows}, "leaky", SCORE) == ["here"]
     assert words.where_no_worse({"here": rows}, "identity", SCORE) == []
-    assert words.where_better({"here": rows}, "project", SCORE) == ["here"]
-    assert words.where_better({"here": rows}, "leaky", SCORE) == []
+    assert words.where_no_worse({"here": rows}, "project", SCORE, or_equal=False) == ["here"]
+    assert words.where_no_worse({"here": rows}, "leaky", SCORE, or_equal=False) == []
 
 
 def test_lower_may_be_better() -> None:

@@ -195,7 +195,7 @@ def ways(
     if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
         raise TypeError(must(where, f"{prefix}rules", "be a list of rules", rules, "Write [...] around it"))
     if families and edges is not None:
-        remedy = "Under replace each family has its own edge, and both eras always run"
+        remedy = "Under replace each family has its own edge, and every era always runs"
         raise ValueError(must(where, f"{prefix}edges", "be left out with replace", tuple(edges), remedy))
     if isinstance(edges, str) or edges == ():
         raise TypeError(must(where, f"{prefix}edges", "be a list of edges", edges, "Write [...] around it"))
