@@ -108,7 +108,7 @@ def test_attack_stays_within_its_bounds() -> None:
 
 
 def attack_variants() -> list[object]:
-    from pseudograd.tasks import variants
+    from pseudograd.trials.variants import variants
 
     return variants(has_leaves=True)  # type: ignore[return-value]
 
