@@ -155,6 +155,9 @@ class Picture(Record):
     of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
+BOUNDED = ("x", "min", "max")  # the inputs of a clamp
+
+
 class Primitive(Record, kw_only=True):
     """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
 
@@ -175,6 +178,14 @@ class Primitive(Record, kw_only=True):
     through: Callable[[Pull], Pull] | None = None
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
+
+    def by_name(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
+
+    def inputs_of(self, other: Primitive, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those of another primitive that this one takes, too."""
+        given = other.by_name(inputs)
+        return tuple([given[name] for name in self.inputs])
 
 
 class Op(Primitive, kw_only=True):
@@ -237,10 +248,15 @@ class Call:
         self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
-    def spec(self) -> tuple[Any, ...]:
-        """Flat: primitive, rule, edge, maximize, and the rule's parameters in the order of its row."""
+    def given(self) -> dict[str, Any]:
+        """The rule's parameters in the order of its row; a function by its key."""
         values = [key_of(value) if callable(value) else value for value in self._values]
-        return self.primitive.name, self.rule.name, self.edge, self.maximize, *values
+        return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
+
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
+        return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.given.values()
 
     @property
     def label(self) -> str:
@@ -326,13 +342,13 @@ def call_named(spec: tuple[Any, ...]) -> Call:
 
 def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     """The call that the first of `leaves` name, and the rest."""
-    name, rule_name, edge, maximize = leaves[:4]
+    name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
     given: dict[str, Any] = {}
-    for key, value in zip(row.parameters, leaves[4:]):  # noqa: B905  there are more leaves
+    for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), leaves[4 + len(given) :]
+    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:

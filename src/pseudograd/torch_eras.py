@@ -80,7 +80,7 @@ def _of_tensors_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three
 
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
-FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured
+FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
@@ -116,8 +116,8 @@ def era_named(text: object) -> str | None:
     if found is None:
         return None
     version = int(found["major"]), int(found["minor"])
-    if not FIRST <= version <= LAST:
-        known = f"name a version from {_dotted(FIRST)} to {_dotted(LAST)}, which were measured"
+    if version not in _measured():
+        known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
         raise ValueError(must("pin_edge", "edge", known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
     eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[found["relation"]](other, version)}
     if len(eras) > 1:
@@ -137,7 +137,8 @@ _RELATIONS: dict[str, Callable[[Version, Version], bool]] = {
 
 
 def _measured() -> list[Version]:
-    return [(FIRST[0], minor) for minor in range(FIRST[1], LAST[1] + 1)]
+    _, last = max(LAST, *(era.since for era in ERAS.values()))
+    return [(FIRST[0], minor) for minor in range(FIRST[1], last + 1)]
 
 
 def _dotted(version: Version) -> str:

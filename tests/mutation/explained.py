@@ -77,8 +77,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("rewrite/primitives.py", "pulled", "x < min -> x <= min"): "x at min is min, clamped or not",
     ("rewrite/primitives.py", "pulled", "x > other -> x >= other"): "where they are equal the tie has decided already",
     ("rewrite/primitives.py", "pulled", "x < other -> x <= other"): "where they are equal the tie has decided already",
-    ("rewrite/with_rule.py", "module", "-3 -> 3"): "called for the errors of a rule alone; no bound changes them",
-    ("rewrite/with_rule.py", "module", "3 -> 4"): "called for the errors of a rule alone; no bound changes them",
     (
         "ops/bounds.py",
         "_checked",

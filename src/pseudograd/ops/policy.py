@@ -192,7 +192,7 @@ class _Clip:
         """x, clipped: in the space of the clip."""
         return _replaced(self.x, self.below, self.min, self.above, self.max)
 
-    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: Any) -> Tensor:
+    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
         """What -A is multiplied by: c(r), or what PPO's min picks: c(r) where the clip is blocked, else r."""
         below, above = (
             (self.below, self.above) if without_min else (self.below & ~(advantage > 0), self.above & ~(advantage < 0))
@@ -252,7 +252,8 @@ def _lifted(row: Rule) -> Pull:
         grad = grad.to(log_ratio.dtype)
         clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
         to_log_ratio = to_advantage = None
-        if wants[0]:
+        wants_log_ratio, wants_advantage, *_ = wants
+        if wants_log_ratio:
             x_alone = (True, False, False)
             found = row.pull(
                 -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
@@ -267,7 +268,7 @@ def _lifted(row: Rule) -> Pull:
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * found * weight
             to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
-        if wants[1]:
+        if wants_advantage:
             to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
         return to_log_ratio, to_advantage, None, None, None, None, None
 
@@ -336,7 +337,7 @@ def _of_the_mean(pull: Pull) -> Pull:
 
 
 def _log_of_geometric_mean(
-    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[Any, ...]
+    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[object, ...]
 ) -> Tensor:
     """Of the ratios of a sequence, each with the rule's own gradient: from the loss of a token of which A is 1 or -1.
 
@@ -358,7 +359,7 @@ def _samples() -> Iterator[Sample]:
         ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
         return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
 
-    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[Any, ...]]:
+    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[object, ...]]:
         return lambda dtype: (*tokens(dtype), *numbers)
 
     yield Sample("PPO's", build(0.25, 0.25, None, 0, 0))

@@ -160,7 +160,7 @@ def surrogate(
     return decorate
 
 
-def _reference(x_forward: float, grad: float, x_backward: float, **_: Any) -> tuple[float, ...]:
+def _reference(x_forward: float, grad: float, x_backward: float, **_: object) -> tuple[float, ...]:
     return reference.gradient(grad)
 
 

@@ -38,5 +38,5 @@ def pin_edge(edge: str) -> Rewriting:
     if asked is None:
         raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS), edge)
     era = installed_era()
-    replacement = Replacement(edges.rule_named(asked, era), is_pin=True)
+    replacement = Replacement(edges.rule_named(asked, era))
     return Rewriting(f"pin_edge({edge!r})", {EDGE: replacement}, is_torchs_own=asked == era)

@@ -18,7 +18,7 @@ from .equality import assert_same_bits, assert_same_values
 SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
 
 
-def plain(case: Case, inputs: tuple[Any, ...]) -> Tensor:
+def plain(case: Case, inputs: tuple[object, ...]) -> Tensor:
     """What torch computes; an op without such a function is compared with its own forward, recording against not recording."""
     with torch.no_grad():
         return (case.op.plain_torch or case.op.forward)(*inputs)
@@ -41,7 +41,7 @@ def check_forward(case: Case, dtype: torch.dtype) -> None:
             assert_same_bits(tensor, old, f"{sample.name}, an input after the call")
 
 
-def by_vjp_forward(case: Case, inputs: tuple[Any, ...]) -> Tensor:
+def by_vjp_forward(case: Case, inputs: tuple[object, ...]) -> Tensor:
     return torch.func.vjp(lambda x: case(x, *inputs[1:]), inputs[0])[0]
 
 
@@ -119,7 +119,7 @@ def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: lis
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
 
 
-def _by_formula(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def _by_formula(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
     return by_backward(f, inputs, grad, create_graph=True)
 
 
@@ -169,7 +169,7 @@ def check_saved(case: Case) -> None:
 
 
 def _check_saved_inputs(
-    case: Case, leaves: tuple[Any, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
+    case: Case, leaves: tuple[object, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
 ) -> None:
     names = case.rule.kept(wants) if any(wants) else ()
     kept = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
@@ -189,7 +189,7 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def by_reference(case: Case, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:
+def by_reference(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[Tensor]:
     """One number at a time, unreduced: the shape of the result for every tensor input."""
     fl = rounding_to(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
