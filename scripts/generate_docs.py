@@ -28,7 +28,7 @@ import pseudograd as pg
 from pseudograd.listing import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
-from pseudograd.tasks import TASKS, Measured
+from pseudograd.tasks import TASKS, Outcome
 from pseudograd.torch_eras import CLOSED_ERA
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,7 +144,7 @@ def _finding() -> str:
     task = TASKS["retarget"]
     assert task.finding is not None
     stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
-    return task.finding({name: Measured(numbers) for name, numbers in stored.items()})
+    return task.finding({name: Outcome(numbers) for name, numbers in stored.items()})
 
 
 def _support_matrix() -> str:

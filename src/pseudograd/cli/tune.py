@@ -24,8 +24,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from ..cases import tune
     from ..program import checked_file, write
+    from ..trials import tune
 
     with stoppable(), current_folder():
         for name in options.imports:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ..paired import LEVEL, TEST
-from ..tasks.base import ERAS, NO_CLAMP, PROJECT
-from .records import Comparison, spread
-from .trials import ONLY
+from .comparison import Comparison, spread
+from .paired import LEVEL, TEST, Difference
+from .training import ONLY
+from .variants import NO_CLAMP, PROJECT, eras
 
 GAP = "  "
 
@@ -43,10 +43,16 @@ def _table(found: Comparison, number: str) -> Iterator[str]:
         (name, cell(values), less(found, number, name), against(found, number, name))
         for name, values in found.values[number].items()
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for place, row in enumerate(rows):
-        yield GAP.join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip()
-        if place == 0:
+    return aligned(rows, str.ljust)
+
+
+def aligned(rows: Sequence[Sequence[str]], rest: Callable[[str, int], str], headings: int = 1) -> Iterator[str]:
+    """A table as lines, the columns after the first one set by `rest`. A rule stands under the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for place, (first, *others) in enumerate(rows, start=1):
+        parts = [first.ljust(widths[0]), *map(rest, others, widths[1:])]
+        yield GAP.join(parts).rstrip()
+        if place == headings:
             yield GAP.join("-" * width for width in widths)
 
 
@@ -83,7 +89,7 @@ def against(found: Comparison, number: str, name: str) -> str:
 
 def sentences(found: Comparison, number: str) -> list[str]:
     """What is best, and what of the edge."""
-    return [*_best(found, number), *([edge_sentence(found, number)] if found.has_eras else [])]
+    return [*_best(found, number), *(_edge(found, *pair, one) for pair, one in found.edges(number).items())]
 
 
 def _best(found: Comparison, number: str) -> Iterator[str]:
@@ -101,23 +107,19 @@ def _best(found: Comparison, number: str) -> Iterator[str]:
         yield f"Best: {first}."
 
 
-def edge_sentence(found: Comparison, number: str) -> str:
-    one = found.edge(number)
-    old, new = (
-        f"{edge} ({era}, {rule})"
-        for edge, era, rule in zip(("the old edge", "the new edge"), _TORCHES, ERAS, strict=True)
-    )
+def _edge(found: Comparison, older: str, newer: str, one: Difference) -> str:
+    """Of one pair of eras."""
+    old = f"the old edge ({eras()[older].name}, {older})"
+    new = f"the new edge ({eras()[newer].name}, {newer})"
     if found.repeats and one.favours != "no difference":
         winner, loser = (old, new) if one.favours == "better" else (new, old)
         return f"Edge: {winner} ends better than {loser}, by {abs(one.mean):.3g}."
     if one.verdict == "no difference":
-        return f"Edge: {one}."
+        between = "" if len(found.eras) == 2 else f"{old} and {new}: "
+        return f"Edge: {between}{one}."
     winner, loser = (old, new) if one.verdict == "better" else (new, old)
     apart = f" {one.size}," if one.size else ""
     return f"Edge: {winner} is better than {loser},{apart} p = {one.p:.2g}."
-
-
-_TORCHES = ("torch<=2.13", "torch>=2.14")
 
 
 def closing(found: Comparison) -> Iterator[str]:
@@ -145,7 +147,7 @@ def _how(found: Comparison) -> Iterator[str]:
     asked, pairs = family.counted
     if asked + pairs:
         numbers = f" of all {len(found.values)} numbers" if len(found.values) > 1 else ""
-        with_it = f"with {found.baseline}{' or between its eras' if found.has_eras else ''}"
+        with_it = f"with {found.baseline}{' or between its eras' if found.edges() else ''}"
         each = f" {with_it}" if not pairs else f": {asked} {with_it}, {pairs} between the others, to tell the best"
         yield (
             f"p is corrected by Holm for {counted(asked + pairs, 'comparison')}{numbers}{each}; "

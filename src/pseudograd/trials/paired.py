@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement
 from typing import Any, Literal, TypeVar
 
-from .errors import must, unknown_name
+from ..errors import must, unknown_name
 
 Better = Literal["lower", "higher"]
 TEST = "Wilcoxon's signed-rank test, exact, two-sided"

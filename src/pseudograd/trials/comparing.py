@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import must
-from ..paired import Better, check_better
 from ..rule import RuleObject
-from ..tasks.base import ERAS
-from .fingerprints import FingerprintError, fingerprint, own_rules
-from .kept import Kept
+from .comparison import Comparison
+from .paired import Better, check_better
 from .reached import Reached
-from .records import Comparison
-from .trials import ONLY, Asked, Case, OnTrial, Outcome, processes, takes, trials
+from .runner import Asked, Outcome, Runner, runner
+from .store import Store
+from .training import ONLY, Training, takes
 from .variants import ways
 
 Run = Callable[..., Any]
+OnTrial = Callable[[Asked, int, int], Any]
+Found = dict[Asked, Outcome]
 SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
 
 
@@ -42,7 +41,7 @@ def compare(
     """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance, and by how much.
 
     Forward:  every clamp has torch.clamp's values, but that of "no clamp", which returns its input.
-    Backward: of one rule each. Always among them: torch.clamp as installed, both eras of it (zero/closed, zero/open) and no clamp; where
+    Backward: of one rule each. Always among them: torch.clamp as installed, every era of it (zero/closed, zero/open) and no clamp; where
         run takes `project`, also that.
 
     Args:
@@ -83,11 +82,10 @@ def compare(
     check_all_better("compare", better)
     jobs = checked_count("compare", "jobs", jobs)
     began = time.perf_counter()
-    with processes(case, jobs) as executor:
-        runner = Runner(case, executor, keep, on_trial)
-        found = runner.over(case.ways.names, chosen)
+    with runner_of(case, jobs, keep, on_trial) as runner:
+        found = over(runner, case, chosen)
     seconds = time.perf_counter() - began
-    return comparison(case, found, case.ways.names, better, seconds, notes=runner.notes)
+    return comparison(case, found, case.variants, better, seconds, notes=runner.notes)
 
 
 def make_case(
@@ -96,83 +94,41 @@ def make_case(
     rules: Iterable[str | RuleObject] | None,
     edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
-) -> Case:
+) -> Training:
     order, named = takes(where, run, is_handed=replace is None)
     chosen = ways(where, rules, edges, replace, with_leaves="project" in named)
-    return Case(where, run, chosen, order, named)
+    return Training(where, run, chosen, order, named)
 
 
-class Runner:
-    """Makes trials, or finds those that were kept. unkept: why none are, where some should be."""
-
-    unkept = ""
-
-    def __init__(
-        self, case: Case, executor: ProcessPoolExecutor | None, keep: Path | str | None, on_trial: OnTrial | None
-    ) -> None:
-        self.case, self.executor = case, executor
-        self.kept = None if keep is None else Kept(Path(keep), case.where)
-        self.on_trial = on_trial or (lambda *_: None)
-        self.key = "" if self.kept is None else self._key()  # now: a run may change what it holds
-
-    def _key(self) -> str:
-        """What a run depends on, but for its variant, seed and steps."""
-        rules = {name: [rule, edge, *own_rules([rule])] for name, rule, edge in self.case.ways.rules}
-        try:
-            return fingerprint([self.case.run, self.case.ways.families, rules])
-        except FingerprintError as error:
-            self.kept = None
-            self.unkept = str(error)
-            warnings.warn(f"{self.case.where}: nothing is kept: {error}", stacklevel=4)
-            return ""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        if self.kept is None:
-            return (f"Nothing was kept: {self.unkept}",) if self.unkept else ()
-        return self.kept.notes
-
-    def over(self, names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> dict[Asked, Outcome]:
-        """Every variant with every seed; with two alone, where these show that the seed changes nothing."""
-        found = self.of([Asked(name, seed, steps) for seed in seeds[:2] for name in names], len(seeds) * len(names))
-        if len(seeds) > 2 and not repeats(self.case, found):
-            plan = [Asked(name, seed, steps) for seed in seeds[2:] for name in names]
-            found |= self.of(plan, len(seeds) * len(names), len(found))
-        return found
-
-    def of_all(self, names: Sequence[str], seeds: Sequence[int], steps: int | None = None) -> dict[Asked, Outcome]:
-        """Every variant with every seed."""
-        return self.of([Asked(name, seed, steps) for seed in seeds for name in names], len(names) * len(seeds))
-
-    def of(self, plan: Sequence[Asked], of: int, before: int = 0) -> dict[Asked, Outcome]:
-        found = {one: outcome for one in plan if (outcome := self._kept_outcome(one)) is not None}
-        missing = [one for one in plan if one not in found]
-        before += len(found)
-        for one, outcome in trials(
-            self.case, missing, self.executor, lambda one, done, _: self.on_trial(one, before + done, of)
-        ):
-            found[one] = outcome
-            if self.kept is not None:
-                self.kept.put(self._name(one), asdict(outcome))
-        return {one: found[one] for one in plan}
-
-    def _kept_outcome(self, one: Asked) -> Outcome | None:
-        found = None if self.kept is None else self.kept.find(self._name(one))
-        return None if found is None else Outcome.from_dict(found)
-
-    def _name(self, one: Asked) -> dict[str, Any]:
-        return {"key": self.key, **one._asdict()}
+@contextlib.contextmanager
+def runner_of(case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None) -> Iterator[Runner]:
+    store = None if keep is None else Store(Path(keep), case.where)
+    told = on_trial or (lambda *_: None)
+    with runner(case.where, [case], jobs, store, lambda _, asked, done, of: told(asked, done, of)) as made:
+        yield made
 
 
-def repeats(case: Case, found: Mapping[Asked, Outcome]) -> bool:
+def every(
+    runner: Runner, case: Training, names: Sequence[str], seeds: Sequence[int], steps: int | None = None, **count: int
+) -> Found:
+    """Every variant with every seed."""
+    plan = [(case, Asked(name, seed, steps)) for seed in seeds for name in names]
+    return {asked: outcome for _, asked, outcome in runner.outcomes(plan, **count)}
+
+
+def over(runner: Runner, case: Training, seeds: Sequence[int]) -> Found:
+    """The same; with two seeds alone, where these show that the seed changes nothing."""
+    of = len(seeds) * len(case.variants)
+    found = every(runner, case, case.variants, seeds[:2], of=of)
+    if len(seeds) > 2 and not repeats(case, found):
+        found |= every(runner, case, case.variants, seeds[2:], done=len(found), of=of)
+    return found
+
+
+def repeats(case: Training, found: Mapping[Asked, Outcome]) -> bool:
     """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
-    return (
-        not case.takes_seed and not any(outcome.draws for outcome in found.values()) and all_seeds_gave_the_same(found)
-    )
-
-
-def all_seeds_gave_the_same(found: Mapping[Asked, Outcome]) -> bool:
-    """Did every variant give the same with each of two or more seeds?"""
+    if "seed" in (*case.takes, *case.named) or any(outcome.draws for outcome in found.values()):
+        return False
     by_variant: dict[str, list[Any]] = {}
     for one, outcome in found.items():
         by_variant.setdefault(one.variant, []).append((str(outcome.numbers), outcome.failure))
@@ -180,7 +136,7 @@ def all_seeds_gave_the_same(found: Mapping[Asked, Outcome]) -> bool:
 
 
 def comparison(
-    case: Case,
+    case: Training,
     found: Mapping[Asked, Outcome],
     names: Sequence[str],
     better: Better | Mapping[str, Better],
@@ -197,8 +153,7 @@ def comparison(
     by_place = {(one.variant, one.seed): outcome for one, outcome in found.items()}
     values = {
         column: {
-            name: tuple((by_place[name, seed].numbers or {}).get(column, float("nan")) for seed in seeds)
-            for name in names
+            name: tuple(by_place[name, seed].numbers.get(column, float("nan")) for seed in seeds) for name in names
         }
         for column in columns
     }
@@ -214,34 +169,36 @@ def comparison(
         torch=torch.__version__,
         seconds=round(seconds, 3),
         baseline=case.ways.baseline,
-        reached=Reached.together(outcome.came_upon for one, outcome in found.items() if one.variant not in ERAS),
+        reached=Reached.together(
+            outcome.came_upon for one, outcome in found.items() if one.variant not in case.ways.eras
+        ),
         notes=notes,
     )
 
 
-def checked_outcomes(case: Case, found: Mapping[Asked, Outcome], is_part: bool = False) -> tuple[str, ...]:
+def checked_outcomes(case: Training, found: Mapping[Asked, Outcome], is_part: bool = False) -> tuple[str, ...]:
     """The names of what run returned."""
-    done = {one: outcome for one, outcome in found.items() if outcome.numbers is not None}
+    done = {one: outcome for one, outcome in found.items() if outcome.failure is None}
     if not done:
         failure = next(outcome.failure for outcome in found.values())
         raise ValueError(must(case.where, "run", "end without an error in at least one variant", failure))
-    first, expected = next((one, set(outcome.numbers or ())) for one, outcome in done.items())
+    first, expected = next((one, set(outcome.numbers)) for one, outcome in done.items())
     for one, outcome in done.items():
-        if set(outcome.numbers or ()) != expected:
+        if set(outcome.numbers) != expected:
             got = f"{_shown(outcome.numbers)} with {one.variant} and seed {one.seed}"
             as_before = f"{_shown(done[first].numbers)} as with {first.variant} and seed {first.seed}"
             raise ValueError(must(case.where, "run", f"return {as_before}", got, "Return the same names from each run"))
     if not is_part and not any(outcome.reached for outcome in done.values()):
         _raise_unreached(case, Reached.together(outcome.came_upon for outcome in done.values()))
-    return tuple(done[first].numbers or ())
+    return tuple(done[first].numbers)
 
 
-def _shown(numbers: Mapping[str, float] | None) -> str:
-    names = tuple(numbers or ())
+def _shown(numbers: Mapping[str, float]) -> str:
+    names = tuple(numbers)
     return "one number" if names == (ONLY,) else ", ".join(names)
 
 
-def _raise_unreached(case: Case, seen: Reached) -> None:
+def _raise_unreached(case: Training, seen: Reached) -> None:
     if case.ways.families:
         what = f"call a function of torch that override({', '.join(case.ways.families)}=...) reaches"
         remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *seen.lines()]).removesuffix(".")

@@ -40,12 +40,9 @@ class Reached:
 
     @classmethod
     def together(cls, parts: Iterable[Reached]) -> Reached:
-        every = list(parts)
-        return cls(
-            _once(place for one in every for place in one.rewritten),
-            _once(place for one in every for place in one.missed),
-            _once(place for one in every for place in one.own),
-        )
+        every = [vars(one) for one in parts]
+        kinds = ("rewritten", "missed", "own")
+        return cls(*(_once(place for one in every for place in one[kind]) for kind in kinds))
 
     def lines(self) -> Iterator[str]:
         """As text, for whoever wonders why a rule changed nothing."""

@@ -14,11 +14,11 @@ import torch
 
 from ..errors import must
 
-_MARK = b"pseudograd run 2\n"  # before the checksum
+_MARK = b"pseudograd run 3\n"  # before the checksum
 _STAGED = ".part"  # of a file that is being written
 
 
-class Kept:
+class Store:
     """A folder of finished runs. Each is a file of its own, whole or not there; its name is what the run depends on, digested.
 
     A file carries a checksum: a damaged one is run again, and `notes` says so.

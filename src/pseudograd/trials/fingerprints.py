@@ -16,7 +16,7 @@ import platform
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from ..rewrite import entered
-from ..rule import OPS, RuleObject
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _BY_VALUE = (str, bytes, tuple, frozenset, types.CodeType)  # whether two of these are one object says nothing
@@ -53,13 +52,6 @@ def fingerprint(held: Any) -> str:
     except Exception as error:
         raise FingerprintError(f"{_shown(hasher, error)} has no fingerprint") from error
     return str(digest)
-
-
-def own_rules(rules: Iterable[Any]) -> list[Any]:
-    """The user's functions behind rules that were registered under a name."""
-    names = [one.name if isinstance(one, RuleObject) else str(one).split("(")[0].split("/")[0].strip() for one in rules]
-    rows = [op.rules[name] for op in OPS.values() for name in names if name in op.rules]
-    return [row.pull for row in rows if row.is_users]
 
 
 def _shown(hasher: Any, error: Exception) -> str:

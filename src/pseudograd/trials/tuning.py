@@ -11,20 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..family import needs
-from ..paired import Better
 from ..rule import RuleObject
-from .comparing import (
-    Run,
-    Runner,
-    check_all_better,
-    checked_count,
-    comparison,
-    make_case,
-)
-from .records import Comparison, written
+from .comparing import OnTrial, Run, check_all_better, checked_count, comparison, every, make_case, runner_of
+from .comparison import Comparison, written
+from .family import needs
+from .paired import Better
 from .text import counted, listed, text
-from .trials import Case, OnTrial, processes
+from .training import Training
 
 FINALISTS = 2
 
@@ -81,7 +74,7 @@ class Tuning:
             {
                 "seeds": one.seeds,
                 "steps": one.steps,
-                "medians": {name: written(value) for name, value in one.medians.items()},
+                "medians": written(one.medians),
                 "kept": list(one.kept),
             }
             for one in self.rounds
@@ -108,7 +101,7 @@ def tune(
     Forward:  as in `compare`.
     Backward: as in `compare`. Successive halving: up to half of the budget goes to rounds in each of which the worse half of the rules
         is dropped, by the median. The rest goes to a last round, on seeds that none was chosen by: the two best rules, and always
-        torch.clamp, both eras, no clamp, and `project` where run takes it.
+        torch.clamp, every era, no clamp, and `project` where run takes it.
 
     Args:
         run, rules, edges, better, replace, jobs, keep, on_trial: as in `compare`. Of several numbers the first decides.
@@ -137,25 +130,24 @@ def tune(
     _check_steps(case, steps)
     began = time.perf_counter()
     candidates = [name for name, _, _ in case.ways.rules]
-    always = [name for name in case.ways.names if name not in candidates]
-    plan = _plan(len(candidates), len(always), budget, steps)
+    always = [name for name in case.variants if name not in candidates]
+    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget, steps)
     rounds: list[Round] = []
     spent, first = Fraction(0), 0
-    with processes(case, jobs) as executor:
-        runner = Runner(case, executor, keep, on_trial)
+    with runner_of(case, jobs, keep, on_trial) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
-            found = runner.of_all(candidates, range(first, first + seeds), length)
+            found = every(runner, case, candidates, range(first, first + seeds), length)
             rounds.append(_round(comparison(case, found, candidates, better, 0.0, is_part=True), length))
             first, spent = first + seeds, spent + seeds * part * len(candidates)
             candidates = [name for name in candidates if name in rounds[-1].kept]
-        names = [name for name in case.ways.names if name in always or name in candidates]
-        found = runner.of_all(names, range(first, first + int((budget - spent) // len(names))), steps)
+        names = [name for name in case.variants if name in always or name in candidates]
+        found = every(runner, case, names, range(first, first + int((budget - spent) // len(names))), steps)
     final = comparison(case, found, names, better, time.perf_counter() - began, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))))
 
 
-def _check_steps(case: Case, steps: int | None) -> None:
+def _check_steps(case: Training, steps: int | None) -> None:
     if "steps" in case.named and steps is None:
         raise TypeError(
             must("tune", "steps", "be given for a run that takes them", steps, "Say how long a whole run is")
@@ -166,7 +158,7 @@ def _check_steps(case: Case, steps: int | None) -> None:
             raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", case.name))
 
 
-def _plan(candidates: int, always: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
+def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
     """For each round before the last how many seeds, and which part of a whole run. The whole budget must pay for one seed of each."""
     alive = [candidates]
     while alive[-1] > FINALISTS:
@@ -176,7 +168,8 @@ def _plan(candidates: int, always: int, budget: int, steps: int | None) -> list[
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
     least = sum(costs, Fraction(0)) + left + always
     differ = left + always - 2  # from torch.clamp, as its own era does not
-    needed = max(needs(differ, math.comb(differ, 2)))
+    older = math.comb(max(eras - 1, 0), 2)  # pairs of eras of which neither is the installed one
+    needed = max(needs(differ + older, math.comb(differ, 2) - older))
     enough = -(-(sum(costs, Fraction(0)) + needed * (left + always)) // 1)
     if budget < least:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"

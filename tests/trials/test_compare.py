@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.cases.fingerprints import fingerprint
-from pseudograd.cases.records import Comparison, from_json
-from pseudograd.paired import difference
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
+from pseudograd.trials.comparison import Comparison, from_json
+from pseudograd.trials.fingerprints import fingerprint
+from pseudograd.trials.paired import difference
 
 ERAS = ("zero/closed", "zero/open")
 ALWAYS = (*ERAS, "torch.clamp", "no clamp")
@@ -1023,7 +1023,7 @@ def test_a_fingerprint_is_the_same_in_every_process_and_sees_what_a_library_of_t
         "CONFIG, NET = Config(), torch.nn.Linear(2, 2)\n"
         "def run(clamp, seed):\n"
         "    return library_of_mine.train(NET(clamp(torch.zeros(2), 0, 1))), CONFIG.tags, {'x', 'yy', 'z'}\n"
-        "from pseudograd.cases.fingerprints import fingerprint\n"
+        "from pseudograd.trials.fingerprints import fingerprint\n"
         "print(fingerprint(run))\n"
     )
     (tmp_path / "program.py").write_text(program)

@@ -1,26 +1,90 @@
-"""The variants in which a user's function is run: it is handed a clamp, or runs unedited inside a rewriting."""
+"""The variants in which everything is run: a clamp for every rule asked for, and always what a reader has without us."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import torch_eras
 from ..errors import must, unknown_name
-from ..ops.bounds import CLAMP
+from ..ops.bounds import CLAMP, clamp
 from ..rewrite import override, pin_edge
-from ..rule import OPS, Edge, RuleLike, RuleObject, make_call
+from ..rule import OPS, Edge, Rule, RuleLike, RuleObject, make_call
 from ..rule_text import parsed
-from ..tasks.base import DEFAULT_RULES, ERAS, Variant, variants, with_rule
-from ..torch_eras import ERAS as RECORDS
+from ..torch_eras import Era
 from ..torch_forms import SWITCHES
 from .reached import OwnFunctions, Reached
 
+Clamp = Callable[[Tensor, float, float], Tensor]
+INSTALLED = "torch.clamp"
 UNCHANGED = "torch's own"  # of several functions
+NO_CLAMP = "no clamp"
+PROJECT = "project"
+_RULES = "compare: --rules"  # what an error calls them
+DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
+
+
+def eras() -> dict[str, Era]:
+    """From the oldest on, by variant: the rule that does the same with number bounds, or where an older era has that, its own name."""
+    found: dict[str, Era] = {}
+    for era in torch_eras.ERAS.values():
+        found[era.name if era.rule in found else era.rule] = era
+    return found
+
+
+class Variant(NamedTuple):
+    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
+
+    `maximizing` is the same clamp as gradient ascent needs it, where that is another one.
+    """
+
+    name: str
+    clamp: Clamp
+    projects: bool = False
+    maximizing: Clamp | None = None
+
+    @property
+    def ascending(self) -> Clamp:
+        return self.maximizing or self.clamp
+
+
+def variants(rules: Iterable[str | Variant] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
+    """Every era, every rule asked for, the installed torch's own op, no clamp, and on leaves the honest baseline `project`.
+
+    Rules are variants or texts, "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error.
+    """
+    of_eras = [name for name, era in eras().items() if name == era.rule]
+    asked = {one if isinstance(one, str) else one.name: one for one in (*of_eras, *rules)}
+    made = [with_rule(one, *parsed(CLAMP, one, _RULES)) if isinstance(one, str) else one for one in asked.values()]
+    made.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
+    made.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
+    if has_leaves:
+        made.append(Variant(PROJECT, lambda x, low, high: x * 1, projects=True))
+    return made
+
+
+def with_rule(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
+    how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
+    return Variant(
+        name,
+        lambda x, low, high: clamp(x, low, high, **how),
+        maximizing=lambda x, low, high: clamp(x, low, high, maximize=True, **how),
+    )
+
+
+def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
+    """The rows of those among `rules`, given as objects or texts, that the user registered."""
+    names = [one.name if isinstance(one, RuleObject) else one.split("(")[0].split("/")[0].strip() for one in rules]
+    rows = [op.rules[name] for op in OPS.values() for name in names if name in op.rules]
+    return [row for row in rows if row.is_users]
+
+
+# --- those of a training ----------------------------------------------------------------------------------------------
 
 
 class HandedClamp:
@@ -73,9 +137,15 @@ class Ways:
     @property
     def names(self) -> tuple[str, ...]:
         if self.families:
-            eras = ERAS if "clamp" in self.families else ()  # what torch's eras differ in
-            return tuple(dict.fromkeys([*eras, *(name for name, _, _ in self.rules), self.baseline]))
+            return tuple(dict.fromkeys([*self.eras, *(name for name, _, _ in self.rules), self.baseline]))
         return tuple(variant.name for variant in self._handed())
+
+    @property
+    def eras(self) -> tuple[str, ...]:
+        """Those of torch that its variants differ in. Handed clamps get numbers as bounds."""
+        if self.families:
+            return tuple(eras()) if "clamp" in self.families else ()
+        return tuple(name for name, era in eras().items() if name == era.rule)
 
     @property
     def baseline(self) -> str:
@@ -103,8 +173,8 @@ class Ways:
         """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
         if name == self.baseline:
             return None
-        if name in ERAS:
-            return pin_edge(next(era.name for era in RECORDS.values() if era.rule == name))
+        if name in self.eras:
+            return pin_edge(eras()[name].name)
         rule = next(rule for own, rule, _ in self.rules if own == name)
         return override(**dict.fromkeys(self.families, rule))  # type: ignore[arg-type]
 
@@ -125,7 +195,7 @@ def ways(
     if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
         raise TypeError(must(where, f"{prefix}rules", "be a list of rules", rules, "Write [...] around it"))
     if families and edges is not None:
-        remedy = "Under replace each family has its own edge, and both eras always run"
+        remedy = "Under replace each family has its own edge, and every era always runs"
         raise ValueError(must(where, f"{prefix}edges", "be left out with replace", tuple(edges), remedy))
     if isinstance(edges, str) or edges == ():
         raise TypeError(must(where, f"{prefix}edges", "be a list of edges", edges, "Write [...] around it"))

@@ -1,4 +1,4 @@
-"""What `compare` found: numbers by variant and seed, and the verdicts that follow from them."""
+"""A Comparison: what `compare` found, numbers by variant and seed, and the verdicts that follow from them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import must, unknown_name
-from ..family import Family, Values, family
-from ..paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
-from ..tasks.base import ERAS, INSTALLED, NO_CLAMP, PROJECT
+from .family import Family, Values, family
+from .paired import BETTER, NO_DIFFERENCE, WORSE, Better, Difference
 from .reached import Reached
+from .variants import INSTALLED, NO_CLAMP, PROJECT, eras
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KIND = "pseudograd comparison"
-CLOSED, OPENED = ERAS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +54,15 @@ class Comparison:
         return tuple(name for name in self.variants if name != self.baseline)
 
     @property
-    def has_eras(self) -> bool:
-        return set(ERAS) <= set(self.variants)
+    def eras(self) -> tuple[str, ...]:
+        """The variants that are eras of torch, from the oldest on."""
+        return tuple(name for name in eras() if name in self.variants)
 
     @cached_property
     def family(self) -> Family:
         """All comparisons of this report, corrected together."""
         asked = [(name, self.baseline) for name in self.others]
-        if self.has_eras:
-            asked.append((CLOSED, OPENED))
+        asked += combinations(self.eras, 2)
         return family(self.values, self.better, asked, once=self.repeats)
 
     @property
@@ -87,10 +87,15 @@ class Comparison:
         return self.family.between(number, variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
-        """The old edge (zero/closed) against the new one (zero/open), corrected likewise."""
-        if not self.has_eras:
+        """The oldest edge (zero/closed) against the newest one (zero/open), corrected likewise."""
+        if len(self.eras) < 2:
             raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
-        return self.family.between(self.number(number), CLOSED, OPENED)
+        return self.family.between(self.number(number), self.eras[0], self.eras[-1])
+
+    def edges(self, number: str | None = None) -> dict[tuple[str, str], Difference]:
+        """Every older edge against every newer one."""
+        number = self.number(number)
+        return {pair: self.family.between(number, *pair) for pair in combinations(self.eras, 2)}
 
     def edge_verdict(self, number: str | None = None) -> str:
         """ "the old edge" (torch <= 2.13), "the new edge" (torch >= 2.14) or "no difference"."""
@@ -141,9 +146,9 @@ class Comparison:
 
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Every seed of every variant as a dot, their median as a line, and the verdict beside it; needs matplotlib."""
-        from .picture import draw
+        from .picture import draw, seeds_of
 
-        return draw(self, self.number(number), ax)
+        return draw(seeds_of(self, self.number(number)), ax)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""
@@ -162,15 +167,12 @@ class Comparison:
             "baseline": self.baseline,
             "reached": self.reached.to_json(),
             "notes": list(self.notes),
-            "values": {
-                number: {name: [written(value) for value in values] for name, values in rows.items()}
-                for number, rows in self.values.items()
-            },
+            "values": written(self.values),
             "failures": [[variant, seed, told] for (variant, seed), told in self.failures.items()],
             "verdicts": {
                 number: {name: _as_json(self.verdict(name, number)) for name in self.others} for number in self.values
             },
-            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.has_eras else {},
+            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.edges() else {},
         }
 
     def write(self, file: Path | str) -> None:
@@ -191,7 +193,7 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
             better={str(key): value for key, value in stored["better"].items()},
             seeds=tuple(int(seed) for seed in stored["seeds"]),
             values={
-                number: {name: tuple(map(read, values)) for name, values in rows.items()}
+                number: {name: tuple(float(read(value)) for value in values) for name, values in rows.items()}
                 for number, rows in stored["values"].items()
             },
             failures={(variant, seed): told for variant, seed, told in stored["failures"]},
@@ -207,14 +209,20 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
 
 
-def written(value: float) -> float | str | None:
-    if math.isfinite(value):
+def written(value: Any) -> Any:
+    """As JSON has it: NaN becomes None, what is infinite "inf" or "-inf"."""
+    if isinstance(value, Mapping):
+        return {key: written(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [written(one) for one in value]
+    if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
 
 
-def read(value: float | str | None) -> float:
-    return math.nan if value is None else float(value)
+def read(value: Any) -> Any:
+    """What `written` wrote, with what JSON has no number for."""
+    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
@@ -238,7 +246,7 @@ def _as_json(found: Difference) -> dict[str, Any]:
         "comparisons": found.comparisons,
         "seeds_that_differ": found.seeds[1],
         "shift": written(found.shift),
-        "interval": [written(end) for end in found.interval],
+        "interval": written(found.interval),
         "interval_level": found.level,
         "balance": found.balance,
         "higher_lower": list(found.wins),
