@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -92,6 +93,11 @@ def test_a_new_row_is_told_in_its_order(monkeypatch: pytest.MonkeyPatch, order: 
     assert one.number == {"huge": "PG299", "cut": "PG204"}[code]
     assert len(one.also) == 1
     assert ("2 arrived" in one.also) == (code == "cut")
+
+
+def test_what_is_of_a_whole_network_stands_beside_what_is_at_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    _added(monkeypatch, dataclasses.replace(_huge(order=45), is_alone=True))
+    assert [(one.code, one.also) for one in _half_is_cut().findings] == [("cut", ()), ("huge", ())]
 
 
 def test_a_new_row_is_in_text_json_and_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
