@@ -193,7 +193,7 @@ def physical(value: Tensor) -> Tensor:
 
 def local(value: Tensor) -> Tensor:
     """What this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
-    return getattr(value, "_local_tensor", value)
+    return value if type(value) is Tensor else getattr(value, "_local_tensor", value)
 
 
 def is_functionalized() -> bool:

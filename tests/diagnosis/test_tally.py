@@ -29,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def counted(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
     found = tally.of_grads(leaving, (grad,), is_full, may_move=True)
     assert found is not None
-    return {name: float(value) for name, value in found[0].items() if name != "elsewhere"}
+    return {name: float(value) for name, value in found.items() if name != "elsewhere"}
 
 
 def one_by_one(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
@@ -133,12 +133,15 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         leads_back = (low is not None and v <= low and g < 0) or (high is not None and v >= high and g > 0)
         expected["recoverable"] += leads_back and leaves == 0
         expected["at_bound"] += "at" in where and g != 0
-    counts = tally.of_grads((gone,), (grad,), True)
-    assert counts is not None
     for given in (bounds, tuple(one if one is None else torch.tensor(one, dtype=dtype) for one in bounds)):
-        found = tally.sides(counts[1], Kept([], "torch.clamp", (x, *given)))
+        found = tally.of_grads((gone,), (grad,), True, kept=Kept([], "torch.clamp", (x, *given)))
         assert found is not None
-        assert {name: int(value) for name, value in found.items()} == expected
+        assert tally.has_sides(found)
+        assert {name: int(found[name]) for name in tally._KNOWN} == expected
+        alone = tally.of_grads((gone,), (grad,), True)
+        assert alone is not None
+        assert not tally.has_sides(alone)
+        assert {name: float(found[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
 def test_the_sum_does_not_depend_on_the_threads() -> None:

@@ -35,25 +35,21 @@ class _Quietly(threading.local):
         self._entered: list[list[tuple[Any, Any]]] = []
 
     def __enter__(self) -> None:
-        self._entered.append([])
+        contexts: list[tuple[Any, Any]] = []
+        self._entered.append(contexts)
         own.depth += 1
         aside.depth += 1
         try:
-            self._enter(self._entered[-1])
+            _enter(without_torch_function(), contexts)
+            if torch.is_grad_enabled():
+                _enter(torch.no_grad(), contexts)
+            if dispatch_modes():
+                _enter(without_dispatch_modes(), contexts)
+            if transforms_are_active():
+                _enter(outside_of_transforms(), contexts)
         except BaseException:
             self.__exit__()
             raise
-
-    def _enter(self, contexts: list[tuple[Any, Any]]) -> None:
-        for is_needed, context in (
-            (True, without_torch_function),
-            (torch.is_grad_enabled(), torch.no_grad),
-            (dispatch_modes() > 0, without_dispatch_modes),
-            (transforms_are_active(), outside_of_transforms),
-        ):
-            if is_needed:
-                one = context()
-                contexts.append((one.__enter__(), one))  # noted as soon as it is entered
 
     def __exit__(self, *exception: Any) -> None:
         contexts = self._entered.pop()
@@ -61,6 +57,10 @@ class _Quietly(threading.local):
         aside.depth -= 1
         for _, one in reversed(contexts):
             one.__exit__(None, None, None)
+
+
+def _enter(context: Any, contexts: list[tuple[Any, Any]]) -> None:
+    contexts.append((context.__enter__(), context))  # noted as soon as it is entered
 
 
 quietly = _Quietly()

@@ -45,7 +45,10 @@ class Entries:
         elif self._mask is None:
             self._begin(grad)
         elif self._mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
-            self._mask |= _found(grad)
+            if self._mask.shape == grad.shape:
+                torch.logical_or(self._mask, grad, out=self._mask)
+            else:  # of a row, or of what is laid out otherwise
+                self._mask |= _found(grad)
             if grad.device.type == "cpu" and not self.looks & (
                 self.looks - 1
             ):  # at powers of two: a look costs as much as the mask

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..torch_private import marks_of_profiles, set_grad_enabled
-from ..trace import frames, functions
+from ..trace import frames, functions, nodes
 from ..trace.frames import Place
 from .arrays import Arrays
 from .harmless import forget
@@ -137,7 +137,7 @@ class Influence:
             if name not in _HAND_OUT:
                 return
             name = ".data" if name == "data" else name
-        if name in _READ_NO_VALUE:
+        if name in _READ_NO_VALUE or self._is_plain(args, kwargs, result):
             return
         inputs: list[Tensor] = []
         _gather(args, inputs)
@@ -168,8 +168,9 @@ class Influence:
                     self._mark(one, bits)
                     if kind in _WHOLE:
                         whole = self._leaves.of_tensor(learning[0])
-                        _note(self._detached, one, whole << 1 | (learning[0].grad_fn is None))
-                        if learning[0].grad_fn is None:
+                        is_leaf = nodes.of_tensor(learning[0]) is None
+                        _note(self._detached, one, whole << 1 | is_leaf)
+                        if is_leaf:
                             self._share(one, learning[0])
             elif written:
                 marks |= self._cut(_kind(name, False), written)
@@ -186,6 +187,27 @@ class Influence:
         if marks:
             for one in outputs:
                 self._mark(one, marks)
+
+    def _is_plain(self, args: Any, kwargs: Any, result: Any) -> bool:
+        """Is nothing cut, and nothing marked? For speed alone, as most calls are so: no argument carries a mark, and the result has a
+        graph of its own or is the first argument, to which nothing that learns was added where no graph leads.
+        """
+        if type(result) not in (Tensor, torch.nn.Parameter) or self._arrays or self._origins:
+            return False
+        is_itself = result is args[0] if args else False
+        if torch.is_grad_enabled():
+            if nodes.of_tensor(result) is None:
+                return False
+        elif not is_itself:
+            return False
+        marks = self._marks
+        for one in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(one, Tensor):
+                if id(one) in marks or (is_itself and one is not result and one.requires_grad):
+                    return False
+            elif isinstance(one, (list, tuple, dict)):
+                return False
+        return True
 
     def _share(self, alias: Tensor, leaf: Tensor) -> None:
         """They have one memory, as long as both live."""
@@ -301,7 +323,7 @@ def _cut_off(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
     new = [one for one in outputs if not one.requires_grad]
     if not torch.is_grad_enabled():
         given = {id(one) for one in inputs}
-        new += [one for one in outputs if one.requires_grad and one.grad_fn is None and id(one) not in given]
+        new += [one for one in outputs if one.requires_grad and nodes.of_tensor(one) is None and id(one) not in given]
     return new
 
 

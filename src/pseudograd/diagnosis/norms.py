@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..torch_private import local
+
 _TINY = 1e-18  # below it the squares of float32 come near 0: the norm is taken again, in float64
 _order = itertools.count()
 
@@ -45,7 +47,7 @@ class Sizes:
 
 
 def _norm(grad: Tensor) -> Any:
-    grad = grad._values() if grad.is_sparse else getattr(grad, "_local_tensor", grad)
+    grad = grad._values() if grad.is_sparse else local(grad)
     dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else None
     norm = torch.linalg.vector_norm(grad, dtype=dtype)
     if grad.device.type != "cpu":
@@ -100,12 +102,12 @@ def _weight(leaf: Any) -> float:
     tensor = leaf.tensor()
     if tensor is None:
         return math.nan
-    local = getattr(tensor, "_local_tensor", tensor).detach()
-    if local.numel() and not local.untyped_storage().nbytes():
+    here = local(tensor).detach()
+    if here.numel() and not here.untyped_storage().nbytes():
         return (
             math.nan
         )  # FSDP frees the memory of a whole parameter between its uses, and torch reads there without asking
-    return float(torch.linalg.vector_norm(local.double()))
+    return float(torch.linalg.vector_norm(here.double()))
 
 
 def fading(layers: Sequence[tuple[str, float]]) -> Fading | None:

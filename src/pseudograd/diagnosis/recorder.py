@@ -112,8 +112,9 @@ class Recorder:
         form = torch_forms.form_of_node(name)
         if form is not None:
             calling = getattr(self._local, "calling", _NOBODY)
-            is_reached = torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form)
-            to.within = None if is_reached else _name(calling)
+            if to.calling is not calling:
+                is_reached = torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form)
+                to.calling, to.within = calling, None if is_reached else _name(calling)
         node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:
@@ -139,7 +140,7 @@ class Recorder:
         if hook is not None:
             some = self.leaves.of_tensor(tensor)
             handles = hook.close(tensor, self._tally(hooks.NAME, frames.place(5, self.roots)), some)
-            if tensor.grad_fn is None:  # those of other tensors go with their graph
+            if nodes.of_tensor(tensor) is None:  # those of other tensors go with their graph
                 self._hook_handles += handles
 
     def take_off_hooks(self) -> None:
@@ -158,7 +159,7 @@ class Recorder:
                     to.order = self._order
                 to.leaves |= upstream
                 to.calls += 1
-                to.add(counted[0])
+                to.add(counted)
 
     @harmless("the gradients at a node")
     def _handed_on(self, to: Tally, leaving: Any, arriving: Any) -> None:
@@ -180,42 +181,35 @@ class Recorder:
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
             self._look_at_windows(to, leaving)
-        form = None
+        is_first = not to.calls
+        node = current_node() if self.is_full or is_first or to.op == slices.NODE else None
+        noted, form = None, to.form
         if to.op == slices.NODE:
-            leaving, arriving, form = slices.seen(current_node(), leaving, arriving)
-        counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move)
+            leaving, arriving, noted = slices.seen(node, leaving, arriving)
+        if is_first:
+            form = noted or torch_forms.form_of_node(to.op)
+        kept = torch_forms.kept_by(form, node) if self.is_full and form is not None and node is not None else None
+        counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move, kept)
         if counted is None:
             if self.zeros.suspects:
-                self.zeros.look(to, current_node(), leaving, arriving)
+                self.zeros.look(to, node or current_node(), leaving, arriving)
             return
-        found, grads = counted
-        is_first = not to.calls
-        node = current_node() if self.is_full or is_first else None
         if is_first:
             self._ran_at.add(to.place.key)
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
-            to.form = form or torch_forms.form_of_node(to.op)
+            to.form = form
             if to.op == windows.NODE:
                 to.primitive = primitive_of(node)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
-        if self.is_full and to.form is not None and node is not None:
-            self._count_sides(to, node, grads, found)
-        with self._lock:
-            to.calls += 1
-            to.add(found)
-
-    def _count_sides(self, to: Tally, node: Any, grads: tally.Grads, found: tally.Sums) -> None:
-        kept = torch_forms.kept_by(to.form, node)  # type: ignore[arg-type]
-        if kept is None:
-            return
-        sides = tally.sides(grads, kept)
-        if sides is not None:
+        if kept is not None and tally.has_sides(counted):
             to.is_known = True
             to.has_tensor_bound = any(isinstance(one, torch.Tensor) for one in kept.inputs[1:])
-            found.update(sides)
+        with self._lock:
+            to.calls += 1
+            to.add(counted)
 
     def _look_at_windows(self, to: Tally, leaving: Any) -> None:
         node = current_node()
@@ -332,7 +326,7 @@ class Recorder:
                 found = self.values[key] = values.Values(spelling, place, *read)
                 if isinstance(given, torch.Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
-                    found.leaf = found.upstream if given.grad_fn is None else None
+                    found.leaf = found.upstream if nodes.of_tensor(given) is None else None
                 elif isinstance(given, torch.Tensor):
                     found.round, is_leaf = self.influence.cut_from(given)
                     found.detached = found.round if is_leaf else 0

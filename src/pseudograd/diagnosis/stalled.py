@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..torch_private import without_torch_function
 from ..trace import frames
 from ..trace.frames import NOWHERE
 from .aside import quietly
@@ -72,12 +73,13 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with quietly:
-            self._look_before(optimizer)
-
-    def _look_before(self, optimizer: Any) -> None:
         some = _stepped(optimizer)
-        if some and self.place is NOWHERE:
+        if some:
+            with quietly:
+                self._look_before(some)
+
+    def _look_before(self, some: list[Tensor]) -> None:
+        if self.place is NOWHERE:
             self.place = frames.place(2)
         for tensor in some:
             known = self._all.get(id(tensor))
@@ -87,8 +89,11 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        some = _stepped(optimizer)
+        if not some:
+            return
         with quietly:
-            for tensor in _stepped(optimizer):
+            for tensor in some:
                 known = self._all.get(id(tensor))
                 if known is not None and known.size == tensor.numel():
                     known.after(tensor)
@@ -99,16 +104,17 @@ class Stalls:
 
 
 def _stepped(optimizer: Any) -> list[Tensor]:
-    return [
-        tensor
-        for group in optimizer.param_groups
-        if _moves(group.get("lr", 1.0))
-        for tensor in group["params"]
-        if type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.dtype in _LOW
-        and tensor.grad is not None
-        and not tensor.grad.is_sparse
-    ]
+    with without_torch_function():
+        return [
+            tensor
+            for group in optimizer.param_groups
+            if _moves(group.get("lr", 1.0))
+            for tensor in group["params"]
+            if type(tensor) in (Tensor, torch.nn.Parameter)
+            and tensor.dtype in _LOW
+            and tensor.grad is not None
+            and not tensor.grad.is_sparse
+        ]
 
 
 def _moves(rate: Any) -> bool:

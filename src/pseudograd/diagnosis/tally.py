@@ -61,6 +61,7 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
+        self.calling: Any = None  # the function of torch that made the node last
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.primitive: str | None = None  # of an op of ours
@@ -102,9 +103,17 @@ class Grads:
 
 
 def of_grads(
-    leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, may_move: bool = False
-) -> tuple[Sums, Grads] | None:
-    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element."""
+    leaving: tuple[Any, ...],
+    arriving: tuple[Any, ...],
+    is_full: bool,
+    may_move: bool = False,
+    kept: torch_forms.Kept | None = None,
+) -> Sums | None:
+    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
+
+    kept: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
+    of the cut leads back inside, if that can be known: see `has_sides`.
+    """
     grad = next((one for one in arriving if one is not None), None)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
         return None
@@ -113,22 +122,34 @@ def of_grads(
         return None
     grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
     grads = Grads(grad, alike)
-    found = _counted(grads, is_full)
+    found = _counted(grads, is_full, kept)
     if may_move:
         found.update(_by_numbers(grads, found, is_full))
     others = [one for one in leaving if one is not None and one.shape != grad.shape]
     if others and not (isinstance(found["cut"], int) and not found["cut"]):
         found[_ELSEWHERE] = _settled(sum(torch.count_nonzero(physical(one).detach()) for one in others))
-    return found, grads
+    return found
 
 
-def _counted(grads: Grads, is_full: bool) -> Sums:
+def has_sides(counts: Sums) -> bool:
+    """Do they tell where x stands?"""
+    return "recoverable" in counts
+
+
+def _counted(grads: Grads, is_full: bool, kept: torch_forms.Kept | None) -> Sums:
     """Element by element."""
     grad, alike = grads.arrived, grads.left
+    x, low, high = (None, None, None) if kept is None else _bounded(kept)
+    if x is not None and x.shape != grad.shape:
+        x = None
+    if x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        counts = native.tally(grad, alike, is_full, x, low, high)
+        if counts is not None:
+            return {**_named(grad, counts, is_full), **_sides_of(counts)}
+    sides = {} if x is None else _sides(grads, x, low, high)
     counts = native.tally(grad, alike, is_full)
     if counts is not None:
-        names = COUNTS[1:] if is_full else ("arrived", "cut")
-        return {"elements": grad.numel(), **{name: counts[name] for name in names}}
+        return {**_named(grad, counts, is_full), **sides}
     arrived, cut = _arrived_and_cut(grads)
     found: Sums = {"elements": grad.numel(), "arrived": arrived}
     found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
@@ -137,7 +158,14 @@ def _counted(grads: Grads, is_full: bool) -> Sums:
         found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
         found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
         found["nonfinite"] = _nonfinite(grad, total)
-    return {key: _settled(value) for key, value in found.items()}
+    return {**{key: _settled(value) for key, value in found.items()}, **sides}
+
+
+def _named(grad: Tensor, counts: Sums, is_full: bool) -> Sums:
+    return {
+        "elements": grad.numel(),
+        **{name: counts[name] for name in (COUNTS[1:] if is_full else ("arrived", "cut"))},
+    }
 
 
 def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
@@ -178,17 +206,9 @@ def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:
     return torch.count_nonzero(grad), grads.cut
 
 
-def sides(grads: Grads, kept: torch_forms.Kept) -> Sums | None:
+def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
     """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
-    grad = grads.arrived
-    x, low, high = _bounded(kept)
-    if x is None or x.shape != grad.shape:
-        return None
-    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
-        counts = native.tally(grad, grads.left, False, x, low, high)
-        if counts is not None:
-            return _sides_of(counts)
-    cut = grads.cut
+    grad, cut = grads.arrived, grads.cut
     below = x < low if low is not None else None
     above = x > high if high is not None else None
     at = _either(x == low if low is not None else None, x == high if high is not None else None)
