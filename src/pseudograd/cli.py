@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import streams
 from .errors import must, unknown_name
 from .listing import rules_text
 from .rule import OPS
 from .rule_text import items
-from .stopping import Stopped, stoppable
+from .running import output
+from .running.signals import Stopped, stoppable
 from .tasks import DEFAULT_TASKS, TASKS, by_name
 from .tasks.base import DEFAULT_RULES, Settings, variants
 
@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parsed(arguments)
         if getattr(options, "is_program", False):  # which prints as it would without us
             return _answer(options)
-        with streams.plain():
+        with output.plain():
             return _answer(options)
     except BrokenPipeError:
-        streams.abandon(sys.stdout)
+        output.abandon(sys.stdout)
         return 128 + 13
     except OSError as error:  # a full disk behind the standard output
-        streams.abandon(sys.stdout)
+        output.abandon(sys.stdout)
         print(f"pseudograd: {error}", file=sys.stderr)
         return 2
 
@@ -290,7 +290,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def _audit(options: argparse.Namespace) -> int:
     from .analysis.auditing import audit
-    from .program import checked_file, write
+    from .running.files import checked_file, write
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}
     files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}
@@ -531,7 +531,7 @@ def _require_extras(where: str, *names: str) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     from .cases import tune
-    from .program import checked_file, write
+    from .running.files import checked_file, write
 
     with stoppable(), _current_folder():
         for name in options.imports:
@@ -595,8 +595,8 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _bisect(options: argparse.Namespace) -> int:
-    from .program import checked_file, write
     from .rewrite.bisection import FOUND, bisect
+    from .running.files import checked_file, write
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)
     found = bisect(

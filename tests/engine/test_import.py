@@ -22,7 +22,8 @@ LEVELS = [
     {"report", "doctor", "listing"},
     {"cases"},
     {"tasks", "diagnosis"},
-    {"rewrite", "nn", "optim", "following"},
+    {"rewrite", "nn", "optim"},
+    {"running"},
     {"analysis"},
     {"testing", "trace"},
     {"ops", "rules", "rule_text", "torch_composites"},
@@ -32,8 +33,8 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function", "family"},
-    {"arguments", "torch_private", "program", "paired"},
-    {"reference", "errors", "record", "stopping", "streams"},
+    {"arguments", "torch_private", "paired"},
+    {"reference", "errors", "record"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

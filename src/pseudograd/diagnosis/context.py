@@ -12,16 +12,16 @@ from torch import nn
 
 from .. import torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
 from ..errors import must
-from ..program import checked_file, write
+from ..running.files import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions, swaps
+from .dead_units import calm_of
 from .deliberate import Deliberate
-from .eager import NOT_COMPILED, eagerly
 from .findings import Evidence, described, found
+from .force_eager import NOT_COMPILED, eagerly
 from .harmless import harmless, leave, listen
 from .norms import Norm, norms_of
-from .partial import calm_of
 from .recorder import Recorder, Watch
 from .records import Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .stalled import Stalls

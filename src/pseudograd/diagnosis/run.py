@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import program as programs
 from ..errors import must
 from ..rewrite.run import rules_of
+from ..running import program as programs
+from ..running.files import checked_file, write
 from . import findings, ranks
 from .context import Diagnosis
 from .page import page
-from .parts import merged, values_of
+from .processes import merged, values_of
 
 _SHOWN = 8
 _ANY = "any"  # code
@@ -75,9 +76,7 @@ def run(
     programs.check("diagnose", program, is_module)
     nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
     files = (("--html", html, page), ("--json", json_file, _as_json))
-    targets = [
-        (name, programs.checked_file("diagnose", name, file), made) for name, file, made in files if file is not None
-    ]
+    targets = [(name, checked_file("diagnose", name, file), made) for name, file, made in files if file is not None]
     for _, target, _ in targets:
         ranks.forget(target)
     job = {"module": __name__, "asked": dict(asked), "steps": steps}
@@ -89,7 +88,7 @@ def run(
         try:
             with ranks.of_all(target, done) as seen:
                 if seen is not None:
-                    programs.write("diagnose", name, target, made(merged(*seen, nothing)))
+                    write("diagnose", name, target, made(merged(*seen, nothing)))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -173,5 +172,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: Any) -> _Following:
-    """What `following` calls."""
+    """What `running.process` calls."""
     return _Following(job["asked"], job["steps"], process)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..cases.kept import Kept
 from ..errors import must
-from ..stopping import held
+from ..running.signals import held
 from .page import page
 from .pictures import strip
 from .read import FolderError, is_report, numbers_in

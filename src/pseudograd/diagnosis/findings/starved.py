@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import advice
+from ..dead_units import grouped
 from ..influence import NEEDS_NOTHING
-from ..partial import grouped
 from ..records import Finding, Partly, Site, Starved, Structural
 from ..starving import ZEROED
 from ..tally import Tally
