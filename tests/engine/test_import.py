@@ -22,7 +22,8 @@ LEVELS = [
     {"report", "doctor", "listing"},
     {"tasks"},
     {"trials", "diagnosis"},
-    {"rewrite", "nn", "optim", "following"},
+    {"rewrite", "nn", "optim"},
+    {"running"},
     {"analysis"},
     {"testing", "trace"},
     {"ops", "rules", "rule_text", "torch_composites"},
@@ -32,9 +33,9 @@ LEVELS = [
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"arguments", "torch_private", "program"},
+    {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record", "stopping", "streams"},
+    {"reference", "errors", "record"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

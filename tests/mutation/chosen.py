@@ -42,7 +42,7 @@ OTHER_OPS_GRADIENTS = [
     ["tests/contract/test_values.py", "-k", f"({' or '.join(f'{op}-' for op in OTHER_OPS)}) and float32"],
     ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
 ]
-PROGRAMS = [["tests/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
+PROGRAMS = [["tests/running/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
 # Prefixes, the first that fits. A folder's last line is for the files without one of their own, also for those to come.
 TESTS: dict[str, list[list[str]]] = {
     "ops/familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
@@ -68,9 +68,9 @@ TESTS: dict[str, list[list[str]]] = {
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
     "rule_text.py": [["tests/test_rule_text.py"]],
     "record.py": [["tests/test_record.py"]],
-    **dict.fromkeys(("program.py", "following.py", "startup.py"), PROGRAMS),
-    "streams.py": [["tests/test_streams_and_signals.py"]],
-    "stopping.py": [["tests/test_streams_and_signals.py"]],
+    "running/output.py": [["tests/running/test_output_and_signals.py"]],
+    "running/signals.py": [["tests/running/test_output_and_signals.py"]],
+    "running/": PROGRAMS,
     "user_function.py": [["tests/ops/test_custom_slope.py", "tests/test_fx.py"]],
     "errors.py": [["tests/ops/test_bad_calls.py", "tests/ops/test_new_bad_calls.py", "tests/test_fx.py"]],
     "listing.py": [["tests/test_listing.py"]],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import must
 from ..rule_text import items
-from ..stopping import Stopped, stoppable
+from ..running.signals import Stopped, stoppable
 from ._arguments import (
     add_import,
     add_own_case,

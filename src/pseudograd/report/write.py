@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..stopping import held
+from ..running.signals import held
 from ..trials.store import Store
 from .page import page
 from .pictures import strip

@@ -179,7 +179,7 @@ class Comparison:
         """The JSON in a file, whole or not at all."""
         import json
 
-        from ..program import checked_file, write
+        from ..running.files import checked_file, write
 
         path = checked_file("compare", "file", Path(file))
         write("compare", "file", path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")

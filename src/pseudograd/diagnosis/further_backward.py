@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..torch_private import number_of
-from .pure import is_pure
+from .purity import is_pure
 
 LEAF = "torch::autograd::AccumulateGrad"
 _REENTRANT = "CheckpointFunctionBackward"

@@ -1,7 +1,7 @@
-"""A program that nobody edits, run by python itself; and files of ours that are written whole or not at all.
+"""A program that nobody edits, run by python itself.
 
 The program is a process of its own, so it is what python makes of it, to the end. What a command does in it, and in every python process
-that it starts, begins in `following`; each writes a part, and the command reads them.
+that it starts, begins in `process`; each writes a part, and the command reads them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import must
+from ..errors import must
 
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 
@@ -124,8 +123,8 @@ def _followed(job: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, str]]]:
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
         here = Path(__file__).resolve().parent
-        shutil.copyfile(here / "startup.py", folder / "sitecustomize.py")
-        (folder / "root.txt").write_text(str(here.parent), encoding="utf-8")
+        shutil.copyfile(here / "sitecustomize.py", folder / "sitecustomize.py")
+        (folder / "root.txt").write_text(str(here.parents[1]), encoding="utf-8")
         (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
         others = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(folder), *([others] if others else [])])
@@ -204,37 +203,3 @@ def _is_in_front() -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def checked_file(where: str, argument: str, file: Path) -> Path:
-    """The file's absolute path, for a program may change folders; an error if it could not be written in the end."""
-    try:
-        path = file.resolve()
-        if path.exists() and not path.is_file():
-            raise ValueError(must(where, argument, "be a file", str(file), "Choose another path"))
-        if path.exists():
-            path.open("ab").close()
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise _unwritable(where, argument, file, error) from error
-    return path
-
-
-def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
-    """All of it or nothing: an older file stays until the new one is whole."""
-    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        staging.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", errors="replace"))
-        staging.replace(path)
-    except OSError as error:
-        raise _unwritable(where, argument, path, error) from error
-    finally:
-        staging.unlink(missing_ok=True)
-
-
-def _unwritable(where: str, argument: str, file: Path, error: OSError) -> ValueError:
-    remedy = f"{error.strerror}: choose another path"
-    return ValueError(must(where, argument, "lie where files can be written", str(file), remedy))

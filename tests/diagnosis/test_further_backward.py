@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.diagnosis import again
-from pseudograd.diagnosis.pure import is_pure
+from pseudograd.diagnosis import further_backward
+from pseudograd.diagnosis.purity import is_pure
 from pseudograd.trace import nodes
 
 Made = tuple[Sequence[Tensor], Sequence[Tensor]]  # the roots, and the leaves
@@ -146,10 +146,10 @@ def test_the_same_as_torchs_engine(name: str) -> None:
     torch.manual_seed(0)
     roots, leaves = GRAPHS[name]()
     grads, behind = [torch.ones_like(root) for root in roots], nodes.behind(roots)
-    assert again.refusal(behind) is None
+    assert further_backward.refusal(behind) is None
     state = torch.get_rng_state()
     with torch.no_grad():
-        graph = again.Graph(roots, grads, behind)
+        graph = further_backward.Graph(roots, grads, behind)
         for _ in range(2):
             arrived = graph.run(lambda node, leaving, arriving: leaving)
     found = {node.variable: grad for node, grad in arrived.items()}
@@ -184,7 +184,10 @@ def _saved(x: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "a Function": (Counting.apply, "the backward of tests.diagnosis.test_again.Counting would run once more"),
+    "a Function": (
+        Counting.apply,
+        "the backward of tests.diagnosis.test_further_backward.Counting would run once more",
+    ),
     "a checkpoint": (
         lambda x: checkpoint(torch.sin, x, use_reentrant=False),
         "a checkpoint would run its forward once more",
@@ -204,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_code_of_the_program_runs_once_more(name: str) -> None:
     f, why = REFUSED[name]
-    refused = again.refusal(nodes.behind([f(_weights() * 1).sum()]))
+    refused = further_backward.refusal(nodes.behind([f(_weights() * 1).sum()]))
     assert refused is not None
     assert refused.startswith(why)
 

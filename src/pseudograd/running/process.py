@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from .program import write
-from .trace import warned
+from ..trace import warned
+from .files import write
 
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
 _DATA_WORKER = "torch.utils.data._utils.worker"

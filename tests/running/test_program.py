@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd import program
-from pseudograd.program import Part
+from pseudograd.running import files, program
+from pseudograd.running.program import Part
 
 SAYING = """
 class Saying:
@@ -160,14 +160,14 @@ def test_a_module_is_looked_for_in_the_current_folder_too(tmp_path: Path, monkey
 def test_a_file_is_written_whole(content: str | bytes, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("older")
-    program.write("diagnose", "--html", file, content)
+    files.write("diagnose", "--html", file, content)
     assert file.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert os.listdir(tmp_path) == ["report.html"]
 
 
 def test_text_that_utf8_lacks_is_written_all_the_same(tmp_path: Path) -> None:
     """A file name of a program may hold half of a character."""
-    program.write("diagnose", "--html", tmp_path / "a", "a\udcff")
+    files.write("diagnose", "--html", tmp_path / "a", "a\udcff")
     assert (tmp_path / "a").read_bytes() == b"a?"
 
 
@@ -176,11 +176,11 @@ def test_what_cannot_be_written_leaves_the_older_file_and_nothing_else(tmp_path:
     with pytest.raises(
         ValueError, match=r"diagnose: --html must lie where files can be written, got .* Is a directory"
     ):
-        program.write("diagnose", "--html", tmp_path / "folder", "text")
+        files.write("diagnose", "--html", tmp_path / "folder", "text")
     with pytest.raises(
         ValueError, match=r"must lie where files can be written, got .* No such file or directory: choose"
     ):
-        program.write("diagnose", "--html", tmp_path / "absent" / "a.html", "text")
+        files.write("diagnose", "--html", tmp_path / "absent" / "a.html", "text")
     assert os.listdir(tmp_path) == ["folder"]
 
 
@@ -188,15 +188,15 @@ def test_where_a_file_would_go_is_known_before_the_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert program.checked_file("diagnose", "--html", Path("new.html")) == tmp_path / "new.html"
+    assert files.checked_file("diagnose", "--html", Path("new.html")) == tmp_path / "new.html"
     assert os.listdir(tmp_path) == []
     (tmp_path / "there.html").write_text("older")
-    assert program.checked_file("diagnose", "--html", Path("there.html")) == tmp_path / "there.html"
+    assert files.checked_file("diagnose", "--html", Path("there.html")) == tmp_path / "there.html"
     assert (tmp_path / "there.html").read_text() == "older"
     with pytest.raises(ValueError, match=r"diagnose: --html must be a file, got '.'. Choose another path"):
-        program.checked_file("diagnose", "--html", Path("."))
+        files.checked_file("diagnose", "--html", Path("."))
     with pytest.raises(ValueError, match=r"must lie where files can be written, got 'absent/a.html'. No such file"):
-        program.checked_file("diagnose", "--html", Path("absent/a.html"))
+        files.checked_file("diagnose", "--html", Path("absent/a.html"))
 
 
 @pytest.mark.parametrize("refuses", ["open", "TemporaryFile"])
@@ -208,8 +208,8 @@ def test_a_place_that_refuses_is_told_at_once(refuses: str, tmp_path: Path, monk
 
     file = tmp_path / "there.html"
     file.write_text("older")
-    monkeypatch.setattr(Path if refuses == "open" else program.tempfile, refuses, refused)
+    monkeypatch.setattr(Path if refuses == "open" else files.tempfile, refuses, refused)
     with pytest.raises(
         ValueError, match=r"must lie where files can be written, got .*Permission denied: choose another path"
     ):
-        program.checked_file("diagnose", "--html", file)
+        files.checked_file("diagnose", "--html", file)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.stopping import Stopped, held, stoppable
-from pseudograd.streams import abandon, plain
+from pseudograd.running.output import abandon, plain
+from pseudograd.running.signals import Stopped, held, stoppable
 
 # --- streams ------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Copied as sitecustomize.py into a folder that stands first on PYTHONPATH: python runs it at the start of every process of a program.
+"""Copied into a folder that stands first on PYTHONPATH: python runs it at the start of every process of a program.
 
 It waits for torch and imports nothing itself, so that a process without torch starts as fast. Nothing here may harm a program.
 """
@@ -66,15 +66,15 @@ def _follow() -> None:
     """Whatever goes wrong is written down, and the program goes on without us."""
     try:
         try:
-            from pseudograd import following
+            from pseudograd.running import process
         except ImportError:  # a process that does not see what the command sees
             with open(os.path.join(_HERE, "root.txt"), encoding="utf-8") as file:
                 sys.path.append(file.read())
             try:
-                from pseudograd import following
+                from pseudograd.running import process
             finally:
                 sys.path.pop()
-        following.begin(_HERE)
+        process.begin(_HERE)
     except Exception as error:
         try:
             with open(os.path.join(_HERE, f"{os.getpid()}.error"), "w", encoding="utf-8") as file:

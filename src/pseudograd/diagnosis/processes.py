@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..program import Part
+from ..running.program import Part
 from .context import Diagnosis
 from .records import Finding, Site, Starved, Structural
 
