@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
     from .analysis import gradient, plot
     from .analysis.auditing import audit
-    from .cases import compare, tune
     from .diagnosis import diagnose
     from .rewrite import convert, override, pin_edge
+    from .trials import compare, tune
 
 __all__ = [
     "__version__",
@@ -103,14 +103,14 @@ __version__: str
 
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
-    "compare": ".cases",
+    "compare": ".trials",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
     "gradient": ".analysis",
     "override": ".rewrite",
     "pin_edge": ".rewrite",
     "plot": ".analysis",
-    "tune": ".cases",
+    "tune": ".trials",
 }
 
 

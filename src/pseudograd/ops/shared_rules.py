@@ -1,0 +1,74 @@
+"""What the rules of several families share: how a row is made, and parts of formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from ..geometry import Interval, Steps
+from ..rule import Gradients, Pull, Rule
+from ..torch_private import in_forward_mode
+
+
+def row_of(name: str, pull: Pull, reference: Callable[..., Any], *, is_linear: bool = True, **rest: Any) -> Rule:
+    """Of a rule that reads its inputs as they are; those of a range compare them, and are made in `bound_rules`."""
+    return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **rest)
+
+
+def nothing_of(grad: Tensor) -> Tensor:
+    """Zeros, also where grad is infinite or NaN; connected to grad, so that a second derivative exists and is 0."""
+    if grad.is_nested:  # where broadcasts nothing to these
+        return torch.where(torch.zeros_like(grad, dtype=torch.bool), grad, 0.0)
+    return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
+
+
+def passed(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    """The rule "identity" of an op whose only tensor is its first input."""
+    return grad, *(None for _ in wants[1:])
+
+
+def blocked(grad: Tensor, *inputs: None, y: None, wants: tuple[bool, ...]) -> Gradients:
+    """Its rule "zero"."""
+    return nothing_of(grad), *(None for _ in wants[1:])
+
+
+def alias(x: Tensor) -> Tensor:
+    """The same storage under a new tensor. A compiler gets a copy: it refuses outputs that alias inputs, and fuses the copy away.
+
+    So does forward mode, which wants the tangent to be a view where the value is one; sparse and nested tensors have no view.
+    """
+    if is_compiling() or in_forward_mode() or x.layout is not torch.strided or x.is_nested:
+        return x.clone()
+    return x.view_as(x)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Half precision as float32, for formulas whose steps should not be rounded one by one; other dtypes as they are."""
+    return x.float() if x.dtype is torch.float16 or x.dtype is torch.bfloat16 else x
+
+
+def steps_at(slopes: tuple[float, float], interval: Interval) -> Steps:
+    """Outside an interval the first slope, in it the second."""
+    return Steps(slopes, lambda x: [interval.holds(widened(x))], interval=interval)
+
+
+def adapted(
+    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
+) -> Rule:
+    """A row of an element-wise op from a user's function(grad, x, **given). Inputs other than x are numbers and get nothing."""
+
+    def pull(
+        grad: Tensor, x: Tensor, *others: None, y: None, wants: tuple[bool, ...], given: dict[str, float]
+    ) -> Gradients:
+        return function(widened(grad), widened(x), **given), *others
+
+    def reference(
+        x: float, grad: float, *others: float, fl: Callable[[float], float], given: dict[str, float]
+    ) -> tuple[float, ...]:
+        return fl(reference_of_one(grad, x, fl=fl, given=given)), *(0.0 for _ in others)
+
+    return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)
