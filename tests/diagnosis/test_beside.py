@@ -418,3 +418,16 @@ def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: py
     right = found()
     monkeypatch.setattr(Asking, "arrived", elsewhere)
     assert found() == right
+
+
+def test_a_view_whose_node_torch_hides_is_left_alone() -> None:
+    """Adam steps complex weights through such views: torch raises where somebody asks for the node of one."""
+    weight = torch.nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+    optimizer = torch.optim.Adam([weight], 1e-2)
+    with diagnose() as d:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (weight * 2).abs().square().mean().backward()
+            optimizer.step()
+    assert d.errors == []
+    assert d.findings == []

@@ -221,7 +221,9 @@ def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
     assert [one.parameter for one in found.starved] == ["rank 1: parameter 1 of shape (2,)"]
     starved = next(one for one in found.findings if one.code == "starved")
     assert starved.also[0] == "in rank 1 alone"
-    assert str(merged([cut, cut], [], nothing)).count("starved  ") == 1
+    both = merged([cut, _part(3, 3.0, 2)], [], nothing)
+    assert str(both).count("starved  ") == 1
+    assert [one.also[0] for one in both.findings] == ["in each of 2 processes alike"] * len(both.findings)
 
 
 def test_one_process_says_what_it_said(tmp_path: Path) -> None:

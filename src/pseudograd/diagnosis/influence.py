@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..torch_private import marks_of_profiles, set_grad_enabled
-from ..trace import frames, functions
+from ..trace import frames, functions, nodes
 from ..trace.frames import Place
 from .arrays import Arrays
 from .harmless import forget
@@ -168,8 +168,9 @@ class Influence:
                     self._mark(one, bits)
                     if kind in _WHOLE:
                         whole = self._leaves.of_tensor(learning[0])
-                        _note(self._detached, one, whole << 1 | (learning[0].grad_fn is None))
-                        if learning[0].grad_fn is None:
+                        is_leaf = nodes.of_tensor(learning[0]) is None
+                        _note(self._detached, one, whole << 1 | is_leaf)
+                        if is_leaf:
                             self._share(one, learning[0])
             elif written:
                 marks |= self._cut(_kind(name, False), written)
@@ -195,7 +196,7 @@ class Influence:
             return False
         is_itself = result is args[0] if args else False
         if torch.is_grad_enabled():
-            if result.grad_fn is None:
+            if nodes.of_tensor(result) is None:
                 return False
         elif not is_itself:
             return False
@@ -322,7 +323,7 @@ def _cut_off(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
     new = [one for one in outputs if not one.requires_grad]
     if not torch.is_grad_enabled():
         given = {id(one) for one in inputs}
-        new += [one for one in outputs if one.requires_grad and one.grad_fn is None and id(one) not in given]
+        new += [one for one in outputs if one.requires_grad and nodes.of_tensor(one) is None and id(one) not in given]
     return new
 
 

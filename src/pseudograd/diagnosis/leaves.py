@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_batched, is_fake, is_wrapped, local, shards_of
+from ..trace import nodes
 from .aside import quietly
 from .entries import Entries
 from .harmless import harmless
@@ -356,10 +357,11 @@ class Leaves:
 
     def of_tensor(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""
-        base = tensor._base if tensor.grad_fn is None else None
+        node = nodes.of_tensor(tensor)
+        base = tensor._base if node is None else None
         if base is not None and base.requires_grad:
-            tensor = base
-        return self.upstream(tensor.grad_fn) if tensor.grad_fn is not None else self.set_of(tensor)
+            tensor, node = base, nodes.of_tensor(base)
+        return self.upstream(node) if node is not None else self.set_of(tensor)
 
     def one(self, some: int) -> Leaf | None:
         """Of a set with one leaf; None for the empty set, and for one of a crowd."""

@@ -147,6 +147,8 @@ def _findings(parts: Sequence[Part]) -> list[Finding]:
             most = dataclasses.replace(most, also=(f"in {_listed(who)} alone", *most.also))
         elif any(one.evidence != most.evidence for _, one in same):
             most = dataclasses.replace(most, also=(f"the numbers are those of {part}", *most.also))
+        else:
+            most = dataclasses.replace(most, also=(f"in each of {len(parts)} processes alike", *most.also))
         found.append(most)
     return found
 

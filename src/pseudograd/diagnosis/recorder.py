@@ -140,7 +140,7 @@ class Recorder:
         if hook is not None:
             some = self.leaves.of_tensor(tensor)
             handles = hook.close(tensor, self._tally(hooks.NAME, frames.place(5, self.roots)), some)
-            if tensor.grad_fn is None:  # those of other tensors go with their graph
+            if nodes.of_tensor(tensor) is None:  # those of other tensors go with their graph
                 self._hook_handles += handles
 
     def take_off_hooks(self) -> None:
@@ -326,7 +326,7 @@ class Recorder:
                 found = self.values[key] = values.Values(spelling, place, *read)
                 if isinstance(given, torch.Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
-                    found.leaf = found.upstream if given.grad_fn is None else None
+                    found.leaf = found.upstream if nodes.of_tensor(given) is None else None
                 elif isinstance(given, torch.Tensor):
                     found.round, is_leaf = self.influence.cut_from(given)
                     found.detached = found.round if is_leaf else 0

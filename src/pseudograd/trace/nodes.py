@@ -80,10 +80,19 @@ def within(values: Iterable[Any], spans: list[Span]) -> list[Any]:
     return found
 
 
+def of_tensor(tensor: torch.Tensor) -> Any:
+    """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def of(value: Any) -> list[Any]:
     """The nodes that made a tensor, or the tensors of a list."""
     if isinstance(value, torch.Tensor):
-        return [] if value.grad_fn is None else [value.grad_fn]
+        node = of_tensor(value)
+        return [] if node is None else [node]
     if isinstance(value, (tuple, list)):
         return [node for item in value for node in of(item)]
     return []
