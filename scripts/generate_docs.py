@@ -48,6 +48,7 @@ AUDIT = ROOT / "docs" / "audit.md"
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 STRIP = ROOT / "docs" / "compare" / "strip.png"
+_IN_README = ("zero", "identity", "inward", "leaky")  # so that a rule more is no line more there
 
 
 def main() -> int:
@@ -125,13 +126,17 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _rule_table() -> str:
+    """The rules that most readers choose from; where the others are."""
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
-    for rule in CLAMP.rules.values():
+    for rule in (CLAMP.rules[name] for name in _IN_README):
         name = f"`{rule.called}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
         linear = "yes" if rule.is_linear_at(CLAMP.default_edge) else "no"
         formula = rule.formula.replace("|", "\\|")
         rows.append(f"| {name} | {formula} | {what_is_saved(CLAMP, rule)} | {linear} | {rule.also_called} |")
-    return "\n".join(rows)
+    others = _quoted(name for name in CLAMP.rules if name not in _IN_README)
+    return "\n".join(
+        [*rows, "", f"Also {others}. All of them, with pictures and sources: [docs/ops/clamp.md](docs/ops/clamp.md)."]
+    )
 
 
 def _finding() -> str:

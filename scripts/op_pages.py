@@ -9,6 +9,7 @@ from typing import Any
 
 import mathematics
 import op_examples
+import short_svg
 import torch
 import vector_page
 
@@ -237,7 +238,7 @@ def draw() -> None:
     import matplotlib
 
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "pseudograd", "svg.fonttype": "path", "font.size": 10}):
+    with matplotlib.rc_context({"font.size": 10}):
         for op in OPS.values():
             _draw(op)
         vector_page.draw(FOLDER)
@@ -256,5 +257,5 @@ def _draw(op: Op) -> None:
     if len(rules) == 1 and op.picture.of is None and (given := _given(op)):
         titles = [f"{op.name}(x, {', '.join(given)})"]  # what dL/dx depends on: the one rule is told by the op's name
     drawn = pg.plot(rules, op=op.name, panels="rules", title=titles)
-    drawn.figure.savefig(FOLDER / f"{op.name}.svg", metadata={"Date": None})
+    short_svg.save(drawn.figure, FOLDER / f"{op.name}.svg")
     pyplot.close(drawn.figure)

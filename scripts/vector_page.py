@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import op_examples
+import short_svg
 import torch
 
 import pseudograd as pg
@@ -72,7 +73,7 @@ def draw(folder: Path) -> None:
         _draw_panel(panel, rule)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
+    short_svg.save(figure, folder / f"{NAME}.svg")
 
 
 def _draw_panel(panel: Any, rule: str) -> None:

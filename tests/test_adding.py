@@ -1,33 +1,50 @@
-"""The two pages for whoever adds a rule or an op, followed to the letter on a copy of the library."""
+"""The pages for whoever adds something, followed to the letter on a copy of the tree: each step, and each command that they show."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pseudograd as pg
+
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(page.name for page in (ROOT / "docs").glob("adding_a*.md"))
 _STEP = re.compile(
-    r"^In `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n(?:<!--[^\n]*\n)?```python\n(?P<code>.*?)```\n",
+    r"^In `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n(?:<!--[^\n]*\n)?```(?:python|c)\n(?P<code>.*?)```\n",
     re.S | re.M,
+)
+_NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build", "pseudograd-report*")
+# A program that has nothing to do with us: once, following the page of an op broke it.
+_COMPILES = (
+    "import torch, pseudograd; torch.compile(lambda x: x.sin() * 2, backend='aot_eager', fullgraph=True)(torch.ones(3))"
 )
 
 
+def _copied(folder: Path) -> Path:
+    """The tree as somebody who contributes has it."""
+    return Path(shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*_NOT_COPIED)))
+
+
 def _follow(page: str, copy: Path) -> list[str]:
-    """Carry out what the page says in a copy of the sources; returns the commands that it shows."""
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    """Carry out the steps of the page in the copy; returns the commands that it shows."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     steps = list(_STEP.finditer(text))
-    assert len(steps) == text.count("```python"), "a step is written in a way that this test does not read"
+    assert len(steps) == len(re.findall("```(?:python|c)\n", text)), (
+        "a step is written in a way that this test does not read"
+    )
     for step in steps:
         file, code = copy / step["file"], step["code"]
         if step["before"] is None:
             assert not file.exists()
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(code, encoding="utf-8")
             continue
         before, old = step["before"].replace("\\n", "\n"), file.read_text(encoding="utf-8")
@@ -37,16 +54,66 @@ def _follow(page: str, copy: Path) -> list[str]:
     return commands.splitlines()
 
 
-@pytest.mark.parametrize(("page", "tests"), [("adding_a_rule.md", "fading"), ("adding_an_op.md", "frac")])
-def test_the_page_is_true(page: str, tests: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Every command runs with --slow, but for the one that writes the docs; else a choice of the contract tests does."""
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
-    for command in _follow(page, tmp_path):
-        if "generate_docs" in command or ("check_rule" in command and not request.config.getoption("--slow")):
-            continue
-        if "pytest" in command:
-            assert command == f"python -m pytest tests/contract -k {tests}"
-            command = f"python -m pytest -q -p no:cacheprovider tests/contract/test_values.py -k '{tests} and float32'"
-        command = command.replace("python", sys.executable, 1)
-        done = subprocess.run(command, shell=True, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
+    """As somebody in the root of the copy, whose python has the library from there."""
+    env = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    command = re.sub(r"^python\b", lambda _: sys.executable, command)
+    done = subprocess.run(command, shell=True, env=env, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done
+
+
+def _at_once(command: str) -> str | None:
+    """What of a command runs without --slow: nothing of those that take a quarter of a minute or more."""
+    if "generate_docs" in command or "check_rule" in command or "test_docs" in command:
+        return None
+    if command.endswith("tests/test_torch_forms.py"):
+        return f"{command} -k 'lists or comes_and_goes'"
+    contract = re.fullmatch(r"python -m pytest tests/contract -k (\w+)", command)
+    if contract:
+        return f"python -m pytest tests/contract/test_values.py -k '{contract[1]} and float32'"
+    return command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_is_true(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    copy = _copied(tmp_path)
+    for command in _follow(page, copy):
+        told = command if request.config.getoption("--slow") else _at_once(command)
+        if told is not None:
+            _run(told, copy)
+    _run(f'python -c "{_COMPILES}"', copy)
+
+
+def _generated(copy: Path) -> dict[Path, list[str]]:
+    """README and docs, written anew."""
+    _run("python scripts/generate_docs.py --ops", copy)
+    files = [copy / "README.md", *(path for path in (copy / "docs").rglob("*") if path.suffix in (".md", ".svg"))]
+    return {path: path.read_text(encoding="utf-8").splitlines() for path in files}
+
+
+@pytest.mark.slow
+def test_a_rule_is_few_generated_lines(tmp_path: Path) -> None:
+    """So that what somebody wrote can be found in a diff."""
+    copy = _copied(tmp_path)
+    before = _generated(copy)
+    _follow("adding_a_rule.md", copy)
+    after = _generated(copy)
+    changes = [line for path in after for line in difflib.unified_diff(before.get(path, []), after[path], n=0)]
+    lines = [line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert 20 < len(lines) <= 300
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_rule_more_is_no_line_more_in_the_readme(script: Any) -> None:
+    docs = script("generate_docs")
+    before = docs._rule_table()
+
+    @pg.register_rule("clamp", formula="grad / 2", source="a test", is_linear=True)
+    def halved(grad: Any, x: Any, y: Any, min: Any, max: Any) -> Any:
+        return grad / 2
+
+    after = docs._rule_table()
+    assert after != before
+    assert "`halved`" in after
+    assert len(after.splitlines()) == len(before.splitlines())

@@ -59,13 +59,37 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
     assert drawn[0] == drawn[1]
 
 
+def test_a_short_picture_shows_what_matplotlib_drew(script: Any, tmp_path: Path) -> None:
+    """A corner of 401 points is three, where they lie; a circle is one; text is text; and every panel is one line."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4, 2))
+    for panel in figure.subplots(1, 2):
+        x = [i / 200 - 1 for i in range(401)]
+        panel.plot(x, [abs(value) for value in x], color="#0072b2", linewidth=2)
+        panel.plot([0.5], [0.5], "o", color="#d55e00")
+        panel.set(title="a < b", xlim=(-1, 1), ylim=(-1, 2))
+    script("short_svg").save(figure, tmp_path / "two.svg")
+    head, back, first, second, end = (tmp_path / "two.svg").read_text(encoding="utf-8").splitlines()
+    assert (head[:4], back[:5], end) == ("<svg", "<rect", "</svg>")
+    for line, panel in zip((first, second), figure.axes, strict=True):
+        to_points = panel.transData + figure.dpi_scale_trans.inverted()
+        places = [(72 * x, 144 - 72 * y) for x, y in to_points.transform([(-1, 1), (0, 0), (1, 1), (0.5, 0.5)])]
+        assert re.findall(r'd="M([^"]*)" stroke="#0072b2" stroke-width="2"', line) == [
+            "L".join(f"{round(x, 1):g} {round(y, 1):g}" for x, y in places[:3])
+        ]
+        x, y = places[3]
+        assert f'<circle cx="{round(x, 1):g}" cy="{round(y, 1):g}" r="3"' in line
+        assert ">a &lt; b</text>" in line
+
+
 @pytest.mark.parametrize(
     "call", ["clip_grad(x, limit=0.5)", "scale_grad(x, scale=0.25)", "leaky_relu(x, negative_slope=0.1)"]
 )
 def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str) -> None:
-    """Text is drawn as paths, and stands beside them as a comment."""
     name = call.partition("(")[0]
-    assert f"<!-- {call} -->" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert f">{call}</text>" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert f"Drawn: `{call}`" in (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 

@@ -6,6 +6,7 @@ And the commands of the Makefile.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -146,3 +147,41 @@ def test_the_page_of_the_matrix_is_written_by_a_parallel_run(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
     assert "0 cells over 0 pairs" in page.read_text()
+
+
+# --- habits -----------------------------------------------------------------------------------------------------------
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_workflow_runs_the_torch_versions_of_the_makefile() -> None:
+    (ours,) = re.findall(r"^VERSIONS \?= (.*)$", _text("Makefile"), re.MULTILINE)
+    (theirs,) = re.findall(r"^ +torch: \[(.*)\]$", _text(".github/workflows/ci.yml"), re.MULTILINE)
+    assert re.findall(r"[\d.]+", theirs) == ours.split()
+    goals = re.findall(r"run: make ([\w-]+)", _text(".github/workflows/ci.yml"))
+    assert goals == ["check", "test", "test-versions"]
+
+
+def test_commits_are_checked_by_the_ruff_of_the_project() -> None:
+    (pinned,) = re.findall(r"^ruff==(.*)$", _text("constraints.txt"), re.MULTILINE)
+    assert f"ruff-pre-commit\n    rev: v{pinned} " in _text(".pre-commit-config.yaml")
+
+
+def test_contributing_names_every_page_and_folders_that_are_there() -> None:
+    text = _text("CONTRIBUTING.md")
+    linked = set(re.findall(r"\]\((docs/[^)]+)\)", text))
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("adding_a*.md")} <= linked
+    for name in re.findall(r"\| (?:a file|a row, ?|a row) in `([^`]+)`", text):
+        assert (ROOT / "src" / "pseudograd" / name).exists(), name
+
+
+def test_the_changelog_sorts_what_changed() -> None:
+    """As keepachangelog.com has it: releases, and in each the kinds of change."""
+    release, *_ = _text("CHANGELOG.md").split("\n## ")[1:]
+    kinds = re.findall(r"^### (.*)$", release, re.MULTILINE)
+    assert kinds == [
+        kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds
+    ]
+    assert "\n- " not in release.partition("\n### ")[0], "an entry stands above the sections"

@@ -15,7 +15,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd import doctor, torch_eras, torch_forms
 from pseudograd.rewrite import edges
-from pseudograd.rule import forget_calls
+from pseudograd.rule import PRIMITIVES, forget_calls
 from pseudograd.torch_eras import (
     CLOSED_ERA,
     ERAS,
@@ -190,6 +190,64 @@ def test_a_third_era_is_right_everywhere(third_era: Era, monkeypatch: pytest.Mon
         monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: measurement())
         assert installed_era() == third_era.name
     torch_eras.installed_era.cache_clear()
+
+
+@pytest.fixture
+def one_more_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[Era]:
+    """A third era and nothing else: no row says what it does, and nobody has moved the last version that was measured."""
+    era = Era("torch>=2.16", (2, 16), "half", 0.25, ERAS[OPEN_ERA].of_tensors)
+    monkeypatch.setitem(ERAS, era.name, era)
+    yield era
+    for rules in (edges.OF_NUMBERS, edges.OF_TENSORS, edges.OF_FMIN, edges.OF_FMAX):
+        for name in [name for name in rules if era.name in name]:
+            del rules[name]
+    forget_calls()
+
+
+def test_a_third_record_is_one_more_column_of_doctor(one_more_record: Era) -> None:
+    examined = doctor.examine()
+    others = [name for name in ERAS if name != installed_era()]
+    assert len(others) == 2
+    assert all([*row["other_eras"]] == others for row in examined["forms"])
+    (head,) = (line for line in doctor.text(examined).splitlines() if line.startswith("dy/dx"))
+    assert head.split()[-2:] == others
+    for edge in ("closed", "open", "half"):
+        is_right, text = doctor.edge_text(edge)
+        assert is_right is (ERAS[installed_era()].edge == edge)
+        assert is_right or f"expected {edge}" in text
+
+
+def test_a_third_record_may_be_pinned(one_more_record: Era) -> None:
+    for asked in (one_more_record.name, "torch==2.16"):
+        with pg.pin_edge(asked):
+            assert measure(lambda x, b: torch.clamp(x, min=0.0)) == (0.5, None)
+            assert measure(lambda x, b: torch.clamp(x, min=b)) == (0.5, 0.5)
+            assert measure(torch.fmin) == (0.25, 0.75)
+    with pytest.raises(ValueError, match=r"from 2[.]8 to 2[.]16, which were measured"):
+        pg.pin_edge("torch==2.17")
+    with pytest.raises(ValueError, match=r"'torch>=2[.]14' and 'torch>=2[.]16'"):
+        pg.pin_edge("torch>=2.15")
+
+
+def test_diagnose_tells_of_a_third_record(
+    one_more_record: Era, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = WAYS["clamp_min(x, 0)"]
+    monkeypatch.setitem(row.slopes, one_more_record.name, Slopes(0.5))
+    w = torch.nn.Parameter(torch.tensor([0.0, 0.0, 0.5, 1.0]))
+    with pg.diagnose(whatif={"later": one_more_record.name}) as d:
+        (w * 1).clamp_min(0.0).sum().backward()
+    (site,) = [one for one in d.sites if one.op == "clamp_min"]
+    assert site.eras == {CLOSED_ERA: 1.0, OPEN_ERA: 0.0, one_more_record.name: 0.5}
+    (edge,) = [one for one in d.findings if one.code == "edge"]
+    assert all(f"{name} passes" in edge.evidence for name in ERAS)
+    pinned = eval(edge.next_step.removeprefix("with pseudograd.").split(":")[0], {"pin_edge": pg.pin_edge})
+    with pinned:
+        assert torch.autograd.grad((w * 1).clamp_min(0.0).sum(), w)[0].tolist() == [1.0] * 4
+    (later,) = d.whatif["later"]
+    assert later.norm == pytest.approx((0.25 + 0.25 + 1 + 1) ** 0.5)
+    assert one_more_record.name in str(d)
+    assert one_more_record.name in d.write_html(tmp_path / "page.html").read_text()
 
 
 def _bounded(x: torch.Tensor, low: float) -> torch.Tensor:
@@ -410,7 +468,8 @@ def test_a_tensor_and_one_that_learns_are_of_two_in_either_order() -> None:
         found = torch_forms.SPELLINGS[f].read((TWO, LEAF), {})
         assert found is not None
         name, inputs, in_place = found
-        assert (name, in_place) == (f"torch.{f.__name__}, of two", False)
+        assert (PRIMITIVES[name].inputs, in_place) == (("x", "other"), False)
+        assert PRIMITIVES[name].either_is == ("max" if f is torch.minimum else "min")
         assert inputs[0] is TWO
         assert inputs[1] is LEAF
 

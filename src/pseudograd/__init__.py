@@ -120,9 +120,10 @@ __all__ = [
     "upper_bound",
     "vector_quantize",
 ]
-# As in `ops`, for calls that are written pseudograd.clamp.
+# As in `ops`, for calls that are written pseudograd.clamp. A name of `ops` that is not public here is none of this module: torch
+# would look for it in every trace, and every torch.compile would fail.
 for _name in ops.__all__:
-    if _name.islower() and _name != "register_rule":
+    if _name.islower() and _name != "register_rule" and _name in globals():
         torch.fx.wrap(_name)
 del _name
 

@@ -32,7 +32,7 @@ def as_number(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
-def has_negative_zero(values: Iterable[Any]) -> bool:
+def has_negative_zero(values: Iterable[object]) -> bool:
     """Among numbers and None. A table finds 0.0 where -0.0 is looked up."""
     return any(value == 0 and math.copysign(1.0, value) < 0 for value in values)
 
@@ -102,7 +102,7 @@ def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
     return single
 
 
-def check_finite_number(op: str, argument: str, value: Any) -> Any:
+def check_finite_number(op: str, argument: str, value: object) -> Any:
     """The number that `value` is."""
     if isinstance(value, bool) or not is_number(value):
         number = as_number(value)

@@ -1,4 +1,4 @@
-"""`pseudograd doctor`: what the installed torch does at a bound, what the other era does, and which of our kernels run."""
+"""`pseudograd doctor`: what the installed torch does at a bound, what other eras do, and which of our kernels run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _row(way: AtTheBound, others: list[str]) -> dict[str, Any]:
 
 
 def edge_text(expected: str) -> tuple[bool, str]:
-    """Is the edge of number bounds the expected one, "closed" or "open"? And one line that says so."""
-    edges = [era.edge for era in ERAS.values()]
+    """Is the edge of number bounds the expected one, that of some era? And one line that says so."""
+    edges = list(dict.fromkeys(era.edge for era in ERAS.values()))
     if expected not in edges:
         raise unknown_name("doctor", "--expect", edges, expected)
     found = ERAS[installed_era()].edge

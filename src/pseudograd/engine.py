@@ -20,11 +20,13 @@ drops the backward of any Function that it may look into.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +34,7 @@ from torch.autograd import Function
 
 from . import dynamo, formula, kernels, layouts
 from .arguments import has_negative_zero
-from .formula import own
+from .formula import Depth, own
 from .kernels import codes
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
@@ -56,6 +58,48 @@ from .torch_private import (
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 
 
+# --- who watches ------------------------------------------------------------------------------------------------------
+
+Around = Callable[[], Callable[[Tensor | None], None]]
+
+_lock = threading.RLock()  # a collection of garbage may run any code while it is held
+_watchers: tuple[Around, ...] = ()  # the doors below ask for no more than whether there is one
+_told = Depth()  # in a call that the watchers know of
+
+
+@contextmanager
+def watch(around: Around) -> Iterator[None]:
+    """While it is entered, around() is called before each call that this engine runs eagerly, in every thread, and what that returns
+    after it, with its result; with None where it raised. The watcher sees to it that neither raises. Contexts may end in any order.
+    """
+    global _watchers
+    with _lock:
+        _watchers = (*_watchers, around)
+    try:
+        yield
+    finally:
+        with _lock:
+            found = list(_watchers)
+            found.remove(around)
+            _watchers = tuple(found)
+
+
+def _in_sight(door: Callable[..., Any], *arguments: Any) -> Any:
+    """The call by one of the doors below, among the watchers. A door may find that it does not serve this call: it returns None."""
+    endings = [around() for around in _watchers]
+    result = None
+    try:
+        with _told:
+            result = door(*arguments)
+    finally:
+        for end in reversed(endings):
+            end(result)
+    return result
+
+
+# --- the doors --------------------------------------------------------------------------------------------------------
+
+
 def is_recording(*inputs: Any) -> bool:
     """May a derivative of this call be asked for? Inside vmap requires_grad is False, so it cannot decide alone."""
     if transforms_are_active() or in_forward_mode():
@@ -65,6 +109,8 @@ def is_recording(*inputs: Any) -> bool:
 
 def run(call: Call, *inputs: Any) -> Tensor:
     """Compute the op on `inputs` so that its backward is the call's rule, in whatever context torch is."""
+    if _watchers and not _is_compiling() and not _told.depth:
+        return _in_sight(run, call, *inputs)
     if transforms_are_active() or in_forward_mode():
         return _over_functorch(call, inputs) if _is_compiling() else _apply_functional(call, inputs)
     if not (torch.is_grad_enabled() and _requires_grad(inputs)):
@@ -82,6 +128,8 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
     Not for compiled code, which must not see the memory of calls. At ten elements each line of this is a hundredth of the whole call
     with its backward.
     """
+    if _watchers and not _told.depth:
+        return _in_sight(run_prepared, op, x, rule, edge, maximize, low, high)
     if type(x) is not Tensor or maximize is not False:
         return None
     try:
@@ -121,6 +169,8 @@ def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
 
     Leaf errors and version counters are torch's.
     """
+    if _watchers and not _is_compiling() and not _told.depth:
+        return _in_sight(run_in_place, call, x, *others)
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
     if not _is_compiling() and _keeps_another_residual(call, x, others, wants):
         return PseudogradInPlace.apply(call, x, *others)
@@ -210,21 +260,35 @@ def _recall(ctx: Any) -> list[Any]:
     return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
 
 
+class _State(NamedTuple):
+    """What `_remember` leaves at a node of ours, as a plain tuple, which is made faster."""
+
+    call: Call
+    residual: Residual
+    others: list[Any]
+
+
+def _state_of(node: Any) -> _State | None:
+    """None for the node of another, and for one that was ready before it was called."""
+    state = getattr(node, "state", None)
+    return None if state is None else _State(*state)
+
+
 def primitive_of(node: Any) -> str | None:
     """The name of what a node of ours computes; None for another's."""
-    call = getattr(node, "state", (None,))[0]
-    return None if call is None else call.primitive.name
+    state = _state_of(node)
+    return None if state is None else state.call.primitive.name
 
 
 def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
     where a checkpoint, which unpacks once, will not hand it out.
     """
-    call, residual, _ = getattr(node, "state", (None, None, None))
-    if call is None or call.primitive is not primitive or residual is not INPUTS:
+    state = _state_of(node)
+    if state is None or state.call.primitive is not primitive or state.residual is not INPUTS:
         return None
     try:
-        return call, _recall(node)
+        return state.call, _recall(node)
     except RuntimeError:
         return None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import layouts
 from .arguments import rounded
-from .rule import Call, Gradients, Wants
+from .rule import BOUNDED, Call, Gradients, Wants
 from .torch_private import fake_mode_of
 
 _is_compiling = torch.compiler.is_compiling
@@ -55,6 +55,6 @@ def plain(
         value.to(y.dtype) if isinstance(value, Tensor) else value if value is None else rounded(value, y)
         for value in inputs
     )
-    if _is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == ("x", "min", "max"):
+    if _is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == BOUNDED:
         y = torch.clamp(*operands)  # to the rounded bounds: Inductor fuses what it rounds into what it does not
     return call.pull(grad, operands, y, wants, numbers)

@@ -51,13 +51,13 @@ def what_is_saved(op: Op, rule: Rule) -> str:
         return ", ".join(name for name, value in drawn if name in kept and isinstance(value, Tensor)) or "nothing"
     if "x" not in kept:
         return "nothing"
-    if rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS:
+    if rule.steps is not None:
         steps = rule.steps(*op.picture.others, **rule.parameters)
         return "x" if steps is None else _bits(few_bits.bits_of(steps))
-    if (op.rule_set, rule.name) not in codes.RULES:
+    call = Call(op, rule, dict(rule.parameters), op.default_edge, False)
+    if not codes.suits(call):
         return "x"
-    has_min, has_max = (bound is not None for bound in op.picture.others)
-    plan = codes.plan_of(Call(op, rule, dict(rule.parameters), op.default_edge, False), has_min, has_max)
+    plan = codes.plan_of(call, *(bound is not None for bound in op.picture.others))
     return "x" if plan is None else _bits(plan.planes)
 
 

@@ -52,7 +52,7 @@ class _OfAnOp(Module):
     _op: ClassVar[Callable[..., Any]]
     # Subclasses annotate as Any what a user may read: a number, a buffer or a parameter. To torch all is a tensor or a module.
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__()
         self._options = tuple(options)
         for name, value in options.items():
@@ -60,7 +60,7 @@ class _OfAnOp(Module):
         with torch.no_grad():
             type(self)._op(self._any_input(), **self._given())  # the op's own errors for bad options
 
-    def _hold(self, name: str, value: Any) -> None:
+    def _hold(self, name: str, value: object) -> None:
         if isinstance(value, Tensor) and not isinstance(value, Parameter):
             if value.requires_grad:
                 remedy = "Wrap it in torch.nn.Parameter to learn it, or detach it"
@@ -90,7 +90,7 @@ class _OfAnOp(Module):
         raise engine.no_script(type(self).__name__)
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     return f"{type(value).__name__} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else shown(value)
 
 

@@ -6,7 +6,6 @@ number. Everything that can be derived (jvp, vjp, tables, error texts, plots, te
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
+from .geometry import Curve, Places, Sides, Steps, places
 from .record import Record
 from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
 
@@ -36,38 +36,7 @@ class RuleObject(NamedTuple):
 RuleLike = str | RuleObject
 
 
-class Interval(NamedTuple):
-    """Between two numbers, one of which may be infinite, each of them in it or not. NaN is in none."""
-
-    low: float
-    high: float
-    has_low: bool
-    has_high: bool
-
-    def holds(self, x: Tensor) -> Tensor:
-        """Where x is in it, as bools."""
-        above = x >= self.low if self.has_low else x > self.low
-        if self.has_high and self.high == math.inf:
-            return above
-        return above & (x <= self.high if self.has_high else x < self.high)
-
-
-class Steps(Record):
-    """A gradient that is grad times one of a few slopes: so a call need only keep which.
-
-    slopes[code] is the slope of an element, 2**bits of them; where it is 0 the gradient is 0, whatever grad is. planes(x): the code of
-    x as bool tensors, the lowest bit first. For kernels, one of: thresholds, where the code counts those that x is above (x that is NaN
-    is above all); interval, where the code says whether x is in it, half precision compared as float32.
-    """
-
-    slopes: tuple[float, ...]
-    planes: Callable[[Tensor], list[Tensor]]
-    thresholds: tuple[float, ...] = ()
-    interval: Interval | None = None
-
-
 Edge = str | int  # a name; for abs the slope itself
-SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
 _NONE_GIVEN: Mapping[str, Any] = {}
 _NO_TEXTS: tuple[tuple[str, str], ...] = ()
 
@@ -83,7 +52,10 @@ class Rule(Record):
     is_linear: in grad; with edge="projected" only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
     choices: of a parameter that is one of a few integers, which.
-    steps: of a rule with a few slopes, which: a function of the inputs behind x and of the parameters; None for some of these.
+    The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
+        steps: of a rule with a few slopes, which; None for some parameters. curve: of a rule whose slope falls with |x|, how.
+        sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
+    is_long: its formula is element-wise and takes several steps, each of the size of x.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
         exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
@@ -108,6 +80,9 @@ class Rule(Record):
     ulps: int = 0
     cancels: bool = False
     steps: Callable[..., Steps | None] | None = None
+    curve: Callable[..., Curve] | None = None
+    sides: Callable[..., Sides] | None = None
+    is_long: bool = False
     is_users: bool = False
     author: str = ""
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
@@ -155,6 +130,9 @@ class Picture(Record):
     of: Callable[[Tensor], tuple[Any, ...]] | None = None  # all inputs from x, where x alone is not the first of them
 
 
+BOUNDED = ("x", "min", "max")  # the inputs of a clamp
+
+
 class Primitive(Record, kw_only=True):
     """What the engine runs: torch's values, and the rules that may stand behind them, which several primitives share.
 
@@ -175,6 +153,14 @@ class Primitive(Record, kw_only=True):
     through: Callable[[Pull], Pull] | None = None
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
+
+    def by_name(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
+
+    def inputs_of(self, other: Primitive, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those of another primitive that this one takes, too."""
+        given = other.by_name(inputs)
+        return tuple([given[name] for name in self.inputs])
 
 
 class Op(Primitive, kw_only=True):
@@ -237,14 +223,28 @@ class Call:
         self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
-    def spec(self) -> tuple[Any, ...]:
-        """Flat: primitive, rule, edge, maximize, and the rule's parameters in the order of its row."""
+    def given(self) -> dict[str, Any]:
+        """The rule's parameters in the order of its row; a function by its key."""
         values = [key_of(value) if callable(value) else value for value in self._values]
-        return self.primitive.name, self.rule.name, self.edge, self.maximize, *values
+        return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
+
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
+        return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.given.values()
 
     @property
     def label(self) -> str:
         return f"{self.primitive.name}/{self.rule.name}"
+
+    @property
+    def places(self) -> Places | None:
+        """What x gets of grad at each place that is not inside its range; None where the rule's row does not say so."""
+        if self.rule.sides is None:
+            return None
+        given = self.parameters["given"] if self.rule.is_users else self.parameters
+        sides = self.rule.sides(**{key: given[key] for key in self.rule.parameters})
+        return places(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -326,13 +326,13 @@ def call_named(spec: tuple[Any, ...]) -> Call:
 
 def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     """The call that the first of `leaves` name, and the rest."""
-    name, rule_name, edge, maximize = leaves[:4]
+    name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
     given: dict[str, Any] = {}
-    for key, value in zip(row.parameters, leaves[4:]):  # noqa: B905  there are more leaves
+    for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), leaves[4 + len(given) :]
+    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:

@@ -1,58 +1,26 @@
-"""Functions of torch that run an op of `torch_forms` inside, in C++, where no mode sees it: the one table of them.
+"""The rows of `torch_forms` for functions of torch that run another of its rows inside, in C++, where no mode sees it.
 
-`override` and `pin_edge` write such a call out in torch's own functions, so that the op inside goes their usual way; what is not in this
-table they report as missed. Plain classes and loops: Dynamo reads this too.
+`override` and `pin_edge` write such a call out in torch's own functions, so that the op inside goes their usual way; what has no row they
+report as missed. Plain classes and loops: Dynamo reads this too.
 """
 
 from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .torch_forms import EDGE, MISSING, Form, Spelling
-
-Write = Callable[..., Any]
-
-
-class Composite(Spelling):
-    """One way to call such a function. `form.switches`: those of the ops inside.
-
-    write(call, *values): what torch computes, with `call(function, *arguments)` for the ops inside; or None, where torch is left alone.
-    """
-
-    __slots__ = ("write",)
-
-    def __init__(self, form: Form, name: str, write: Write) -> None:
-        super().__init__(form, name, form.arrange, in_place=False, takes_inplace=False)
-        self.write = write
-
-
-COMPOSITES: dict[Any, Composite] = {}  # by the function that torch hands to a TorchFunctionMode
-
-
-def add(
-    *functions: Any,
-    switches: tuple[str, ...],
-    takes: tuple[str, ...],
-    defaults: tuple[Any, ...],
-    write: Write,
-) -> None:
-    """Put ways to call a function into the table."""
-    form = Form(switches=switches, takes=takes, defaults=defaults)
-    for function in functions:
-        COMPOSITES[function] = Composite(form, function.__name__, write)
+from .torch_forms import EDGE, MISSING, SPELLINGS, Form, Write, add
 
 
 def reaches_inside(function: Any, form: Form) -> bool:
     """Is this a function that is written out, with an op like the form's inside?"""
-    composite = COMPOSITES.get(function)
-    return composite is not None and any(switch in form.switches for switch in composite.form.switches)
+    spelling = SPELLINGS.get(function)
+    return spelling is not None and spelling.form.write is not None and spelling.form.shares_a_switch_with(form)
 
 
 # --- how they are written out -----------------------------------------------------------------------------------------
@@ -112,25 +80,29 @@ def _legacy(size_average: Any, reduce: Any) -> str:
     return found
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the rows ---------------------------------------------------------------------------------------------------------
 
 _PAIR = ("input1", "input2", "target", "margin")
-add(
-    functional.margin_ranking_loss,
-    switches=("clamp", EDGE),
-    takes=(*_PAIR, "size_average", "reduce", "reduction"),
-    defaults=(MISSING, MISSING, MISSING, 0, None, None, "mean"),
-    write=_margin_ranking_of_nn,
-)
-# Python's binding and aten differ in what they do without `reduction`: torch's parser reads the name of its default as 0.
-for _functions, _reduction in (
-    ((torch.margin_ranking_loss,), _NONE),
-    ((torch.ops.aten.margin_ranking_loss, torch.ops.aten.margin_ranking_loss.default), _MEAN),
-):
-    add(
-        *_functions,
+
+
+def _margin_ranking_row(owner: Any, write: Write, others: dict[str, Any], margin: float) -> Form:
+    """Of one owner: they differ in what they take behind the margin. others: those arguments, with their defaults."""
+    return Form(
+        "margin_ranking_loss",
         switches=("clamp", EDGE),
-        takes=(*_PAIR, "reduction"),
-        defaults=(MISSING, MISSING, MISSING, 0.0, _reduction),
-        write=_margin_ranking,
+        takes=(*_PAIR, *others),
+        defaults=(MISSING, MISSING, MISSING, margin, *others.values()),
+        owners=(owner,),
+        write=write,
     )
+
+
+for _form in (
+    _margin_ranking_row(
+        functional, _margin_ranking_of_nn, {"size_average": None, "reduce": None, "reduction": "mean"}, 0
+    ),
+    # Python's binding and aten differ in what they do without `reduction`: torch's parser reads the name of its default as 0.
+    _margin_ranking_row(torch, _margin_ranking, {"reduction": _NONE}, 0.0),
+    _margin_ranking_row(torch.ops.aten, _margin_ranking, {"reduction": _MEAN}, 0.0),
+):
+    add(_form)

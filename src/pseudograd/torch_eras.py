@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .errors import must
+from .geometry import SHARES
 from .record import Record
-from .rule import SHARES
 from .torch_private import constant_result
 
 Version = tuple[int, int]
@@ -34,14 +34,14 @@ class Slopes(NamedTuple):
 class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
-    edge: the edge of number bounds, whose share x gets. fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
+    edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
     of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds.
     """
 
     name: str
     since: Version
     edge: str
-    fmax: float
+    of_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
 
     @property
@@ -80,7 +80,7 @@ def _of_tensors_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three
 
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
-FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured
+FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
@@ -116,8 +116,8 @@ def era_named(text: object) -> str | None:
     if found is None:
         return None
     version = int(found["major"]), int(found["minor"])
-    if not FIRST <= version <= LAST:
-        known = f"name a version from {_dotted(FIRST)} to {_dotted(LAST)}, which were measured"
+    if version not in _measured():
+        known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
         raise ValueError(must("pin_edge", "edge", known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
     eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[found["relation"]](other, version)}
     if len(eras) > 1:
@@ -137,7 +137,8 @@ _RELATIONS: dict[str, Callable[[Version, Version], bool]] = {
 
 
 def _measured() -> list[Version]:
-    return [(FIRST[0], minor) for minor in range(FIRST[1], LAST[1] + 1)]
+    _, last = max(LAST, *(era.since for era in ERAS.values()))
+    return [(FIRST[0], minor) for minor in range(FIRST[1], last + 1)]
 
 
 def _dotted(version: Version) -> str:

@@ -6,15 +6,16 @@ what each does exactly at a bound. Plain classes and loops: Dynamo reads this to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from .arguments import APPROXIMATE
+from .rule import PRIMITIVES, Primitive, RuleLike, RuleObject
 from .torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
 from .torch_private import fused_nn, in_forward_mode, is_wrapped, transforms_are_active
 
@@ -32,17 +33,23 @@ SWITCHES = {
     "leaky_relu": "leaky_relu",
     "hardsigmoid": "hardsigmoid",
 }
-# hardsigmoid has two switches: with the rules of a clamp, and with its own. Where one stands in and lacks a rule, the other has it.
-OTHER_PRIMITIVE = {"torch.hardsigmoid": "hardsigmoid"}
-# Of one switch, but with fewer rules than the one that the switch is named after: what it lacks torch's own op has to do.
-WITH_FEWER_RULES = {"floor": "torch.round", "ceil": "torch.round", "trunc": "torch.round"}
 
 # What torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of torch.nn.functional do not.
 _ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 _ALIASES_OF_LISTS = {"self": "input", "scalars": "scalar", "other": "scalar"}
 
-Read = tuple[str, tuple[Any, ...]]  # the primitive that stands in, and its inputs
-Arrange = Callable[..., Read | None]
+Inputs = tuple[Any, ...]
+StandIn = tuple[str, Inputs]  # the name of the primitive that stands in, and its inputs
+Arrange = Callable[..., StandIn | None]
+Write = Callable[..., Any]
+
+
+class Read(NamedTuple):
+    """How a call is read: the primitive that stands in, its inputs, and is the result to be in the first of them?"""
+
+    primitive: str
+    inputs: Inputs
+    in_place: bool = False
 
 
 class AtTheBound(NamedTuple):
@@ -68,7 +75,13 @@ class Form:
         torch is left alone. of_aten: the same for the functions of aten, where they differ.
     names: what it is called; each one in place too, with "_" behind it. owners: what has functions of these names; overloads: those of
         aten that are meant. with_inplace: those that take the argument `inplace`.
+    otherwise: the primitive that stands in for a rule which that of `arrange` lacks; its inputs are among those. What both lack torch
+        has to do.
     each: it does to every tensor of a list what the method of that name does to one.
+    write: it runs others inside, in C++, where no mode sees them: write(call, *values) is what torch computes, with
+        `call(function, *arguments)` for those others; or None, where torch is left alone. Its switches are theirs.
+    modules: those of torch.nn that call it with their attributes, which are called as what it takes. op: the op of ours that has the
+        errors of a module's rule, where it is not called as the first of `names`.
     nodes: how the names of its autograd nodes start. saved: what these keep of the arguments, in the order of `takes`, None for what they
         do not keep; empty where they keep no argument. at_the_bound: what it does there.
     """
@@ -78,15 +91,19 @@ class Form:
         "at_the_bound",
         "defaults",
         "each",
+        "modules",
         "names",
         "nodes",
         "of_aten",
+        "op",
+        "otherwise",
         "overloads",
         "owners",
         "saved",
         "switches",
         "takes",
         "with_inplace",
+        "write",
     )
 
     def __init__(
@@ -100,7 +117,11 @@ class Form:
         owners: tuple[Any, ...] = (torch, Tensor, torch.ops.aten),
         overloads: tuple[str, ...] = ("default",),
         with_inplace: tuple[Any, ...] = (),
+        otherwise: str = "",
         each: str = "",
+        write: Write | None = None,
+        modules: tuple[type[Any], ...] = (),
+        op: str = "",
         nodes: tuple[str, ...] = (),
         saved: tuple[str, ...] = (),
         at_the_bound: tuple[AtTheBound, ...] = (),
@@ -114,14 +135,47 @@ class Form:
         self.owners = owners
         self.overloads = overloads
         self.with_inplace = with_inplace
+        self.otherwise = otherwise
         self.each = each
+        self.write = write
+        self.modules = modules
+        self.op = op or (names[0] if names else "")
         self.nodes = nodes
         self.saved = saved
         self.at_the_bound = at_the_bound
 
+    def primitive_with(self, primitive: str, rule: RuleLike) -> Primitive | None:
+        """Of the primitive of a call and the one that stands in otherwise the first that has the rule; None if this function lacks it."""
+        for name in (primitive, self.otherwise):
+            if name and has_rule(PRIMITIVES[name], rule):
+                return PRIMITIVES[name]
+        return None
+
+    def shares_a_switch_with(self, other: Form) -> bool:
+        return any(switch in other.switches for switch in self.switches)
+
+    @property
+    def usual(self) -> Read | None:
+        """How a call without more arguments than it needs is read, for x of no element."""
+        arranged = self.arrange(torch.empty(0, device="cpu"), *self.defaults[1:])
+        return None if arranged is None else Read(*arranged)
+
+
+def has_rule(primitive: Primitive, rule: RuleLike) -> bool:
+    """By this name, with these parameters?"""
+    if not isinstance(rule, RuleObject):
+        return rule in primitive.rules
+    row = primitive.rules.get(rule.name)
+    if row is None:
+        return False
+    for key, _ in rule.parameters:  # noqa: SIM110  Dynamo on torch 2.8
+        if key not in row.parameters:
+            return False
+    return True
+
 
 class Spelling:
-    """One way to call a form. `read(args, kwargs)` gives (primitive, inputs, in_place), or None where torch is left alone."""
+    """One way to call a form. `read(args, kwargs)` says how a call is to be run, or None where torch is left alone."""
 
     __slots__ = ("aliases", "arrange", "defaults", "form", "in_place", "name", "takes", "takes_inplace")
 
@@ -150,7 +204,7 @@ class Spelling:
                 return None
         return values
 
-    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, tuple[Any, ...], bool] | None:
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
         values = self.values(args, kwargs)
         if values is None or not isinstance(values[0], Tensor):
             return None
@@ -158,7 +212,7 @@ class Spelling:
         arranged = self.arrange(*values)
         if arranged is None:
             return None
-        return arranged[0], arranged[1], in_place
+        return Read(arranged[0], arranged[1], in_place)
 
     def read_each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, ...]] | None:
         """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
@@ -169,54 +223,54 @@ class Spelling:
         return list(zip(*lists)) if len({len(items) for items in lists}) == 1 else None  # noqa: B905  Dynamo on torch 2.8
 
 
-# --- arrangements: (primitive, its inputs) -----------------------------------------------------------------------------
+# --- arrangements -----------------------------------------------------------------------------------------------------
 
 
-def _clamp(x: Tensor, min: Any, max: Any) -> Read | None:
+def _clamp(x: Tensor, min: Any, max: Any) -> StandIn | None:
     return None if min is None and max is None else ("torch.clamp", (x, min, max))
 
 
-def _clamp_of_aten(x: Tensor, min: Any, max: Any) -> Read | None:
+def _clamp_of_aten(x: Tensor, min: Any, max: Any) -> StandIn | None:
     """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
     kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
     return None if len(kinds) == 2 else _clamp(x, min, max)
 
 
-def _clamp_min(x: Tensor, min: Any) -> Read | None:
+def _clamp_min(x: Tensor, min: Any) -> StandIn | None:
     return None if min is None else ("torch.clamp_min", (x, min, None))
 
 
-def _clamp_max(x: Tensor, max: Any) -> Read | None:
+def _clamp_max(x: Tensor, max: Any) -> StandIn | None:
     return None if max is None else ("torch.clamp_max", (x, None, max))
 
 
-def _relu(x: Tensor) -> Read:
+def _relu(x: Tensor) -> StandIn:
     return "torch.relu", (x, 0.0, None)
 
 
-def _relu6(x: Tensor) -> Read:
+def _relu6(x: Tensor) -> StandIn:
     return "torch.relu6", (x, 0.0, 6.0)
 
 
-def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> Read | None:
+def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> StandIn | None:
     if min_val > max_val:  # an error in torch.nn.functional
         return None
     return "torch.hardtanh", (x, min_val, max_val)
 
 
-def _hardsigmoid(x: Tensor) -> Read:
+def _hardsigmoid(x: Tensor) -> StandIn:
     return "torch.hardsigmoid", (x, -3.0, 3.0)
 
 
-def _gelu(x: Tensor, approximate: Any) -> Read | None:
+def _gelu(x: Tensor, approximate: Any) -> StandIn | None:
     return ("gelu", (x, APPROXIMATE.index(approximate))) if approximate in APPROXIMATE else None
 
 
-def _silu(x: Tensor) -> Read:
+def _silu(x: Tensor) -> StandIn:
     return "silu", (x,)
 
 
-def _leaky_relu(x: Tensor, negative_slope: Any) -> Read:
+def _leaky_relu(x: Tensor, negative_slope: Any) -> StandIn:
     return "leaky_relu", (x, negative_slope)
 
 
@@ -238,51 +292,67 @@ def only_backward_tells() -> bool:
     return not in_forward_mode() or torch.compiler.is_compiling()
 
 
-def _minimum(x: Any, other: Any) -> Read | None:
-    return _extreme("torch.minimum", x, other, (None, other))
+class Extreme(NamedTuple):
+    """minimum or maximum: a clamp, where one of its two tensors is a constant.
+
+    bounded: the primitive of x and its bound. either: that of the two as they come, where only backward tells which is which, or the
+    constant comes first. bound: which one the constant is.
+    """
+
+    bounded: str
+    either: str
+    bound: Literal["min", "max"]
 
 
-def _maximum(x: Any, other: Any) -> Read | None:
-    return _extreme("torch.maximum", x, other, (other, None))
+MINIMUM = Extreme("torch.minimum", "torch.minimum of either order", "max")
+MAXIMUM = Extreme("torch.maximum", "torch.maximum of either order", "min")
 
 
-def _extreme(name: str, x: Any, other: Any, bounds: tuple[Any, Any]) -> Read | None:
+def _minimum(x: Any, other: Any) -> StandIn | None:
+    return _extreme(MINIMUM, x, other)
+
+
+def _maximum(x: Any, other: Any) -> StandIn | None:
+    return _extreme(MAXIMUM, x, other)
+
+
+def _extreme(which: Extreme, x: Any, other: Any) -> StandIn | None:
     if not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
     if only_backward_tells():
-        return f"{name}, of two", (x, other)
+        return which.either, (x, other)
     if not is_constant(x) and is_constant(other):
-        return name, (x, *bounds)
+        return which.bounded, ((x, other, None) if which.bound == "min" else (x, None, other))
     if is_constant(x) and not is_constant(other):
-        return f"{name}, of two", (x, other)
+        return which.either, (x, other)
     return None
 
 
-def _fmin(x: Tensor, other: Any) -> Read | None:
+def _fmin(x: Tensor, other: Any) -> StandIn | None:
     return ("torch.fmin", (x, other)) if isinstance(other, Tensor) else None
 
 
-def _fmax(x: Tensor, other: Any) -> Read | None:
+def _fmax(x: Tensor, other: Any) -> StandIn | None:
     return ("torch.fmax", (x, other)) if isinstance(other, Tensor) else None
 
 
-def _round(x: Tensor, decimals: int) -> Read:
+def _round(x: Tensor, decimals: int) -> StandIn:
     return "torch.round", (x, decimals)
 
 
-def _floor(x: Tensor) -> Read:
+def _floor(x: Tensor) -> StandIn:
     return "floor", (x,)
 
 
-def _ceil(x: Tensor) -> Read:
+def _ceil(x: Tensor) -> StandIn:
     return "ceil", (x,)
 
 
-def _trunc(x: Tensor) -> Read:
+def _trunc(x: Tensor) -> StandIn:
     return "trunc", (x,)
 
 
-def _sign(x: Tensor) -> Read:
+def _sign(x: Tensor) -> StandIn:
     return "torch.sign", (x, 0.0)
 
 
@@ -294,13 +364,13 @@ def _learns(*values: Any) -> bool:
     return False
 
 
-def _fake_quantize(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> Read | None:
+def _fake_quantize(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> StandIn | None:
     if _learns(scale, zero_point):
         return None
     return "torch.fake_quantize_per_tensor_affine", (x, scale, zero_point, low, high)
 
 
-def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, low: int, high: int) -> Read | None:
+def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, low: int, high: int) -> StandIn | None:
     if _learns(scale, zero_point):
         return None
     return "torch.fake_quantize_per_channel_affine", (x, scale, zero_point, axis, low, high)
@@ -310,11 +380,10 @@ def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, l
 
 
 def _at(
-    text: str, f: Callable[[Tensor, Tensor], Tensor], *slopes: float, since_2_14: tuple[float, ...] | None = None
+    text: str, f: Callable[[Tensor, Tensor], Tensor], slopes: Slopes, later: Mapping[str, Slopes] | None = None
 ) -> AtTheBound:
-    """`slopes`: what x gets, and what a tensor bound gets."""
-    changed = {} if since_2_14 is None else {OPEN_ERA: Slopes(*since_2_14)}
-    return AtTheBound(text, f, {CLOSED_ERA: Slopes(*slopes), **changed})
+    """slopes: those of the first era. later: those of the eras that changed them."""
+    return AtTheBound(text, f, {CLOSED_ERA: slopes, **(later or {})})
 
 
 def _fake_quantized(x: Tensor, bound: Tensor) -> Tensor:
@@ -344,11 +413,27 @@ def _of_two(
     )
 
 
-_OPEN, _HALF = (0.0,), (0.5, 0.5)
+def _saturating(name: str, arrange: Arrange, module: type[nn.Module], **rest: Any) -> Form:
+    """A function of x alone and two numbers, and its module."""
+    return Form(
+        name,
+        arrange=arrange,
+        modules=(module,),
+        owners=(torch, Tensor, *_NN, torch.ops.aten),
+        with_inplace=(functional,),
+        nodes=(name.capitalize(),),
+        **rest,
+    )
+
+
+# At a bound that is a number, and at one that is a tensor, which gets what x does not get.
+_PASSES, _CUTS = Slopes(1.0), Slopes(0.0)
+_PASSES_ALL, _SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 _NN = (fused_nn, functional)
 _GRID = ("quant_min", "quant_max")
 FORMS: list[Form] = []
 SPELLINGS: dict[Any, Spelling] = {}  # by the function that torch hands to a TorchFunctionMode
+MODULES: dict[type[Any], Form] = {}  # ReLU6 is a Hardtanh: the exact class decides
 
 
 @lru_cache(maxsize=4096)
@@ -364,6 +449,7 @@ def add(form: Form) -> Form:
     """Put a function of torch into the table, under every owner that has one of its names; aten's packet and its overloads too."""
     FORMS.append(form)
     form_of_node.cache_clear()
+    MODULES.update(dict.fromkeys(form.modules, form))
     for name in form.names:
         for owner in form.owners:
             of_aten = owner is torch.ops.aten
@@ -385,6 +471,8 @@ def take_out(form: Form) -> None:
     """For tests."""
     FORMS.remove(form)
     form_of_node.cache_clear()
+    for module in form.modules:
+        del MODULES[module]
     for function in [function for function, spelling in SPELLINGS.items() if spelling.form is form]:
         del SPELLINGS[function]
 
@@ -398,7 +486,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
 def is_spelling_of(function: Any, form: Form) -> bool:
     """Does this function of torch do what the form does, and nothing else?"""
     spelling = SPELLINGS.get(function)
-    return spelling is not None and any(switch in form.switches for switch in spelling.form.switches)
+    return spelling is not None and spelling.form.write is None and spelling.form.shares_a_switch_with(form)
 
 
 class Kept(NamedTuple):
@@ -423,7 +511,7 @@ def kept_by(form: Form, node: Any) -> Kept | None:
 
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
     """What of grad x gets exactly at a bound, in each era; of torch.clamp where the form has no answer of its own for such a bound."""
-    for known in (form, FORMS[0]) if EDGE in form.switches else (form,):
+    for known in (form, SPELLINGS[torch.clamp].form) if EDGE in form.switches else (form,):
         for row in known.at_the_bound:
             if (row.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
                 return {era: row.slopes_in(era).x for era in ERAS}
@@ -448,13 +536,13 @@ for _form in (
         nodes=("ClampBackward",),
         saved=("self", "min", "max"),
         at_the_bound=(
-            _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), 1.0, since_2_14=_OPEN),
-            _at("clip(x, 0, 1)", lambda x, b: torch.clip(x, 0.0, 1.0), 1.0, since_2_14=_OPEN),
-            _at("x.clamp_(0, 1)", lambda x, b: (x * 1).clamp_(0.0, 1.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, 0, 0)", lambda x, b: torch.clamp(x, 0.0, 0.0), 1.0, since_2_14=_OPEN),
-            _at("clamp(x, min=tensor)", lambda x, b: torch.clamp(x, min=b), 1.0, 0.0, since_2_14=_HALF),
-            _at("clamp(x, max=tensor)", lambda x, b: torch.clamp(x, max=b), 1.0, 0.0, since_2_14=_HALF),
+            _at("clamp(x, min=0)", lambda x, b: torch.clamp(x, min=0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, max=0)", lambda x, b: torch.clamp(x, max=0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clip(x, 0, 1)", lambda x, b: torch.clip(x, 0.0, 1.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("x.clamp_(0, 1)", lambda x, b: (x * 1).clamp_(0.0, 1.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, 0, 0)", lambda x, b: torch.clamp(x, 0.0, 0.0), _PASSES, {OPEN_ERA: _CUTS}),
+            _at("clamp(x, min=tensor)", lambda x, b: torch.clamp(x, min=b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
+            _at("clamp(x, max=tensor)", lambda x, b: torch.clamp(x, max=b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         ),
     ),
     Form(
@@ -466,7 +554,7 @@ for _form in (
         overloads=("default", "Tensor"),
         nodes=("ClampMin",),
         saved=("self", "min"),
-        at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), 1.0, since_2_14=_OPEN),),
+        at_the_bound=(_at("clamp_min(x, 0)", lambda x, b: torch.clamp_min(x, 0.0), _PASSES, {OPEN_ERA: _CUTS}),),
     ),
     Form(
         "clamp_max",
@@ -506,54 +594,60 @@ for _form in (
             ("sign", "sign"),
         )
     ),
-    _of_two("maximum", "clamp", _maximum, _at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), 0.5, 0.5)),
-    _of_two("minimum", "clamp", _minimum, _at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), 0.5, 0.5)),
+    _of_two("maximum", "clamp", _maximum, _at("maximum(x, tensor)", lambda x, b: torch.maximum(x, b), _SHARES)),
+    _of_two("minimum", "clamp", _minimum, _at("minimum(x, tensor)", lambda x, b: torch.minimum(x, b), _SHARES)),
     _of_two("min", "clamp", _minimum, overload="other"),
     _of_two("max", "clamp", _maximum, overload="other"),
     _of_two(
         "fmax",
         EDGE,
         _fmax,
-        _at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), 1.0, 0.0, since_2_14=_HALF),
+        _at("fmax(x, tensor)", lambda x, b: torch.fmax(x, b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         nodes=("Fmax",),
     ),
     _of_two(
         "fmin",
         EDGE,
         _fmin,
-        _at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), 1.0, 0.0, since_2_14=_HALF),
+        _at("fmin(x, tensor)", lambda x, b: torch.fmin(x, b), _PASSES_ALL, {OPEN_ERA: _SHARES}),
         nodes=("Fmin",),
     ),
     Form(
         switches=(),
-        at_the_bound=(_at("where(x >= tensor, x, tensor)", lambda x, b: torch.where(x >= b, x, b), 1.0, 0.0),),
+        at_the_bound=(_at("where(x >= tensor, x, tensor)", lambda x, b: torch.where(x >= b, x, b), _PASSES_ALL),),
     ),
-    *(
-        Form(
-            name,
-            switches=("relu", "hardsigmoid") if name == "hardsigmoid" else ("relu",),
-            takes=("input", *bounds),
-            defaults=(MISSING, *values),
-            arrange=arrange,
-            owners=(torch, Tensor, *_NN, torch.ops.aten),
-            with_inplace=(functional,),
-            nodes=(name.capitalize(),),
-            saved=saved,
-            at_the_bound=at_the_bound,
-        )
-        for name, bounds, values, arrange, saved, at_the_bound in (
-            ("relu", (), (), _relu, (), (_at("relu(x)", lambda x, b: torch.relu(x), 0.0),)),
-            ("relu6", (), (), _relu6, (), (_at("relu6(x)", lambda x, b: functional.relu6(x), 0.0),)),
-            (
-                "hardtanh",
-                ("min_val", "max_val"),
-                (-1.0, 1.0),
-                _hardtanh,
-                ("self", "min_val", "max_val"),
-                (_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), 0.0),),
-            ),
-            ("hardsigmoid", (), (), _hardsigmoid, ("self",), ()),
-        )
+    _saturating(
+        "relu",
+        _relu,
+        nn.ReLU,
+        switches=("relu",),
+        at_the_bound=(_at("relu(x)", lambda x, b: torch.relu(x), _CUTS),),
+    ),
+    _saturating(
+        "relu6",
+        _relu6,
+        nn.ReLU6,
+        switches=("relu",),
+        at_the_bound=(_at("relu6(x)", lambda x, b: functional.relu6(x), _CUTS),),
+    ),
+    _saturating(
+        "hardtanh",
+        _hardtanh,
+        nn.Hardtanh,
+        switches=("relu",),
+        takes=("input", "min_val", "max_val"),
+        defaults=(MISSING, -1.0, 1.0),
+        saved=("self", "min_val", "max_val"),
+        at_the_bound=(_at("hardtanh(x, 0, 1)", lambda x, b: functional.hardtanh(x, 0.0, 1.0), _CUTS),),
+    ),
+    _saturating(
+        "hardsigmoid",
+        _hardsigmoid,
+        nn.Hardsigmoid,
+        switches=("relu", "hardsigmoid"),  # with the rules of a clamp, and with its own
+        otherwise="hardsigmoid",
+        op="clamp",
+        saved=("self",),
     ),
     *(
         Form(
@@ -564,13 +658,14 @@ for _form in (
             arrange=arrange,
             owners=(*_NN, torch.ops.aten),
             with_inplace=() if name == "gelu" else (functional,),
+            modules=(module,),
             nodes=(node,),
             saved=("self", *others),
         )
-        for name, others, values, arrange, node in (
-            ("gelu", ("approximate",), ("none",), _gelu, "Gelu"),
-            ("silu", (), (), _silu, "Silu"),
-            ("leaky_relu", ("negative_slope",), (0.01,), _leaky_relu, "LeakyRelu"),
+        for name, others, values, arrange, module, node in (
+            ("gelu", ("approximate",), ("none",), _gelu, nn.GELU, "Gelu"),
+            ("silu", (), (), _silu, nn.SiLU, "Silu"),
+            ("leaky_relu", ("negative_slope",), (0.01,), _leaky_relu, nn.LeakyReLU, "LeakyRelu"),
         )
     ),
     Form(
@@ -595,7 +690,7 @@ for _form in (
         arrange=_fake_quantize,
         overloads=("default", "tensor_qparams"),
         nodes=("FakeQuantize", "FusedMovingAvgObsFq"),
-        at_the_bound=(_at("fake_quantize(x), least grid value", _fake_quantized, 1.0),),
+        at_the_bound=(_at("fake_quantize(x), least grid value", _fake_quantized, _PASSES),),
     ),
     Form(
         "fake_quantize_per_channel_affine",

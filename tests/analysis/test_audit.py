@@ -14,7 +14,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.analysis.audit_records import Audit, Region
-from pseudograd.rule import SHARES
+from pseudograd.geometry import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
 
 from .functions import Silu, clamped, inside, inward, of

@@ -9,7 +9,7 @@ from torch import Tensor
 from pseudograd import engine, kernels
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import of_one_kind
-from pseudograd.rule import OPS, Op, Rule, call_for
+from pseudograd.rule import OPS, Call, Op, Rule, call_for
 
 CLAMP = OPS["clamp"]
 
@@ -108,7 +108,7 @@ def broken_op(name: str, rule: Rule, **changes: Any) -> Op:
     op = CLAMP.replaced(
         name=f"broken: {name}",
         rule_set=f"broken: {name}",
-        rules={**CLAMP.rules, rule.name: rule},
+        rules={**CLAMP.rules, rule.name: rule.replaced(sides=None, is_long=False)},
         public=public,
         **changes,
     )
@@ -121,8 +121,13 @@ def inexact_forward(x: Tensor, min: Any, max: Any) -> Tensor:
 
 
 def kernel_of(backward: Callable[..., Any], name: str) -> kernels.Kernel:
-    """A fused kernel for the rules of a broken op."""
-    return kernels.Kernel(name, INPUTS, lambda call: call.edge == "closed" and not call.maximize, backward)
+    """A fused kernel for "inward" of the op of this name, or of that broken op."""
+
+    def serves(call: Call) -> bool:
+        is_meant = call.primitive.name in (name, f"broken: {name}") and call.rule.name == "inward"
+        return is_meant and call.edge == "closed" and not call.maximize
+
+    return kernels.Kernel(name, INPUTS, serves, backward)
 
 
 def product_kernel(grad: Tensor, kept: Any, wants: Any, call: Any) -> Any:

@@ -1,13 +1,16 @@
 """The suite is tested too: every broken rule fails a check, and the whole rules it was made from fail none."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from pseudograd import engine, kernels
+from pseudograd.geometry import NOTHING, Share, Turned
+from pseudograd.kernels import codes
 from pseudograd.rule import OPS, Op
-from pseudograd.testing.contract import all_inputs, derivatives, transforms, values
+from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
 
 from . import broken_rules
@@ -81,11 +84,69 @@ def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pyt
     name = backward.__name__
     op = _in_the_table(monkeypatch, broken_rules.broken_op(name, broken_rules.CLAMP.rules["inward"]))
     kernel = broken_rules.kernel_of(backward, name)
-    kernels.register(kernel, [(op.rule_set, "inward")])
+    kernels.register(kernel)
     try:
         assert "gradient" in set(_failures(op, "inward"))
     finally:
         kernels.remove(kernel)
+
+
+@contextlib.contextmanager
+def _registered(kernel: kernels.Kernel) -> Iterator[None]:
+    kernels.register(kernel)
+    try:
+        yield
+    finally:
+        kernels.remove(kernel)
+
+
+INWARD = next(case for case in cases_of(OPS["clamp"]) if case.rule.name == "inward" and case.edge == "closed")
+
+
+@pytest.mark.parametrize("priority", [-100, 100])
+@pytest.mark.parametrize("others", ["on", "off"])
+def test_a_wrong_kernel_fails_whichever_others_are_on(others: str, priority: int) -> None:
+    wrong = broken_rules.kernel_of(broken_rules.product_kernel, "clamp").replaced(priority=priority)
+    alone = kernels.off(*(["native", "portable"] if others == "off" else []))
+    with _registered(wrong), alone, pytest.raises(AssertionError, match="kernel clamp for inputs, gradient 0"):
+        values.check_gradient(INWARD, torch.float16)
+    values.check_gradient(INWARD, torch.float16)
+
+
+@pytest.mark.skipif("cpu" not in codes.devices, reason="without a kernel for codes on CPU none is kept")
+@pytest.mark.parametrize("priority", [-100, 100])
+def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
+    """Though the tensors of the contract are too few for a code."""
+
+    def all_of_it(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
+        return grad.clone(), None, None
+
+    wrong = kernels.Kernel("clamp", codes.CODE, codes.suits, all_of_it, priority=priority)
+    with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for code, gradient 0"):
+        values.check_gradient(INWARD, torch.float32)
+
+
+def test_a_row_that_says_something_else_fails() -> None:
+    for name, sides_of in (
+        ("inward", lambda: (Share(1.0, 0.0), Share(0.0, 1.0))),
+        ("zero", lambda: (Share(0.0, 1.0), NOTHING)),
+        ("leaky", lambda slope: (Share(slope, slope), Share(slope, 2 * slope))),
+        ("sign", lambda: (1.0, -1.0)),
+        ("leaky_inward", lambda low, high: (Share(high, 1.0), Share(1.0, low))),
+        ("elastic", lambda width: (Share(Turned(2 * width), 1.0), Share(1.0, Turned(width)))),
+    ):
+        case = next(
+            case
+            for case in cases_of(OPS["clamp"])
+            if case.rule.name == name and (case.parameters or name != "leaky_inward")
+        )
+        given = (("low", 0.25), ("high", 0.5)) if name == "leaky_inward" else case.parameters
+        case = case._replace(parameters=given)
+        sides.check_sides(case, torch.float32)
+        rule = case.rule.replaced(sides=sides_of)
+        op = case.op.replaced(name=f"said wrong: {name}", rules={**case.op.rules, name: rule})
+        with pytest.raises(AssertionError, match="sides"):
+            sides.check_sides(case._replace(op=op, rule=rule), torch.float32)
 
 
 @pytest.mark.parametrize("lowering", [engine.Pseudograd, engine.PseudogradFunctional], ids=lambda kind: kind.__name__)

@@ -2,7 +2,7 @@
 
 import torch
 
-from pseudograd.testing.contract import values
+from pseudograd.testing.contract import sides, values
 from pseudograd.testing.contract.cases import Case
 
 from .cases import every_case, every_case_and_dtype
@@ -21,6 +21,11 @@ def test_gradient_is_the_reference_on_special_values(case: Case, dtype: torch.dt
 @every_case_and_dtype
 def test_gradient_is_the_reference_on_random_values(case: Case, dtype: torch.dtype) -> None:
     values.check_random(case, dtype)
+
+
+@every_case_and_dtype
+def test_the_row_says_what_passes_where(case: Case, dtype: torch.dtype) -> None:
+    sides.check_sides(case, dtype)
 
 
 @every_case_and_dtype

@@ -207,11 +207,11 @@ _TENSORS = [(_ONE, None), (None, _ONE), (-1.0, _ONE), (-_ONE, _ONE)]
 _PROMOTING = [(_ONE.double(), None), (None, _ONE.double()), (_ONE, _ONE.double()), (_ONE.double(), _ONE)]
 # rule, edge -> the kernel and the bounds that it serves
 _SERVED = {
-    ("zero", "closed"): ("_zero", _FINITE),
-    ("zero", "open"): ("_zero", _FINITE),
-    ("inward", "closed"): ("_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
-    ("inward", "open"): ("_inward_open", _FINITE),
-    ("sign", "closed"): ("_sign", _FINITE),
+    ("zero", "closed"): ("_only_inside", _FINITE),
+    ("zero", "open"): ("_only_inside", _FINITE),
+    ("inward", "closed"): ("_only_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
+    ("inward", "open"): ("_only_inward_but_at_the_bounds", _FINITE),
+    ("sign", "closed"): ("_one_outward", _FINITE),
 }
 
 
@@ -307,10 +307,12 @@ def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
         ran.append("backward")
         return pull(*args)
 
-    inside = Residual("inside", lambda *_: True, encode, pull, lambda call, inputs, wants: inputs[0].numel())
-    own = kernels.Kernel("own", inside, lambda call: True, backward, forward)
-    for entry in (inside, own):
-        kernels.register(entry, [("clamp", "zero")])
+    def is_zero(call: Any) -> bool:
+        return bool(call.label == "clamp/zero")
+
+    inside = Residual("inside", lambda *_: True, encode, pull, lambda call, inputs, wants: inputs[0].numel(), is_zero)
+    own = kernels.Kernel("own", inside, is_zero, backward, forward)
+    kernels.register(inside, own)
     try:
         x = _x()
         with _Watches() if watched else contextlib.nullcontext():
@@ -318,8 +320,7 @@ def test_a_kernel_with_a_forward_of_its_own_runs_only_where_nobody_must_see_it(
         assert y.tolist() == [-1, 0, 1]
         y.sum().backward()
     finally:
-        for entry in (own, inside):
-            kernels.remove(entry)
+        kernels.remove(own, inside)
     assert x.grad.tolist() == [0, 1, 0]
     if kind is Tensor:
         assert ran == (["backward"] if watched else ["forward", "backward"])

@@ -46,8 +46,7 @@ def two_bits() -> Iterator[list[str]]:
     """With the residual and its kernel in the table; what the kernel did."""
     ran: list[str] = []
     kernel = counting_kernel(ran)
-    kernels.register(TWO_BITS, RULES)
-    kernels.register(kernel, RULES)
+    kernels.register(TWO_BITS, kernel)
     yield ran
     kernels.remove(kernel)
     kernels.remove(TWO_BITS)
@@ -210,8 +209,7 @@ def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
     plainly(f)
     ran: list[str] = []
     kernel = counting_kernel(ran)
-    kernels.register(TWO_BITS, RULES)
-    kernels.register(kernel, RULES)
+    kernels.register(TWO_BITS, kernel)
     try:
         plainly(f)
         assert ran == ["forward", "backward"]
@@ -242,7 +240,7 @@ def test_a_residual_is_asked_with_one_want_for_each_input() -> None:
         return TWO_BITS.serves(call, inputs, wants)
 
     watched = TWO_BITS.replaced(serves=serves)
-    kernels.register(watched, RULES)
+    kernels.register(watched)
     try:
         for f in (pg.clamp, pg.clamp_):
             x = X.clone().requires_grad_()

@@ -52,7 +52,11 @@ def _nbytes(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> int
     return -(-inputs[0].numel() // 4)
 
 
-TWO_BITS = Residual("two bits", _serves, _encode, _pull, _nbytes)
+def _suits(call: Call) -> bool:
+    return call.primitive.name in ("clamp", "lower_bound", "upper_bound") and ("clamp", call.rule.name) in RULES
+
+
+TWO_BITS = Residual("two bits", _serves, _encode, _pull, _nbytes, _suits)
 
 
 def counting_kernel(ran: list[str]) -> Kernel:
@@ -66,4 +70,4 @@ def counting_kernel(ran: list[str]) -> Kernel:
         ran.append("backward")
         return _pull(grad, kept, wants, call)
 
-    return Kernel("counting", TWO_BITS, lambda call: True, backward, forward)
+    return Kernel("counting", TWO_BITS, _suits, backward, forward, priority=50)

@@ -9,12 +9,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from pseudograd.geometry import Share
 from pseudograd.kernels import codes
-from pseudograd.kernels.triton import loops
+from pseudograd.kernels.triton import loops, of_shares
 
-HALF = codes.Plan(codes.SIDES, 1 | 12, 2 | 12, 0.0, 0.5)
-LEAKY = codes.Plan(codes.FACTORS, 3, 12, 0.3, 0.5)
-SIGN = codes.Plan(codes.SIGNS, 1, 2)
+HALF = codes.Plan(codes.FROM_SHARES, 1 | 12, 2 | 12, (Share(0.0, 1.0), Share(1.0, 0.0), Share(0.5, 0.5)))
+LEAKY = codes.Plan(codes.FROM_SHARES, 3, 12, (Share(0.3, 0.3), Share(0.5, 0.5)))
+LEAKY_INWARD = codes.Plan(codes.FROM_SHARES, 1, 2, (Share(0.3, 1.0), Share(1.0, 0.3)))
+SIGN = codes.Plan(codes.FROM_SHARES, 1, 2, (-1.0, 1.0))
 
 
 def compile_one(name: str, element: str, capability: int, constants: dict[str, Any]) -> str:
@@ -41,18 +43,12 @@ def compile_one(name: str, element: str, capability: int, constants: dict[str, A
 
 def main() -> None:
     for element, capability in (("fp16", 75), ("bf16", 80), ("fp32", 80), ("bf16", 90), ("fp64", 90)):
-        for plan in (HALF, LEAKY, SIGN):
-            pulls = {
-                "kind": plan.kind,
-                "shares": plan is HALF,
-                "factor_is_zero": plan.factor == 0,
-                "other_is_zero": plan.other == 0,
-                "block": 1024,
-            }
+        for plan in (HALF, LEAKY, LEAKY_INWARD, SIGN):
+            pulls = {**of_shares(plan)[1], "block": 1024}
             planes = {"first": plan.first, "second": plan.second}
             for name, constants in (
                 ("encode", {**planes, "takes_min": True, "takes_max": False, "block": 1024}),
-                ("pull_code", {"has_first": True, "has_second": True, **pulls}),
+                ("pull_code", {"has_first": True, "has_second": True, "has_both": plan is HALF, **pulls}),
                 ("pull_x", {**planes, **pulls}),
             ):
                 assembly = compile_one(name, element, capability, constants)

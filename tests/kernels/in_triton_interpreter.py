@@ -24,11 +24,14 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
 
 from .test_native import LAYOUTS, gradient, numbers, same, same_bits
-from .ways import FOR_EVERYTHING, codes_from, way
+from .ways import FOR_EVERYTHING, WITH_A_CODE, codes_from, way
 
 X_ALONE = (True, False, False)
 BOUNDS = [(-1.0, 1.0), (0.1, None), (None, -0.0)]
-RULES = {"zero": "zero", "leaky": pg.rules.leaky(slope=0.3), "inward": "inward", "sign": "sign"}
+RULES = {
+    **{"zero": "zero", "leaky": pg.rules.leaky(slope=0.3), "inward": "inward", "sign": "sign"},
+    "leaky_inward": pg.rules.leaky_inward(low=0.3, high=1.7),
+}
 
 
 # NumPy's, in which the interpreter computes
@@ -108,7 +111,7 @@ def test_half_precision_is_rounded_once_and_to_even(dtype: torch.dtype, factor: 
     call = make_call(OPS["clamp"], pg.rules.leaky(slope=factor), "closed")
     made = triton._pull_inputs(grad, [torch.full_like(grad, 2.0), -1.0, 1.0], X_ALONE, call)
     assert made is not None
-    assert same_bits(made[0], grad * codes.plan_for(call, -1.0, 1.0, dtype, False).factor)
+    assert same_bits(made[0], grad * codes.plan_for(call, -1.0, 1.0, dtype, False).shares[0].positive)
 
 
 @pytest.mark.parametrize(("low", "high"), list(itertools.product([0.0, -0.0, -1.0], [0.0, -0.0, 1.0])))
@@ -133,12 +136,10 @@ def test_zeros_on_cuda(low: float, high: float) -> None:
 def alone() -> Iterator[None]:
     """In the table for CPU, and no other kernel beside."""
     added = triton.kernels_for("cpu")
-    for kernel in added:
-        kernels.register(kernel, codes.RULES)
+    kernels.register(*added)
     with kernels.off("native", "portable"):
         yield
-    for kernel in added:
-        kernels.remove(kernel)
+    kernels.remove(*added)
 
 
 def inward(x: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ def test_layouts(of_x: str, of_grad: str, alone: None, monkeypatch: pytest.Monke
         assert same(found, expected)
 
 
-CASES = [case for case in cases_of(OPS["clamp"]) if ("clamp", case.rule.name) in codes.RULES]
+CASES = [case for case in cases_of(OPS["clamp"]) if case.rule.name in WITH_A_CODE]
 
 
 @pytest.mark.parametrize(("case", "dtype"), list(zip(CASES[5::12], itertools.cycle(codes.DTYPES))))
@@ -272,4 +273,4 @@ def test_a_cuda_graph_records_only_what_has_run_before(alone: None, monkeypatch:
 
 def test_the_interpreter_serves_no_user() -> None:
     assert triton._missing().startswith("TRITON_INTERPRET is set" if torch.version.cuda else "this torch is built")
-    assert not any(kernel.name == "triton" for found in kernels._kernels.values() for kernel in found)
+    assert not any(kernel.name == "triton" for kernel in kernels._kernels)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pseudograd import formula, kernels
-from pseudograd.kernels import codes, in_parts, native
+from pseudograd.kernels import in_parts, native
 from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -17,13 +17,13 @@ from ..choices import every_pair
 from ..contract.cases import with_every
 from .ways import WAYS, way
 
-SERVED = {*native.FROM_X, *native.SLOPES_FROM_X, ("step", "window")}
 CASES = [
     case
     for op in ("clamp", "lower_bound", "upper_bound", "relu", "relu6", "hardtanh", "sign", "heaviside")
     for case in cases_of(OPS[op])
-    if (OPS[op].rule_set, case.rule.name) in SERVED
+    if case.rule.sides is not None or case.rule.curve is not None
 ]
+LONG = sorted({(op.rule_set, name) for op in OPS.values() for name, rule in op.rules.items() if rule.is_long})
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -36,9 +36,7 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
         values.check_reduced(case, dtype)
 
 
-@pytest.mark.parametrize(
-    ("key", "of_grad", "threads"), every_pair(in_parts.KEYS, ["of x", "transposed", "expanded"], [1, 2])
-)
+@pytest.mark.parametrize(("key", "of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2]))
 def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula on a part of x at a time; the last is shorter."""
     monkeypatch.setattr(in_parts, "LEAST", 100)
@@ -63,12 +61,11 @@ def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, m
             with kernels.off("portable", "native"):
                 (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
             asked.clear()
-            with kernels.off("native"):
+            with kernels.only(in_parts.IN_PARTS):
                 (found,) = torch.autograd.grad(y, leaf, grad.to(dtype))
             assert torch.equal(found, expected)
             assert found.stride() == expected.stride() or of_grad != "of x"
-            if key not in codes.RULES:  # of which x is not kept
-                assert asked == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
+            assert asked == [64 * threads] * (600 // (64 * threads)) + [600 % (64 * threads)]
     finally:
         torch.set_num_threads(before)
 

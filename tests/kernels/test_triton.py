@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import itertools
@@ -19,9 +20,10 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import doctor, kernels
 from pseudograd.kernels import codes, triton
-from pseudograd.rule import OPS
+from pseudograd.rule import OPS, make_call
 
 from .test_native import gradient, numbers, same, same_bits
+from .ways import WITH_A_CODE
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -122,8 +124,14 @@ def test_the_line_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line_of_doctor() == "triton not active no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.9.0")
-    served = ", ".join("/".join(key) for key in codes.RULES)
-    assert line_of_doctor() == f"triton active triton 3.9.0, for {served} on CUDA"
+    with contextlib.ExitStack() as stack:
+        if not any(kernel.name == "triton" for kernel in kernels._kernels):  # this process lacks something
+            assert line_of_doctor() == "triton active triton 3.9.0"
+            added = triton.kernels_for("cuda")
+            kernels.register(*added)
+            stack.callback(kernels.remove, *added)
+        served = ", ".join(f"clamp/{name}" for name in WITH_A_CODE)
+        assert line_of_doctor() == f"triton active triton 3.9.0, for {served} on CUDA"
     monkeypatch.setattr(triton, "_failure", "turned off, triton raised RuntimeError: no")
     assert line_of_doctor() == "triton not active turned off, triton raised RuntimeError: no"
     monkeypatch.setattr(triton, "_lacks", "triton is not installed")
@@ -133,11 +141,12 @@ def test_the_line_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_process_decides_what_is_kept_on_cuda() -> None:
     """Also without a device, and whatever fails later."""
     assert ("cuda" in codes.devices) is (triton._missing() == "")
-    served = [kernel for kernel in kernels._kernels["clamp", "inward"] if kernel.name == "triton"]
+    inward = kernels.that_serve(make_call(OPS["clamp"], "inward", "closed"))
+    served = [kernel for kernel in inward if kernel.name == "triton"]
     assert [kernel.device for kernel in served] == ["cuda"] * len(served)
     assert len(served) == (0 if triton._missing() else 2)
     if served:
-        order = [kernel.name for kernel in kernels._kernels["clamp", "inward"]]
+        order = [kernel.name for kernel in inward]
         assert order.index("triton") < order.index("portable")
 
 
@@ -157,7 +166,7 @@ def many(dtype: torch.dtype, count: int = 8192 + 1) -> tuple[Tensor, Tensor]:
 @needs_kernels
 @pytest.mark.parametrize("dtype", codes.DTYPES, ids=str)
 @pytest.mark.parametrize("edge", OPS["clamp"].edges)
-@pytest.mark.parametrize("rule", [name for _, name in codes.RULES])
+@pytest.mark.parametrize("rule", WITH_A_CODE)
 def test_values_on_cuda(rule: str, edge: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     x, grad = many(dtype)
     for (low, high), maximize, is_code in itertools.product(

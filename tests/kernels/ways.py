@@ -9,25 +9,23 @@ import pytest
 
 from pseudograd import kernels
 from pseudograd.kernels import codes, native
+from pseudograd.rule import OPS, call_for
 
 NO_NATIVE = f"native kernels: {native.status()['why']}"
 needs_native = pytest.mark.skipif(native.operators is None, reason=NO_NATIVE)
 FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
+WITH_A_CODE = [name for name in OPS["clamp"].rules if codes.suits(call_for(OPS["clamp"], name, "closed"))]
 
 
 @contextmanager
 def codes_from(elements: int) -> Iterator[None]:
     """With codes for tensors of at least so many elements, on CPU even where no kernel makes them pay."""
-    before, served = (
-        codes.least,
-        [(devices, set(devices)) for devices in (codes.devices, codes.devices_between_tensors)],
-    )
-    codes.least = elements
+    served = [(devices, set(devices)) for devices in (codes.devices, codes.devices_between_tensors)]
     codes.serve("cpu", between_tensors=True)
     try:
-        yield
+        with codes.kept_from(elements):
+            yield
     finally:
-        codes.least = before
         for devices, were in served:
             devices.clear()
             devices.update(were)

@@ -77,8 +77,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("rewrite/primitives.py", "pulled", "x < min -> x <= min"): "x at min is min, clamped or not",
     ("rewrite/primitives.py", "pulled", "x > other -> x >= other"): "where they are equal the tie has decided already",
     ("rewrite/primitives.py", "pulled", "x < other -> x <= other"): "where they are equal the tie has decided already",
-    ("rewrite/with_rule.py", "module", "-3 -> 3"): "called for the errors of a rule alone; no bound changes them",
-    ("rewrite/with_rule.py", "module", "3 -> 4"): "called for the errors of a rule alone; no bound changes them",
     (
         "ops/bounds.py",
         "_checked",
@@ -101,13 +99,13 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True -> False",
     ): "nobody asks the inputs: they are what is left where no residual serves",
     (
-        "kernels/codes.py",
-        "_pulled",
+        "geometry.py",
+        "with_share",
         "grad > 0 -> grad >= 0",
     ): "a grad of 0 gives 0 either way, and the sign of a blocked zero is free",
     (
-        "kernels/codes.py",
-        "_pulled",
+        "geometry.py",
+        "with_share",
         "grad < 0 -> grad <= 0",
     ): "a grad of 0 gives 0 either way, and the sign of a blocked zero is free",
     (
@@ -125,11 +123,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "kernels/native/__init__.py",
         "_prepare",
         "abs(number) < _LEAST_NORMAL -> abs(number) <= _LEAST_NORMAL",
-    ): "a call that is not prepared gives the same, and the number itself is rounded alike in every state",
-    (
-        "kernels/native/__init__.py",
-        "_prepare",
-        "0 < plan.other < _LEAST_NORMAL -> 0 < plan.other <= _LEAST_NORMAL",
     ): "a call that is not prepared gives the same, and the number itself is rounded alike in every state",
     ("kernels/native/__init__.py", "_prepare", "False -> True"): "who asks for it replaces it by what the table says",
     ("kernels/native/__init__.py", "_pull_slope", "0 -> 1"): "the loops of a slope read no places",
@@ -165,12 +158,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("paired.py", "seeds_needed", "1000 -> 1001"): "no number of comparisons asks for so many seeds",
     ("listing.py", "what_is_saved", "len(op.inputs) - 1 -> len(op.inputs) + 1"): "no input stands behind the last",
     ("listing.py", "what_is_saved", "False -> True"): "which way the optimiser steps changes no number of bits",
-    (
-        "listing.py",
-        "what_is_saved",
-        "rule.steps is not None and (op.rule_set, rule.name) in few_bits.KEYS -> "
-        "rule.steps is not None or (op.rule_set, rule.name) in few_bits.KEYS",
-    ): "the rows that have steps are those of the table of few bits",
     ("record.py", "module", "False -> True"): "for type checkers",
     ("record.py", "__init_subclass__", "False -> True"): "for type checkers",
     ("paired.py", "_ranks_up", "gap > 0 -> gap >= 0"): "differences of 0 have been left out",

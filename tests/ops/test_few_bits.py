@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import kernels
+from pseudograd.geometry import Steps
 from pseudograd.kernels import codes, few_bits
 from pseudograd.ops.fitted_slopes import FITTED
-from pseudograd.rule import OPS, Steps, make_call
+from pseudograd.rule import OPS, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.rule import SHARES
+from pseudograd.geometry import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
 
 from .formulas import tokens

@@ -30,7 +30,7 @@ SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}
 
 def forced(edge: str, elsewhere: str) -> Rewriting:
     """A pinned edge that also rewrites where the installed torch does the same by itself."""
-    return Rewriting("forced", {EDGE: Replacement(rule_named(edge, elsewhere), is_pin=True)})
+    return Rewriting("forced", {EDGE: Replacement(rule_named(edge, elsewhere))})
 
 
 @pytest.mark.parametrize("era", ERAS)

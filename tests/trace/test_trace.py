@@ -13,11 +13,9 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd import engine
 from pseudograd.trace import around_backward, frames, functions, nodes
 
-DOORS = ("run", "run_prepared")
-AT_FIRST = vars(torch.autograd.Function).get("apply"), *(getattr(engine, door) for door in DOORS)
+AT_FIRST = vars(torch.autograd.Function).get("apply")
 
 
 def _here() -> Any:
@@ -378,4 +376,4 @@ def test_functions_of_a_program_are_watched_and_left_as_they_were(
     assert made.tolist() == [2.0, 2.0]
     assert inside == [True, False]
     assert calls == [Twice, Twice] * is_patched
-    assert (vars(torch.autograd.Function).get("apply"), *(getattr(engine, door) for door in DOORS)) == AT_FIRST
+    assert vars(torch.autograd.Function).get("apply") == AT_FIRST

@@ -6,15 +6,14 @@ Each is estimated at one point; whether it fits is judged at all of them, by who
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
+from ..geometry import Shape, Share, Side, Turned
 from ..rule import Rule
 from .audit_regions import Measured
-
-Estimate = Callable[[Measured, dict[str, Any]], "tuple[float, ...] | None"]
 
 
 def parameters_of(rule: Rule, m: Measured, known: dict[str, Any]) -> list[tuple[tuple[str, float], ...]]:
@@ -23,27 +22,60 @@ def parameters_of(rule: Rule, m: Measured, known: dict[str, Any]) -> list[tuple[
         return [()]
     if None in rule.parameters.values():
         return []
-    defaults = tuple(rule.parameters.items())
-    estimate = _ESTIMATES.get(rule.name)
-    found = estimate(m, known) if estimate else None
+    found = _estimated(rule, m, known)
     if found is None or any(not (math.isfinite(v) and v > 0) for v in found):
-        return [defaults]
+        return [tuple(rule.parameters.items())]
     return [tuple(zip(rule.parameters, map(tidy, found), strict=True))]
 
 
-def _of_leaky(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
-    end = 0 if is_flat_at(m, 0) else -1
-    return (abs(m.positive[end].item()),)
+def _estimated(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+    """From the geometry in its row."""
+    if rule.sides is not None:
+        return _of_sides(rule, m, known)
+    if rule.curve is None:
+        return None
+    shape = rule.curve(**rule.parameters).shape
+    return _of_box(m) if shape == "box" else _of_slope(m, rule, _U_OF_SHARE[shape])
 
 
-def _of_leaky_inward(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
-    """At each flat end one sign of grad passes as it is, and the other one leaks."""
-    ends = [end for end in (0, -1) if is_flat_at(m, end)]
-    leaks = [max(m.positive[end].item(), m.negative[end].item(), key=lambda slope: abs(slope - 1)) for end in ends]
-    return (leaks[0], leaks[-1]) if leaks else None  # a side without a bound has no leak to be seen
+# --- of what passes on both sides of a range --------------------------------------------------------------------------
 
 
-def _of_elastic(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+class _Asked(NamedTuple):
+    """A parameter in the place of its number. A row that puts it where a factor stands says where it can be measured."""
+
+    name: str
+
+
+def _of_sides(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+    """Each parameter from the factor that it is: at the flat end below the range or above it, for the sign of grad that it is for."""
+    assert rule.sides is not None
+    try:
+        below, above = rule.sides(**{name: _Asked(name) for name in rule.parameters})
+    except TypeError:  # the row computes with its parameters
+        return None
+    found: dict[str, float | None] = {}
+    for end, side in ((0, below), (-1, above)):
+        for factor, slope in _seen_at(m, end, side):
+            if isinstance(factor, _Asked) and is_flat_at(m, end):
+                found.setdefault(factor.name, abs(slope))
+            elif isinstance(factor, Turned) and isinstance(factor.width, _Asked):
+                found[factor.width.name] = _width_of_what_turns(m, known)
+    # A side without a bound has no factor to be seen: there the other one's will do.
+    numbers = [found.get(name, next(iter(found.values()), None)) for name in rule.parameters]
+    return None if None in numbers else tuple(numbers)  # type: ignore[arg-type]
+
+
+def _seen_at(m: Measured, end: int, side: Side) -> Iterator[tuple[object, float]]:
+    """The factors of a side with the slopes that were measured there. Which sign leaks depends on which way the loss is to go."""
+    if not isinstance(side, Share):
+        return
+    slopes = m.positive[end].item(), m.negative[end].item()
+    leaking = max(slopes, key=lambda slope: abs(slope - 1))
+    yield from zip(side, (leaking, leaking) if 1.0 in side else slopes, strict=True)
+
+
+def _width_of_what_turns(m: Measured, known: dict[str, Any]) -> float | None:
     """Where a blocked gradient comes back turned and weakened: -share * grad, share = distance / (width * span)."""
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
     scale, distances = known.get("scale", 1.0), []
@@ -55,14 +87,17 @@ def _of_elastic(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
     x, share = max(distances, key=lambda pair: pair[1])
     code = round(x / scale) if "scale" in known else x
     distance = low - code if code < low else code - high
-    return (distance / (share * (high - low)),) if high > low else None
+    return distance / (share * (high - low)) if high > low else None
+
+
+# --- of a slope that falls with |x| -----------------------------------------------------------------------------------
 
 
 def _at(m: Measured, x: float) -> float:
     return m.positive[int((m.x - x).abs().argmin())].item()
 
 
-def _of_window(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+def _of_box(m: Measured) -> tuple[float, ...] | None:
     inside = m.x[m.positive != 0]
     ends = [x for pair in m.pairs for x in pair if x > 0]
     if not len(inside) or not ends:
@@ -70,40 +105,30 @@ def _of_window(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
     return inside.max().item(), _at(m, 0.0)
 
 
-def _of_slope(solve: Callable[[float], float], peak: Callable[[float], float]) -> Estimate:
-    """Scale and height of a smooth surrogate: `solve` gives u = |x| / scale from slope / peak, `peak` the slope at 0 for height 1."""
-
-    def estimate(m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
-        top = _at(m, 0.0)
-        share = m.positive / top if top > 0 else torch.zeros_like(m.positive)
-        usable = (share > 0.2) & (share < 0.8)
-        if not usable.any():
-            return None
-        at = int((share - 0.5).abs().where(usable, torch.inf).argmin())
-        u = solve(share[at].item())
-        scale = m.x[at].abs().item() / u
-        return tidy(scale), top / peak(tidy(scale))
-
-    return estimate
+def _of_slope(m: Measured, rule: Rule, u_of: Callable[[float], float]) -> tuple[float, ...] | None:
+    """Scale and height of a smooth surrogate: `u_of` gives u = |x| / scale from the slope's share of the one at 0."""
+    assert rule.curve is not None
+    top = _at(m, 0.0)
+    share = m.positive / top if top > 0 else torch.zeros_like(m.positive)
+    usable = (share > 0.2) & (share < 0.8)
+    if not usable.any():
+        return None
+    at = int((share - 0.5).abs().where(usable, torch.inf).argmin())
+    scale = tidy(m.x[at].abs().item() / u_of(share[at].item()))
+    return scale, top / rule.curve(scale=scale, height=1.0).height
 
 
-def _u_of_sigmoid(share: float) -> float:
+def _u_of_bump(share: float) -> float:
     """4 e / (1 + e)^2 = share for e = exp(-u)."""
     return -math.log((2 - share - 2 * math.sqrt(1 - share)) / share)
 
 
-_ESTIMATES: dict[str, Estimate] = {
-    "leaky": _of_leaky,
-    "leaky_inward": _of_leaky_inward,
-    "elastic": _of_elastic,
-    "window": _of_window,
-    "triangle": _of_slope(lambda share: 1 - share, lambda scale: 1.0),
-    "arctan": _of_slope(lambda share: math.sqrt(1 / share - 1) / math.pi, lambda scale: 1 / scale),
-    "sigmoid": _of_slope(_u_of_sigmoid, lambda scale: 0.25 / scale),
-    "fast_sigmoid": _of_slope(lambda share: math.sqrt(1 / share) - 1, lambda scale: 1.0),
-    "gaussian": _of_slope(
-        lambda share: math.sqrt(-2 * math.log(share)), lambda scale: 1 / (scale * math.sqrt(2 * math.pi))
-    ),
+_U_OF_SHARE: dict[Shape, Callable[[float], float]] = {
+    "tent": lambda share: 1 - share,
+    "witch": lambda share: math.sqrt(1 / share - 1) / math.pi,
+    "bump": _u_of_bump,
+    "cusp": lambda share: math.sqrt(1 / share) - 1,
+    "normal": lambda share: math.sqrt(-2 * math.log(share)),
 }
 
 

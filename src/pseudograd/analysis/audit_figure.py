@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from .palette import FORWARD
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from .audit_records import Audit
@@ -48,7 +49,7 @@ def _title(audit: Audit) -> str:
     return f"{audit.name}\n{'the same as ' + audit.rule if audit.rule else 'no rule of pseudograd does the same'}"
 
 
-def _draw_forward(axes: Any, audit: Audit) -> None:
+def _draw_forward(axes: Axes, audit: Audit) -> None:
     curves = audit.curves
     x, y = _with_gaps(audit, curves.y)
     axes.plot(x, y, color=FORWARD, linewidth=2.4)
@@ -58,7 +59,7 @@ def _draw_forward(axes: Any, audit: Audit) -> None:
     axes.margins(y=0.12)
 
 
-def _draw_backward(axes: Any, audit: Audit) -> None:
+def _draw_backward(axes: Axes, audit: Audit) -> None:
     curves = audit.curves
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
     for sign in (1, -1):
@@ -81,14 +82,17 @@ def _label(sign: int) -> str:
     return "the derivative times grad" if sign > 0 else "_the same for the other sign"
 
 
-def _draw_kinds(axes: Any, audit: Audit) -> None:
+def _draw_kinds(axes: Axes, audit: Audit) -> None:
     """Two strips, one for each sign of grad."""
     width = audit.high - audit.low
     for row, side in ((1, "positive"), (0, "negative")):
-        for low, high, kind in _merged(audit, side):
-            axes.barh(row, high - low, left=low, height=0.86, color=_COLOURS[kind], edgecolor="white", linewidth=0.8)
-            if high - low > _NARROW * width:
-                axes.text((low + high) / 2, row, kind, ha="center", va="center", fontsize=9)
+        for one in _merged(audit, side):
+            length = one.high - one.low
+            axes.barh(
+                row, length, left=one.low, height=0.86, color=_COLOURS[one.kind], edgecolor="white", linewidth=0.8
+            )
+            if length > _NARROW * width:
+                axes.text((one.low + one.high) / 2, row, one.kind, ha="center", va="center", fontsize=9)
     for region in audit.kinks:
         axes.plot([region.low] * 2, [-0.5, 1.5], color="black", linewidth=0.9)
     axes.set_yticks((1, 0), ("grad > 0", "grad < 0"))
@@ -98,21 +102,27 @@ def _draw_kinds(axes: Any, audit: Audit) -> None:
         spine.set_visible(False)
 
 
-def _merged(audit: Audit, side: str) -> list[tuple[float, float, str]]:
+class Stretch(NamedTuple):
+    low: float
+    high: float
+    kind: str
+
+
+def _merged(audit: Audit, side: str) -> list[Stretch]:
     """The regions of one sign; neighbours of one kind are one, if no kink or jump lies between."""
-    found: list[tuple[float, float, str]] = []
+    found: list[Stretch] = []
     is_next = False
     for region in audit.regions:
         kind = getattr(region, side).kind
-        if is_next and found[-1][2] == kind:
-            found[-1] = (found[-1][0], region.high, kind)
+        if is_next and found[-1].kind == kind:
+            found[-1] = found[-1]._replace(high=region.high)
         elif region.high > region.low:
-            found.append((region.low, region.high, kind))
+            found.append(Stretch(region.low, region.high, kind))
         is_next = region.high > region.low
     return found
 
 
-def _dots(axes: Any, x: Tensor, values: Tensor, at: list[float], colour: str, size: float) -> None:
+def _dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: str, size: float) -> None:
     """The values exactly at a kink or a jump."""
     here = torch.isin(x, torch.tensor(at, dtype=x.dtype))
     axes.plot(x[here].numpy(), values[here].numpy(), "o", color=colour, markersize=size, label="_at the kinks")

@@ -29,7 +29,7 @@ _WIDTHS = 1e-6  # relative: how far two computations of one rule may be apart, w
 
 class Candidate(NamedTuple):
     case: Case
-    others: tuple[Any, ...]  # the inputs behind x
+    others: tuple[object, ...]  # the inputs behind x
 
     @property
     def function(self) -> Function:
@@ -63,7 +63,7 @@ _BY_POSITION = ("clamp", "scale_grad", "reverse_grad", "clip_grad")
 _FIXED = ("relu", "relu6")
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
@@ -101,7 +101,7 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
 # --- what stands behind x -------------------------------------------------------------------------------------------
 
 
-def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
+def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[object, ...], float]]:
     """The ops that have the same values but for rounding, with what stands behind x, and how far they are off; the plainest first."""
     near = _WIDTHS * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
@@ -115,7 +115,7 @@ def _forwards(m: Measured) -> Iterator[tuple[Op, tuple[Any, ...], float]]:
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
-def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
+def _others(op: Op, m: Measured) -> list[tuple[object, ...]]:
     """What the inputs behind x would be, if the values of f were those of `op`."""
     low, high = m.y[0].item(), m.y[-1].item()
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -145,13 +145,13 @@ def _others(op: Op, m: Measured) -> list[tuple[Any, ...]]:
     return []
 
 
-def _slopes_below_zero(m: Measured) -> list[tuple[Any, ...]]:
+def _slopes_below_zero(m: Measured) -> list[tuple[object, ...]]:
     x, y = m.x[0].item(), m.y[0].item()
     slope = tidy(y / x) if x < 0 else 1.0
     return [] if slope in (0.0, 1.0) else [(slope,)]  # which are relu and x itself
 
 
-def _thresholds(m: Measured) -> list[tuple[Any, ...]]:
+def _thresholds(m: Measured) -> list[tuple[object, ...]]:
     """The one jump of the values, and the widths that a window around it would have from what x gets there: K(0) of each density."""
     jumps = [one.x for one in m.breaks if one.is_jump]
     if len(jumps) != 1:
@@ -170,14 +170,14 @@ def _thresholds(m: Measured) -> list[tuple[Any, ...]]:
 
 
 # How to read off what stands behind x, for ops of their own kind.
-_OF_ONE: dict[str, Callable[[Measured], list[tuple[Any, ...]]]] = {
+_OF_ONE: dict[str, Callable[[Measured], list[tuple[object, ...]]]] = {
     "gelu": lambda m: [(0,), (1,)],
     "leaky_relu": _slopes_below_zero,
     "jumprelu": _thresholds,
 }
 
 
-def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
+def _grids(m: Measured, low: float, high: float) -> list[tuple[object, ...]]:
     """The step of a grid with its ends, with the zero point at 0."""
     levels = m.y.unique()
     if not 2 < len(levels) < len(m.y) / 2:
@@ -196,7 +196,7 @@ def _grids(m: Measured, low: float, high: float) -> list[tuple[Any, ...]]:
 # --- the rules ------------------------------------------------------------------------------------------------------
 
 
-def _candidates(op: Op, others: tuple[Any, ...], m: Measured, expected: list[Tensor]) -> Iterator[Candidate]:
+def _candidates(op: Op, others: tuple[object, ...], m: Measured, expected: list[Tensor]) -> Iterator[Candidate]:
     if op.name == "clip_grad":  # its limit shows in the largest gradient
         others = (tidy(max(found.abs().max().item() for found in expected)),)
         if others[0] >= max(_GRADS):  # which it did not reach

@@ -135,7 +135,7 @@ class Audit:
         return draw(self)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if hasattr(value, "_asdict"):
         return _plain(value._asdict())
     if isinstance(value, dict):

@@ -27,7 +27,7 @@ _LEAST = 1e-290  # below, numbers of float64 lose digits
 
 
 def audit(
-    f: Any,
+    f: object,
     low: float,
     high: float,
     *,
@@ -77,7 +77,7 @@ def audit(
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _checked_range(low: Any, high: Any, points: Any) -> tuple[float, float, int]:
+def _checked_range(low: object, high: object, points: object) -> tuple[float, float, int]:
     low, high = _finite("low", low), _finite("high", high)
     if not low < high:
         raise ValueError(f"audit: low must be below high, got low={low!r} and high={high!r}. Swap them.")
@@ -96,7 +96,7 @@ def _checked_range(low: Any, high: Any, points: Any) -> tuple[float, float, int]
     return low, high, points
 
 
-def _finite(argument: str, value: Any) -> float:
+def _finite(argument: str, value: object) -> float:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must("audit", argument, "be a number", value))
@@ -105,7 +105,7 @@ def _finite(argument: str, value: Any) -> float:
     return float(value)
 
 
-def _callable(f: Any, dtype: torch.dtype) -> Function:
+def _callable(f: object, dtype: torch.dtype) -> Function:
     """f as a function of x in this dtype; a copy of a module, for its parameters must have that dtype."""
     if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
         f = f.apply
@@ -151,7 +151,7 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
 # --- the audit ------------------------------------------------------------------------------------------------------
 
 
-def _of_one(f: Any, call: Function, low: float, high: float, points: int, at: Sequence[float]) -> Audit:
+def _of_one(f: object, call: Function, low: float, high: float, points: int, at: Sequence[float]) -> Audit:
     """An element-wise function."""
     talk = element_wise(call, torch.linspace(low, high, points, dtype=torch.float64))
     measured = measure(call, low, high, points, at)
@@ -180,7 +180,7 @@ def _of_one(f: Any, call: Function, low: float, high: float, points: int, at: Se
 
 
 def _of_lines(
-    f: Any, call: Function, low: float, high: float, points: int, at: Sequence[float], shape: tuple[int, ...]
+    f: object, call: Function, low: float, high: float, points: int, at: Sequence[float], shape: tuple[int, ...]
 ) -> Audit:
     """A function of whole tensors, along random lines; the first one is shown, and the checks are made on it."""
     if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..arguments import rounded_to
-from ..ops.formulas import widened
+from ..geometry import SHARES
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, policy_loss
-from ..rule import SHARES
+from ..ops.shared_rules import widened
 from ..torch_eras import ERAS
 
 SIGNS = {"A > 0": 1, "A < 0": -1, "A = 0": 0}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import must
 from ..ops.bounds import CLAMP
-from ..rule import Edge, Op, Picture, RuleObject, make_call
+from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..rule_text import parsed
 from ..testing.measure.numeric import jumps_of, simplest
 from .palette import colour
@@ -58,7 +58,7 @@ class Line(NamedTuple):
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def curve_of(one: Any, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
+def curve_of(one: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:
     """The curve of a rule of `op`, or of a function."""
     if isinstance(one, (str, RuleObject)):
         return _curve_of_rule(one, op, picture, edge, maximize)
@@ -94,7 +94,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
             raise ValueError(must("plot", "maximize", f"be left out for {op.name}", maximize))
         how["maximize"] = True
     inputs = picture.of or (lambda x: (x, *picture.others))
-    is_clamp = op.inputs[1:] == ("min", "max")
+    is_clamp = op.inputs == BOUNDED
     arguments = _arguments(picture.others) if op is CLAMP else "x"
     shown = "y" if picture.of else f"y = {op.name}({arguments})"
     label = f"{one}/{edge}" if edge is not None and not own and not call.rule.ignores_edge else str(one)
@@ -109,7 +109,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
     )
 
 
-def _name(f: Any) -> str:
+def _name(f: object) -> str:
     if f is torch.clamp:
         return "torch.clamp"
     if isinstance(f, functools.partial):
@@ -121,7 +121,7 @@ def _name(f: Any) -> str:
     return "f" if name == "<lambda>" else str(name)
 
 
-def _arguments(bounds: tuple[Any, ...]) -> str:
+def _arguments(bounds: tuple[object, ...]) -> str:
     low, high = bounds
     if low is None:
         return f"x, max={high:g}"

@@ -120,7 +120,7 @@ def _jumps(wanted: list[Any], curves: list[Curve], grads: list[float], loss: Any
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _is_one(f_or_rules: Any) -> bool:
+def _is_one(f_or_rules: object) -> bool:
     return isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
 
 
@@ -146,7 +146,7 @@ def _check(wanted: list[Any], min: Any, max: Any, loss: Any, panels: Any) -> Non
         raise ValueError(must("plot", "f_or_rules", f"be at most {_TOGETHER} for one panel", len(wanted), remedy))
 
 
-def _checked_grads(grad: Any) -> list[float]:
+def _checked_grads(grad: object) -> list[float]:
     if not isinstance(grad, Sequence) or isinstance(grad, str):
         remedy = f"Write grad=({shown},)" if isinstance(shown := as_number(grad), (int, float)) else None
         raise TypeError(must("plot", "grad", "be a list of numbers", grad, remedy))
@@ -158,7 +158,7 @@ def _checked_grads(grad: Any) -> list[float]:
     return found
 
 
-def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: Any) -> Picture:
+def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xlim: object) -> Picture:
     """Where to draw, and with which inputs behind x."""
     if op not in OPS:
         raise unknown_name("plot", "op", tuple(OPS), op)
@@ -177,7 +177,7 @@ def _picture(op: str, min: float | None, max: float | None, has_rules: bool, xli
     return picture.replaced(low=float(limits[0]), high=float(limits[1]))
 
 
-def _titles(title: Any, columns: list[list[Curve]]) -> list[str]:
+def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
     """One text for each column."""
     own = [column[0].label if len(column) == 1 else "" for column in columns]
     if title is None:

@@ -14,6 +14,7 @@ from .curves import Line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _HEIGHTS = {"forward": 1.7, "backward": 2.2}  # inches of a panel, in a figure of our own
 _WIDTHS = (5.8, 4.2, 3.4, 3.0)  # inches of a column, where there are one, two, three or more
@@ -67,7 +68,7 @@ def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) ->
         axes.set_axis_off()
     scale = _add_legend(below, list(_handles(rows)), size, (len(rows[0]), len(rows)))
     _set_title(above, title, scale, size[0])
-    made: dict[str, list[Any]] = {"forward": [], "backward": []}
+    made: dict[str, list[Axes]] = {"forward": [], "backward": []}
     first = ax
     for (i, row), j in itertools.product(enumerate(rows), range(len(rows[0]))):
         panel = row[j]
@@ -125,7 +126,7 @@ def _place_of(ax: Axes) -> tuple[Any, tuple[float, float]]:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _draw(axes: Any, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
+def _draw(axes: Axes, panel: Panel, xlim: tuple[float, float], scale: float) -> None:
     if panel.inside is not None:
         low, high = (limit if bound is None else bound for bound, limit in zip(panel.inside, xlim, strict=True))
         axes.axvspan(low, high, color=_SHADE, zorder=0)
@@ -133,7 +134,12 @@ def _draw(axes: Any, panel: Panel, xlim: tuple[float, float], scale: float) -> N
     for stroke in panel.strokes:
         line, width = stroke.line, stroke.width * max(scale, 0.6)
         y = torch.where(line.y.isfinite(), line.y, torch.nan)
-        look = {"color": stroke.colour, "alpha": stroke.alpha, "linewidth": width, "solid_capstyle": "butt"}
+        look: dict[str, Any] = {
+            "color": stroke.colour,
+            "alpha": stroke.alpha,
+            "linewidth": width,
+            "solid_capstyle": "butt",
+        }
         axes.plot(line.x.numpy(), y.numpy(), linestyle=stroke.style, label=stroke.entry, **look)
         size = min(2.6 + 1.2 * width, 7.5)
         for points, name, face in ((line.rings, "_beside", "white"), (line.dots, "_exactly", stroke.colour)):
@@ -143,21 +149,21 @@ def _draw(axes: Any, panel: Panel, xlim: tuple[float, float], scale: float) -> N
                 axes.plot(x, at, linestyle="", marker="o", label=name, **look)
 
 
-def _label(axes: Any, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
+def _label(axes: Axes, panel: Panel, scale: float, *, is_left: bool, is_lowest: bool) -> None:
     axes.tick_params(labelsize=scale * _points("xtick.labelsize"), length=3.5 * scale, pad=3.5 * scale)
     axes.tick_params(labelbottom=is_lowest, labelleft=is_left)
-    look = {"fontsize": scale * _points("axes.labelsize"), "labelpad": 4 * scale}
+    look: dict[str, Any] = {"fontsize": scale * _points("axes.labelsize"), "labelpad": 4 * scale}
     axes.set_xlabel("x" if is_lowest else "", **look)
     axes.set_ylabel(panel.label if is_left else "", **look)
     axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
 
 
-def _set_title(axes: Any, title: str, scale: float, inches: float) -> None:
+def _set_title(axes: Axes, title: str, scale: float, inches: float) -> None:
     """Smaller, if it is wider than that."""
     text = axes.set_title(title, fontsize=0.95 * scale * _points("axes.titlesize"), pad=5 * scale)
     wide = text.get_window_extent().width / axes.figure.dpi
     if wide > inches:
-        text.set_fontsize(text.get_fontsize() * inches / wide)
+        text.set_fontsize(float(text.get_fontsize()) * inches / wide)
 
 
 def _span(panels: list[Panel]) -> tuple[float, float]:
@@ -175,7 +181,7 @@ def _span(panels: list[Panel]) -> tuple[float, float]:
 # --- legend -----------------------------------------------------------------------------------------------------------
 
 
-def _handles(rows: Rows) -> Iterator[Any]:
+def _handles(rows: Rows) -> Iterator[Line2D]:
     """One for each text. A colour that columns do not share is drawn dark."""
     from matplotlib.lines import Line2D
 
@@ -194,7 +200,7 @@ def _handles(rows: Rows) -> Iterator[Any]:
         yield Line2D([], [], **dot, markerfacecolor="white", label="value just beside it")
 
 
-def _add_legend(axes: Any, handles: list[Any], size: tuple[float, float], panels: tuple[int, int]) -> float:
+def _add_legend(axes: Axes, handles: list[Line2D], size: tuple[float, float], panels: tuple[int, int]) -> float:
     """Below `axes`, in as few rows as fit; returns the scale at which it leaves room for so many panels."""
     wide, high = size
     dpi = axes.figure.figure.dpi

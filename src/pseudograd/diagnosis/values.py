@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..rule import BOUNDED, PRIMITIVES
 from ..torch_forms import Form, Spelling
 from ..torch_private import physical
 from ..trace.frames import Place
@@ -128,7 +129,7 @@ def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Any, Any] 
     if spelling.form.switches[0] not in _CLAMPS:
         return None
     found = spelling.read(args, kwargs)
-    if found is None or len(found[1]) != 3 or not found[1][0].is_floating_point():
+    if found is None or PRIMITIVES[found.primitive].inputs != BOUNDED or not found.inputs[0].is_floating_point():
         return None
-    x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in found[1])
+    x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in found.inputs)
     return x, low, high

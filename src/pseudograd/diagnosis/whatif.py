@@ -19,7 +19,7 @@ from .. import formula, torch_forms
 from ..errors import must
 from ..rewrite import override, pin_edge
 from ..rewrite.mode import Replacement, pinned, why_not
-from ..rule import Call
+from ..rule import PRIMITIVES
 from ..torch_private import is_batched, is_fake, is_wrapped, local, number_of
 from ..trace.frames import Place, named
 from . import again, slices
@@ -296,7 +296,7 @@ def _left(
     if form is None or replacement is None:
         return leaving
     one.touched.add(question)
-    if not form.saved and _without_inputs(form, replacement) is None:
+    if not form.saved and not _reads_grad_alone(form, replacement):
         reasons.add(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
     instead = _instead(reasons, form, replacement, node, leaving, arriving)
@@ -319,15 +319,19 @@ def _instead(
     if grad is None:
         return None
     if not form.saved:
-        call = _without_inputs(form, replacement)
-        assert call is not None, "asked before"
-        return formula.pull(grad, [grad] + [None] * (len(call.primitive.inputs) - 1), (True,), call)[:1]
+        call = None if form.usual is None else replacement.call(form, form.usual.primitive)
+        if call is None:
+            return None
+        inputs = [grad if name == "x" else None for name in call.primitive.inputs]
+        return formula.pull(grad, inputs, (True,), call)[:1]
     kept = torch_forms.kept_by(form, node)
     if kept is None:
         return None
     name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
-    call = replacement.call(name, None)
-    given = kept.inputs[: len(call.primitive.inputs)]
+    call = None if name is None else replacement.call(form, name)
+    if call is None or name is None:
+        return None
+    given = kept.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], kept.inputs)
     if why_not(call, given, False) is not None:
         return None
     slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
@@ -340,13 +344,13 @@ def _instead(
     return tuple(instead)
 
 
-def _without_inputs(form: torch_forms.Form, replacement: Replacement) -> Call | None:
-    """The call, where its rule reads nothing but the gradient."""
-    read = form.arrange(torch.empty(0), *form.defaults[1:])
-    if read is None or replacement.is_pin:
-        return None
-    call = replacement.call(read[0], None)
-    return None if call.rule.kept((True,) * len(read[1])) else call
+def _reads_grad_alone(form: torch_forms.Form, replacement: Replacement) -> bool:
+    """Does what stands in, or torch's own in its place?"""
+    usual = form.usual
+    if usual is None or replacement.is_pin:
+        return False
+    call = replacement.call(form, usual.primitive)
+    return call is None or not call.rule.kept((True,) * len(usual.inputs))
 
 
 def _slot(one: Any, values: list[Any]) -> int | None:

@@ -7,18 +7,16 @@ plain formula. Compiled and functorch calls keep the inputs and run the formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..record import Record
-from ..rule import Call, Gradients, Wants, prepared
+from ..rule import OPS, Call, Gradients, Wants, prepared
 from ..torch_private import dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
-
-Key = tuple[str, str]  # a rule set and the name of a rule
 
 
 class Prepared(Record):
@@ -49,6 +47,7 @@ class Kernel(Record):
 
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
+    priority: of two that are ready, the one with the larger number runs; of equal ones the one whose name comes first.
     backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
@@ -66,6 +65,7 @@ class Kernel(Record):
     device: str = ""
     prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
+    priority: int = 0
 
 
 class _Served(Record):
@@ -77,32 +77,41 @@ class _Served(Record):
     has_values: bool  # of calls that keep their inputs
 
 
-_residuals: dict[Key, list[Residual]] = {}
-_kernels: dict[Key, list[Kernel]] = {}
-_off: set[str] = set()
+_residuals: list[Residual] = []
+_kernels: list[Kernel] = []
+_accounts: dict[str, Callable[[], dict[str, str]]] = {}
+_off: set[str | Kernel] = set()
 _state = 0  # of the table: another number after each change
 
 
-def register(entry: Residual | Kernel, keys: Iterable[Key]) -> None:
-    """For the rules of these keys. What is registered first is asked first."""
-    table: dict[Key, list[Any]] = _kernels if isinstance(entry, Kernel) else _residuals
-    for key in keys:
-        table.setdefault(key, []).append(entry)
+def register(*entries: Residual | Kernel) -> None:
+    """From now on they are asked, in the order of their priorities, whichever came first."""
+    for entry in entries:
+        table: list[Any] = _table_of(entry)
+        table.append(entry)
+        table.sort(key=lambda one: (-one.priority, one.name))
     _changed()
 
 
-def remove(entry: Residual | Kernel) -> None:
-    """Take it out again. A backward still to come finds the residual that its forward kept."""
-    table: dict[Key, list[Any]] = _kernels if isinstance(entry, Kernel) else _residuals
-    for entries in table.values():
-        if entry in entries:
-            entries.remove(entry)
+def _table_of(entry: Residual | Kernel) -> list[Any]:
+    return _kernels if isinstance(entry, Kernel) else _residuals
+
+
+def remove(*entries: Residual | Kernel) -> None:
+    """Take them out again. A backward still to come finds the residual that its forward kept."""
+    for entry in entries:
+        _table_of(entry).remove(entry)
     _changed()
+
+
+def account(name: str, of: Callable[[], dict[str, str]]) -> None:
+    """How kernels of this name are, as `state` and `why`, also where none is registered because something lacks."""
+    _accounts[name] = of
 
 
 @contextmanager
-def off(*names: str) -> Iterator[None]:
-    """Without the kernels of these names, in every thread. What calls keep stays the same."""
+def off(*names: str | Kernel) -> Iterator[None]:
+    """Without these kernels, or all of these names, in every thread. What calls keep stays the same."""
     added = set(names) - _off
     _off.update(added)
     _changed()
@@ -111,6 +120,16 @@ def off(*names: str) -> Iterator[None]:
     finally:
         _off.difference_update(added)
         _changed()
+
+
+def only(kernel: Kernel) -> AbstractContextManager[None]:
+    """Without all others: what they compute, this one computes or the formula."""
+    return off(*(other for other in _kernels if other is not kernel))
+
+
+def that_serve(call: Call) -> list[Kernel]:
+    """All that may compute it, on or off."""
+    return [] if call.primitive.through is not None else [kernel for kernel in _kernels if kernel.serves(call)]
 
 
 def _changed() -> None:
@@ -124,9 +143,8 @@ def _served(call: Call) -> _Served:
     found: _Served | None = call.served
     if found is not None and found.state == _state:
         return found
-    key = call.primitive.rule_set, call.rule.name
-    residuals = () if call.primitive.saves != "rule" else tuple(_residuals.get(key, ()))
-    serving = [kernel for kernel in _kernels.get(key, ()) if kernel.name not in _off and kernel.serves(call)]
+    residuals = () if call.primitive.saves != "rule" else tuple(one for one in _residuals if one.suits(call))
+    serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
     by_residual = {
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
         for name in {kernel.residual.name for kernel in serving}
@@ -240,14 +258,36 @@ def _device(value: Tensor, keys: int) -> str:
 
 
 def status() -> list[dict[str, str]]:
-    """Which kernels run, and why others do not."""
-    served = ", ".join(sorted({"/".join(key) for key in _kernels}))
-    return [
-        {"kernel": "portable", "state": "active", "why": f"fused ATen calls for {served}"},
-        {"kernel": "native", **native.status()},
-        {"kernel": "triton", **triton.status()},
-    ]
+    """Which kernels run and what for, and why others do not; those first that are asked first."""
+    of_each: dict[str, list[Kernel]] = {}
+    for kernel in _kernels:
+        of_each.setdefault(kernel.name, []).append(kernel)
+    for name in _accounts:
+        of_each.setdefault(name, [])
+    return [{"kernel": name, **_status_of(name, found)} for name, found in of_each.items()]
 
 
-# They register themselves, last because they need the table; the fastest first.
-from . import codes, native, triton, few_bits, portable, in_parts  # noqa: E402, F401, I001
+def _status_of(name: str, found: list[Kernel]) -> dict[str, str]:
+    told = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
+    if told["state"] != "active" or not found:
+        return told
+    if name in _off or _off.issuperset(found):
+        return {"state": "not active", "why": "switched off by kernels.off"}
+    devices = sorted({kernel.device.upper() for kernel in found})
+    on = " and ".join(devices) if all(devices) else "any device"
+    return {"state": "active", "why": f"{told['why']}, for {', '.join(rules_of(found))} on {on}"}
+
+
+def rules_of(serving: Iterable[Kernel]) -> list[str]:
+    """By the table of rules: those that these kernels compute, with some edge."""
+    found: dict[str, None] = {}
+    for op in OPS.values():
+        for rule in op.rules.values():
+            calls = [Call(op, rule, dict(rule.parameters), edge, False) for edge in op.edges or (None,)]
+            if any(kernel.serves(call) for kernel in serving for call in calls):
+                found[f"{op.rule_set}/{rule.name}"] = None
+    return list(found)
+
+
+# They register themselves, last because they need the table.
+from . import codes, few_bits, in_parts, native, portable, triton  # noqa: E402, F401

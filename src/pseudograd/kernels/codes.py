@@ -1,19 +1,15 @@
-"""One or two bits per element instead of x and its bounds: for the rules of the clamp family that only ask where x stands.
+"""One or two bits per element instead of x and its bounds: for rules of a range that only ask where x stands (`Rule.sides`).
 
 A code is one or two planes of bits. A plane takes ceil(n / 64) * 8 bytes; bit i % 8 of its byte i // 8 is about element i, counted in
-the order of x's memory, and 0 behind the last. `plan_of` says for each rule and edge which places of x are in which plane, and what x
-gets there. It is the one description of this, for the plain formulas below and for every kernel.
-
-    FACTORS   first plane: factor * grad             second: other * grad
-    SIDES     first plane: 0 where grad > 0          second: 0 where grad < 0    both: other * grad
-    SIGNS     first plane: -1                        second: 1                   both: other * grad
-
-A factor of 0 gives 0 for every grad; in no plane x gets grad. A plane for no place is left out.
+the order of x's memory, and 0 behind the last. `plan_of` makes of what the row and the edge say which places of x are in which plane,
+and what x gets there: one share where it is in the first plane alone, one for the second alone, one for both. In no plane x gets grad. A
+plane for no place is left out. It is the one description of this, for the plain formulas below and for every kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -22,28 +18,32 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..arguments import flushes_subnormals, rounded_to
+from ..geometry import ALL, Share, Side, Turned, with_share
 from ..record import Record
 from ..rule import Call, Gradients, Wants
 from . import register
 from .residuals import Inputs, Kept, Residual
 
-FACTORS, SIDES, SIGNS = range(3)
 BELOW, ABOVE, AT_MIN, AT_MAX = 1, 2, 4, 8
-RULES = tuple(("clamp", name) for name in ("zero", "leaky", "inward", "sign"))
+ALIKE, BY_SIGN, NUMBER = range(3)  # kinds of a share: one factor for every grad, one for each sign, no factor
+FROM_SHARES = 0  # the kind of a plan that a code can be made of; `native` has others
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+X_ALONE = (True, False, False)
 
 least = 4096  # elements: what fewer could save is nothing, and a code costs a tensor more
 MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
 
 
 class Plan(Record):
-    """How a code is made, and what it means. `packed`: all but the factors in one number, as native/operators.c reads it."""
+    """How a code is made, and what it means: shares of the first plane, of the second, of both.
+
+    `packed` and `numbers`: the same in one number and six, as native/operators.c reads it.
+    """
 
     kind: int
     first: int
-    second: int
-    factor: float = 0.0
-    other: float = 0.0
+    second: int = 0
+    shares: tuple[Side, ...] = ()
 
     @property
     def planes(self) -> int:
@@ -51,35 +51,55 @@ class Plan(Record):
 
     @property
     def packed(self) -> int:
-        return self.first | self.second << 4 | self.kind << 8
+        kinds = sum(kind_of(share) << 13 + 2 * place for place, share in enumerate(self.shares))
+        return self.first | self.second << 4 | self.kind << 8 | kinds
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        found = [number for share in self.shares for number in numbers_of(share)]
+        return (*found, *[0.0] * (6 - len(found)))
+
+
+def kind_of(share: Side) -> int:
+    if not isinstance(share, Share):
+        return NUMBER
+    return ALIKE if share.positive == share.negative else BY_SIGN
+
+
+def numbers_of(share: Side) -> tuple[float, float]:
+    return share if isinstance(share, Share) else (share, 0.0)  # type: ignore[return-value]  # none is turned
+
+
+def is_about_a_range(call: Call) -> bool:
+    """Of x between a min and a max, whose row says what passes where?"""
+    return call.primitive.inputs == ("x", "min", "max") and call.places is not None
+
+
+def suits(call: Call) -> bool:
+    """Would it keep x, to know where x stands between some bounds?"""
+    if not (is_about_a_range(call) and "x" in call.keeps(X_ALONE)):
+        return False
+    return any(plan_of(call, *there) is not None for there in ((True, True), (True, False), (False, True)))
 
 
 def plan_of(call: Call, has_min: bool, has_max: bool) -> Plan | None:
-    """None where the rule asks how far x is outside, or for more than four places."""
-    below, above, at_min, at_max = BELOW * has_min, ABOVE * has_max, AT_MIN * has_min, AT_MAX * has_max
-    outside, at, share = below | above, at_min | at_max, 0.5 if call.edge == "half" else 0.0
-    if call.rule.name == "identity":
-        return Plan(FACTORS, 0, 0)
-    if call.rule.name in ("zero", "leaky"):
-        slope = call.parameters.get("slope", 0.0)
-        if call.edge == "closed":
-            return Plan(FACTORS, outside, 0, slope)
-        if call.edge == "projected":
-            return Plan(SIDES, *_swapped(call, outside | at_min, outside | at_max), other=slope)
-        return Plan(FACTORS, outside | at, 0, slope) if slope == share else Plan(FACTORS, outside, at, slope, share)
-    if call.rule.name not in ("inward", "sign") or (call.rule.name == "sign" and call.edge == "projected"):
+    """None where the rule asks how far x is outside, or tells more than four cases apart."""
+    if call.places is None:
         return None
-    kind = SIDES if call.rule.name == "inward" else SIGNS
-    if call.edge == "closed":
-        return Plan(kind, *_swapped(call, below, above))
-    if call.edge == "projected":
-        return Plan(kind, *_swapped(call, below | at_min, above | at_max))
-    return Plan(kind, *_swapped(call, below | at, above | at), other=share)
+    here: dict[Side, int] = {}
+    for side, place, is_there in zip(call.places, (BELOW, ABOVE, AT_MIN, AT_MAX), (has_min, has_max) * 2, strict=True):
+        if is_there and side != ALL:
+            here[side] = here.get(side, 0) | place
+    shares = sorted(here, key=kind_of, reverse=True)  # what is alike for every grad costs least where planes meet
+    if len(shares) > 3 or any(isinstance(factor, Turned) for share in shares for factor in numbers_of(share)):
+        return None
+    of_each = [here[share] for share in shares] + [0] * (3 - len(shares))
+    return Plan(FROM_SHARES, of_each[0] | of_each[2], of_each[1] | of_each[2], tuple(shares))
 
 
-def _swapped(call: Call, first: int, second: int) -> tuple[int, int]:
-    """Under ascent the two sides change places."""
-    return (second, first) if call.maximize else (first, second)
+def passes(call: Call) -> bool:
+    """Does x get all of grad wherever it stands?"""
+    return call.places is not None and set(call.places) == {ALL}
 
 
 @lru_cache(maxsize=4096)
@@ -96,7 +116,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
             return None
     elif low != low or high != high:
         return None
-    return _rounded(plan_of(call, low is not None, high is not None), dtype)
+    return _rounded(plan_of(call, low is not None, high is not None), dtype_of_factors(call, dtype))
 
 
 @lru_cache(maxsize=4096)
@@ -104,11 +124,22 @@ def plan_between(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, f
     """The same between tensors, of which some may be crossed or equal: there x is at both, and only a rule that asks which declines."""
     if dtype not in DTYPES or call.edge == "projected":
         return None
-    return _rounded(plan_of(call, has_min, has_max), dtype)
+    return _rounded(plan_of(call, has_min, has_max), dtype_of_factors(call, dtype))
+
+
+def dtype_of_factors(call: Call, dtype: torch.dtype) -> torch.dtype:
+    """A user's formula gets half precision as float32, and its factors are rounded to no less."""
+    return torch.float32 if call.rule.is_users and dtype.itemsize == 2 else dtype
 
 
 def _rounded(plan: Plan | None, dtype: torch.dtype) -> Plan | None:
-    return plan and plan.replaced(factor=rounded_to(plan.factor, dtype), other=rounded_to(plan.other, dtype))
+    return plan and plan.replaced(shares=tuple(share_in(dtype, share) for share in plan.shares))
+
+
+def share_in(dtype: torch.dtype, share: Side) -> Side:
+    if isinstance(share, Share):
+        return Share(*(rounded_to(factor, dtype) for factor in numbers_of(share)))
+    return rounded_to(share, dtype)
 
 
 def order_of(x: Tensor) -> int | None:
@@ -148,6 +179,17 @@ def _plane(bits: Tensor) -> Tensor:
 def _bits(plane: Tensor, shape: tuple[int, ...]) -> Tensor:
     bits = (plane.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=plane.device)) & 1
     return bits.reshape(-1)[: torch.Size(shape).numel()].reshape(shape).bool()
+
+
+@contextmanager
+def kept_from(elements: int) -> Iterator[None]:
+    """With codes, and few bits, for tensors of at least so many elements: for tests, whose tensors are small."""
+    global least
+    before, least = least, elements
+    try:
+        yield
+    finally:
+        least = before
 
 
 devices: set[str] = set()
@@ -241,7 +283,7 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
         for plane in (plan.first, plan.second)
         if plane
     ]
-    return y, [torch.cat(planes), order, plan]
+    return y, [torch.cat([*planes, x.new_empty(0, dtype=torch.uint8)]), order, plan]
 
 
 def size_of(elements: int, plan: Plan) -> int:
@@ -258,25 +300,16 @@ def are_bytes(code: Tensor) -> bool:
 
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     code, order, plan = kept
-    code = code.to(torch.uint8).reshape(-1)
     there = _in_memory_order(grad, order)
-    halves = iter(code.chunk(plan.planes))
-    first, second = (
-        _bits(next(halves), there.shape) if plane else torch.zeros((), dtype=torch.bool, device=grad.device)
-        for plane in (plan.first, plan.second)
-    )
-    return _in_own_order(_pulled(there, first, second, plan), order), None, None
-
-
-def _pulled(grad: Tensor, first: Tensor, second: Tensor, plan: Plan) -> Tensor:
-    other = plan.other * grad if plan.other else 0.0
-    if plan.kind == FACTORS:
-        return torch.where(second, other, torch.where(first, plan.factor * grad if plan.factor else 0.0, grad))
-    if plan.kind == SIDES:
-        found = torch.where((first & (grad > 0)) | (second & (grad < 0)), 0.0, grad)
-    else:
-        found = torch.where(second, 1.0, torch.where(first, -1.0, grad))
-    return torch.where(first & second, other, found)
+    halves = code.to(torch.uint8).reshape(-1).chunk(plan.planes) if plan.planes else ()
+    planes = [_bits(plane, there.shape) for plane in halves]
+    found = there
+    for are, share in zip(planes, plan.shares):  # noqa: B905  there may be a third share, of both
+        found = with_share(found, there, are, share)
+    if len(plan.shares) == 3:
+        both, share = planes[0] & planes[1], plan.shares[2]
+        found = with_share(torch.where(both, there, found) if kind_of(share) == BY_SIGN else found, there, both, share)
+    return _in_own_order(found, order), None, None
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
@@ -285,5 +318,5 @@ def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
     return size_of(inputs[0].numel(), plan)
 
 
-CODE = Residual("code", _serves, _encode, _pull, _nbytes)
-register(CODE, RULES)
+CODE = Residual("code", _serves, _encode, _pull, _nbytes, suits, priority=20)
+register(CODE)

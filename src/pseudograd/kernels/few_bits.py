@@ -16,7 +16,8 @@ import torch
 from torch import Size, Tensor
 from torch.nn import functional
 
-from ..rule import Call, Gradients, Steps, Wants
+from ..geometry import Steps
+from ..rule import Call, Gradients, Wants
 from . import are_plain, codes, register
 from .residuals import Inputs, Kept, Residual
 
@@ -34,6 +35,10 @@ def steps_of(call: Call, inputs: Inputs) -> Steps:
     steps = _steps_of(call, inputs)
     assert steps is not None
     return steps
+
+
+def suits(call: Call) -> bool:
+    return call.rule.steps is not None
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
@@ -123,7 +128,7 @@ def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:
     return bits_of(steps_of(call, inputs)) * _bytes_of_a_plane(inputs[0].numel())
 
 
-FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes)
+FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes, suits, priority=10)
 
 
 def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
@@ -141,12 +146,4 @@ def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | 
     return grad_x, *[None] * (len(wants) - 1)
 
 
-KEYS: list[tuple[str, str]] = [
-    ("gelu", "fewbit"),
-    ("silu", "fewbit"),
-    ("leaky_relu", "exact"),
-    ("hardsigmoid", "exact"),
-    ("rounding", "trust"),
-    ("step", "window"),
-]
-register(FEW_BITS, KEYS)
+register(FEW_BITS)

@@ -1,6 +1,6 @@
 """The formula of an element-wise rule on a part of x at a time, so that what it makes on the way stays in the processor's cache.
 
-For rules whose formula takes several steps and that no kernel computes in one. The numbers are those of the formula.
+For rules whose formula `is_long` and that no kernel computes in one. The numbers are those of the formula.
 """
 
 from __future__ import annotations
@@ -36,9 +36,5 @@ def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients |
     return grad_x, *[None] * len(others)
 
 
-KEYS = [
-    *(("step", name) for name in ("triangle", "arctan", "sigmoid", "fast_sigmoid", "gaussian")),
-    *(("clamp", name) for name in ("inward", "leaky", "leaky_inward", "sign", "elastic", "inverting")),
-    ("rounding", "fourier"),
-]
-register(Kernel("portable", INPUTS, lambda call: True, _backward, device="cpu"), KEYS)
+IN_PARTS = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _backward, device="cpu", priority=10)
+register(IN_PARTS)

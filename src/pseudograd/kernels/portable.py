@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..arguments import flushes_subnormals, rounded_to
+from ..geometry import ALL, NOTHING, Share, Side
 from ..rule import Call, Gradients, Wants
-from . import Kernel, few_bits, register
+from . import Kernel, account, codes, few_bits, register
 from .residuals import INPUTS, Kept
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
@@ -75,17 +76,17 @@ def _bounds(low: Any, high: Any, dtype: torch.dtype) -> tuple[float | None, floa
     return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
 
 
-def _zero(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _only_inside(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
     if not _are_finite_numbers(x, low, high):
         return None
     low, high = _bounds(low, high, x.dtype)
-    if call.edge == "closed":
+    if _at_the_bounds(call) == ALL:
         low, high = _just_outside(low, high, x.dtype)
     return _between(grad, x, low, high), None, None
 
 
-def _inward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _only_inward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
     if wants[1] or wants[2] or not _are_of_one_dtype(x, low, high):
         return None
@@ -99,8 +100,8 @@ def _inward_of(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Tens
     return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
 
 
-def _inward_open(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    """As `_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
+def _only_inward_but_at_the_bounds(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    """As `_only_inward`, and 0 where x is at a bound: where |x - bound| <= 0."""
     x, low, high = kept
     if not _are_finite_numbers(x, low, high):
         return None
@@ -116,7 +117,7 @@ def _inward_open(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     return grad_x, None, None
 
 
-def _sign(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+def _one_outward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """sign(x - y) outside, where the other addend is 0; grad inside, where sign(y - x) is 0."""
     x, low, high = kept
     if not _are_finite_numbers(x, low, high):
@@ -145,15 +146,25 @@ def _are_finite_numbers(x: Tensor, low: Any, high: Any) -> bool:
     return -math.inf < low <= high < math.inf
 
 
-def _descends_with(*edges: str) -> Callable[[Call], bool]:
-    return lambda call: call.edge in edges and not call.maximize
+def _at_the_bounds(call: Call) -> Side | None:
+    """What x gets at either bound, if that is one share; None also of a call that is about no range."""
+    if not codes.is_about_a_range(call) or call.places is None or call.places.at_min != call.places.at_max:
+        return None
+    return call.places.at_min
 
 
-for _rule, _backward, *_edges in (
-    ("zero", _zero, "closed", "open"),
-    ("inward", _inward, "closed"),
-    ("inward", _inward_open, "open"),
-    ("sign", _sign, "closed"),
+def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
+    """Of calls that give these shares on both sides, and one of `at` at the bounds."""
+    return lambda call: _at_the_bounds(call) in at and (call.places or ())[:2] == (below, above)
+
+
+_OUTWARD_IS_BLOCKED = Share(0.0, 1.0), Share(1.0, 0.0)
+for _serves, _backward in (
+    (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside),
+    (_gives(*_OUTWARD_IS_BLOCKED, ALL), _only_inward),
+    (_gives(*_OUTWARD_IS_BLOCKED, NOTHING), _only_inward_but_at_the_bounds),
+    (_gives(-1.0, 1.0, ALL), _one_outward),
 ):
-    register(Kernel("portable", INPUTS, _descends_with(*_edges), _backward), [("clamp", _rule)])
-register(Kernel("portable", few_bits.FEW_BITS, lambda call: True, few_bits.backward), few_bits.KEYS)
+    register(Kernel("portable", INPUTS, _serves, _backward, priority=20))
+register(Kernel("portable", few_bits.FEW_BITS, few_bits.suits, few_bits.backward, priority=20))
+account("portable", lambda: {"state": "active", "why": "a handful of ATen calls"})

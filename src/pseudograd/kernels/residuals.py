@@ -25,6 +25,8 @@ class Residual(Record):
     encode(call, inputs, wants) -> (y, kept): plain ATen; it says what the residual is.
     pull(grad, kept, wants, call) -> one gradient per input, unreduced: plain ATen, differentiable. grad is dense.
     nbytes(call, inputs, wants): how many bytes of tensors it keeps.
+    suits(call): could it serve a call of these? Asked once for each call.
+    priority: of two that serve a call, the one with the larger number is kept.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Residual(Record):
     encode: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept]]
     pull: Callable[[Tensor, Kept, Wants, Call], Gradients]
     nbytes: Callable[[Call, Inputs, Wants], int]
+    suits: Callable[[Call], bool] = lambda call: True
+    priority: int = 0
 
 
 def kept_inputs(call: Call, inputs: Inputs, wants: Wants) -> Kept:

@@ -10,8 +10,9 @@ from torch import Tensor
 from .. import engine
 from ..arguments import check_tensor
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
+from ..rule import Gradients, Op, Picture, Sample, call_for, register
 from .samples import values
+from .shared_rules import row_of
 
 EDGES = (0, 1, -1)
 
@@ -56,15 +57,13 @@ ABS = register(
         forward=torch.abs,
         inputs=("x",),
         rules={
-            "slope": Rule(
-                name="slope",
+            "slope": row_of(
+                "slope",
+                _pull,
+                reference.absolute,
                 formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
                 source="torch.abs",
-                pull=_pull,
-                reference=reference.absolute,
-                is_linear=True,
                 keeps=("x",),
-                compares=False,
             )
         },
         default_rule="slope",

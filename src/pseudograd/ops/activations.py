@@ -18,12 +18,13 @@ from torch.nn import functional
 from .. import engine
 from ..arguments import APPROXIMATE, check_finite_number, check_tensor
 from ..errors import must, unknown_name
+from ..geometry import Interval, Steps
 from ..reference import activations as reference
-from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from ..torch_private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
-from .formulas import nothing_of, steps_at, widened
 from .samples import values
+from .shared_rules import nothing_of, row_of, steps_at, widened
 
 _aten = torch.ops.aten
 
@@ -165,17 +166,15 @@ def _steps_of_hardsigmoid() -> Steps:
 def _exact(
     name: str, pull: Callable[..., Gradients], formula: str, keeps: tuple[str, ...] = ("x",), **rest: Any
 ) -> Rule:
-    return Rule(
-        name="exact",
+    return row_of(
+        "exact",
+        pull,
+        partial(getattr(reference, name), "exact"),
         formula=formula,
         source=f"torch.nn.functional.{name}",
-        pull=pull,
-        reference=partial(getattr(reference, name), "exact"),
-        is_linear=True,
         keeps=keeps,
         also_called="the true gradient",
         translates=("true", "native", "none"),
-        compares=False,
         **rest,
     )
 
@@ -220,20 +219,18 @@ def _fewbit_pull(
 
 
 def _fewbit(name: str) -> Rule:
-    return Rule(
-        name="fewbit",
+    return row_of(
+        "fewbit",
+        partial(_fewbit_pull, name),
+        partial(getattr(reference, name), "fewbit"),
         formula="grad * s, s being the slope of the interval of x, one of 2^bits fitted to the derivative",
         source="few-bit backward (Novikov et al., 2023), fitted for normal x",
-        pull=partial(_fewbit_pull, name),
-        reference=partial(getattr(reference, name), "fewbit"),
-        is_linear=True,
         keeps=("x",),
         also_called="fewbit (package), quantized gradient of the activation",
         translates=("few_bit", "quantized", "stepwise"),
         parameters={"bits": 2},
         choices={"bits": (2, 3)},
         steps=partial(_fewbit_steps, name),
-        compares=False,
         jumps=lambda bits, **_: FITTED[name][int(bits)].thresholds,
     )
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..arguments import rounded
+from ..geometry import ALL, NOTHING, SHARES, Share, Turned
 from ..reference import bounds as reference
-from ..rule import SHARES, Gradients, Pull, Rule, Wants
-from .formulas import widened
+from ..rule import Gradients, Pull, Rule, Wants
+from .shared_rules import widened
 
 Bound = float | Tensor | None
 EDGES = (*SHARES, "projected")
@@ -190,7 +191,7 @@ def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
 
 
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> Rule:
-    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": _INPUTS, **row}
+    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": _INPUTS, "is_long": True, **row}
     return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
 
 
@@ -203,6 +204,7 @@ RULES: dict[str, Rule] = {
             formula="0",
             source="the true gradient; torch.clamp",
             is_linear=True,
+            sides=lambda: (NOTHING, NOTHING),
             also_called="true gradient, tfc disconnected, clipped straight-through",
             translates=("true", "disconnected", "clipped_ste", "native", "clipped_straight_through"),
         ),
@@ -215,6 +217,8 @@ RULES: dict[str, Rule] = {
             ignores_edge=True,
             pull=_pull_of_identity,
             keeps=_keeps_for_the_bounds_only,
+            sides=lambda: (ALL, ALL),
+            is_long=False,
             also_called="straight-through, clamp_ste, preserve-gradient",
             translates=("ste", "straight_through", "clamp_ste", "preserve_gradient"),
         ),
@@ -224,6 +228,7 @@ RULES: dict[str, Rule] = {
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
             is_linear=False,
+            sides=lambda: (Share(0.0, 1.0), Share(1.0, 0.0)),
             also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
             translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
         ),
@@ -233,6 +238,7 @@ RULES: dict[str, Rule] = {
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
             is_linear=False,
+            sides=lambda: (-1.0, 1.0),
             also_called="the article's proposed variant",
             translates=("clamp_with_grad_proposed", "clamp_with_grad2", "proposed"),
         ),
@@ -243,6 +249,7 @@ RULES: dict[str, Rule] = {
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
             is_linear=True,
             parameters={"slope": 0.1},
+            sides=lambda slope: (Share(slope, slope), Share(slope, slope)),
             also_called="leaky clamp",
             translates=("leaky_clamp",),
         ),
@@ -253,6 +260,7 @@ RULES: dict[str, Rule] = {
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
             is_linear=False,
             parameters={"low": 0.1, "high": 0.1},
+            sides=lambda low, high: (Share(low, 1.0), Share(1.0, high)),
             also_called="gradient-preserving clip",
             translates=("gradient_preserving", "gppo", "ce_gppo"),
         ),
@@ -263,6 +271,7 @@ RULES: dict[str, Rule] = {
             source="new in pseudograd",
             is_linear=False,
             parameters={"width": 1.0},
+            sides=lambda width: (Share(Turned(width), 1.0), Share(1.0, Turned(width))),
             requires=("min", "max"),
         ),
         _rule(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ def numbers(name: str, low: float | None, high: float | None) -> Sample:
 def _tensors(name: str, low: float | None, high: float | None, *, shape: tuple[int, ...] = (3, 9)) -> Sample:
     """x of shape (3, 9), or (9,) where the bounds are the larger; one bound for each row, exact hits among the values."""
 
-    def build(dtype: torch.dtype) -> tuple[Any, ...]:
+    def build(dtype: torch.dtype) -> tuple[object, ...]:
         def bound(value: float | None) -> Tensor | None:
             return None if value is None else torch.tensor([[value], [value / 2], [value / 4]], dtype=dtype)
 

@@ -165,7 +165,7 @@ def _unprepared(
     return engine.run(call, x, low, high)
 
 
-def _as_python(bound: Any) -> Any:
+def _as_python(bound: object) -> Any:
     """NumPy's scalars as the numbers they are. A compiler reads them as it reads arrays; so does torch.clamp, as tensors."""
     if is_compiling() and not isinstance(bound, (Tensor, *_NUMBER_OR_NONE)) and hasattr(bound, "dtype"):
         return torch.as_tensor(bound)

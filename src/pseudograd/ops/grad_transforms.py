@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +12,8 @@ from ..arguments import check_finite_number, check_tensor, rounded, surely
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
-from .formulas import alias, nothing_of
 from .samples import values
+from .shared_rules import alias, nothing_of, row_of
 
 
 @engine.unscriptable
@@ -129,29 +128,18 @@ def _op(name: str, public: Callable[..., Tensor], argument: str, rule: Rule, *, 
     )
 
 
-def _rule(name: str, pull: Callable[..., Gradients], argument: str, is_linear: bool = True, **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        pull=pull,
-        is_linear=is_linear,
-        keeps=(argument,),
-        compares=False,
-        **rest,
-    )
-
-
 SCALE_GRAD = _op(
     "scale_grad",
     scale_grad,
     "scale",
-    _rule(
+    row_of(
         "scale",
         _scale,
-        "scale",
+        reference.scaled,
+        keeps=("scale",),
         formula="scale * grad",
         source="optax scale_gradient",
         also_called="frac_gradient",
-        reference=reference.scaled,
     ),
     samples=(0.25, 0.0, -3.0),
 )
@@ -159,14 +147,14 @@ REVERSE_GRAD = _op(
     "reverse_grad",
     reverse_grad,
     "scale",
-    _rule(
+    row_of(
         "reverse",
         _reverse,
-        "scale",
+        reference.reversed_,
+        keeps=("scale",),
         formula="-scale * grad",
         source="Ganin & Lempitsky (2015)",
         also_called="gradient reversal layer",
-        reference=reference.reversed_,
     ),
     samples=(1.0, 0.25, 0.0),
 )
@@ -174,15 +162,15 @@ CLIP_GRAD = _op(
     "clip_grad",
     clip_grad,
     "limit",
-    _rule(
+    row_of(
         "clip",
         _clip,
-        "limit",
+        reference.clipped,
+        keeps=("limit",),
         is_linear=False,
         formula="grad, or limit with the sign of grad where |grad| > limit",
         source="Graves (2013)",
         also_called="mistify ClampG",
-        reference=reference.clipped,
     ),
     samples=(0.5, 4.0),
 )

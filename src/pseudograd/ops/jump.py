@@ -27,8 +27,8 @@ from ..arguments import (
 from ..errors import must
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from .formulas import nothing_of, widened
 from .samples import values
+from .shared_rules import nothing_of, row_of, widened
 from .steps import SLOPES
 
 
@@ -92,12 +92,12 @@ def _check_floating(argument: str, value: Any) -> None:
         raise TypeError(must("jumprelu", argument, "be floating point", value.dtype, "Call .float() first"))
 
 
-def _is_below(x: Tensor, threshold: Any) -> Tensor:
+def _is_below(x: Tensor, threshold: Tensor | float) -> Tensor:
     """Or at it; not where one of the two is NaN."""
     return x <= rounded(threshold, x)
 
 
-def _forward(x: Tensor, threshold: Any, bandwidth: float, window_to_x: bool) -> Tensor:
+def _forward(x: Tensor, threshold: Tensor | float, bandwidth: float, window_to_x: bool) -> Tensor:
     return torch.where(_is_below(x, threshold), 0.0, x)
 
 
@@ -105,7 +105,7 @@ def _pull_of(name: str) -> Callable[..., Gradients]:
     def pull(
         grad: Tensor,
         x: Tensor,
-        threshold: Any,
+        threshold: Tensor | float,
         bandwidth: float,
         window_to_x: bool,
         *,
@@ -125,7 +125,7 @@ def _pull_of(name: str) -> Callable[..., Gradients]:
             grad_threshold = nothing_of(grad) if share is None else -share
         return grad_x, grad_threshold, None, None
 
-    def _share(grad: Tensor, x: Tensor, threshold: Any, bandwidth: float) -> Tensor:
+    def _share(grad: Tensor, x: Tensor, threshold: Tensor | float, bandwidth: float) -> Tensor:
         """grad times how far y jumps, spread over the window; 0 outside it, and no infinity times 0."""
         high = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
         scale, height = SLOPES[name].unit(bandwidth)
@@ -143,16 +143,7 @@ _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
 
 
 def _row(name: str, formula: str, **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        formula=formula,
-        pull=_pull_of(name),
-        reference=partial(reference.jumprelu, name),
-        is_linear=True,
-        keeps=_INPUTS,
-        compares=False,
-        **rest,
-    )
+    return row_of(name, _pull_of(name), partial(reference.jumprelu, name), formula=formula, keeps=_INPUTS, **rest)
 
 
 _OF_STEPS = "the surrogate of a step with this name, as a density"
@@ -203,7 +194,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample("a threshold for all", lambda dtype: (_x(dtype), torch.tensor(0.75, dtype=dtype), 0.5, False))
     yield Sample("numbers", lambda dtype: (_x(dtype), 0.75, 0.5, True))
 
-    def features(dtype: torch.dtype, window_to_x: bool, *thresholds: float) -> tuple[Any, ...]:
+    def features(dtype: torch.dtype, window_to_x: bool, *thresholds: float) -> tuple[object, ...]:
         x = torch.linspace(-2.0, 2.0, 27, dtype=torch.float64).reshape(9, 3)
         return x.to(dtype), torch.tensor(thresholds, dtype=dtype), 0.75, window_to_x
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
+from ..geometry import SHARES
 from ..reference import policy as reference
 from ..rule import (
-    SHARES,
     Call,
     Gradients,
     Op,
@@ -33,7 +33,7 @@ from ..rule import (
     register,
 )
 from . import bound_rules
-from .formulas import widened
+from .shared_rules import row_of, widened
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
@@ -192,7 +192,7 @@ class _Clip:
         """x, clipped: in the space of the clip."""
         return _replaced(self.x, self.below, self.min, self.above, self.max)
 
-    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: Any) -> Tensor:
+    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
         """What -A is multiplied by: c(r), or what PPO's min picks: c(r) where the clip is blocked, else r."""
         below, above = (
             (self.below, self.above) if without_min else (self.below & ~(advantage > 0), self.above & ~(advantage < 0))
@@ -252,7 +252,8 @@ def _lifted(row: Rule) -> Pull:
         grad = grad.to(log_ratio.dtype)
         clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
         to_log_ratio = to_advantage = None
-        if wants[0]:
+        wants_log_ratio, wants_advantage, *_ = wants
+        if wants_log_ratio:
             x_alone = (True, False, False)
             found = row.pull(
                 -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
@@ -267,7 +268,7 @@ def _lifted(row: Rule) -> Pull:
             weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
             to_log_ratio = torch.where(stops, 0.0, grad) * found * weight
             to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
-        if wants[1]:
+        if wants_advantage:
             to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
         return to_log_ratio, to_advantage, None, None, None, None, None
 
@@ -283,22 +284,21 @@ def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
     return torch.where(grad.abs() < torch.inf, limited, found)
 
 
-def _rule(name: str, formula: str, **row: Any) -> Rule:
+def _rule(name: str, formula: str, **rest: Any) -> Rule:
     of_clamp = bound_rules.RULES[name]
-    return Rule(
-        name=name,
+    return row_of(
+        name,
+        _lifted(of_clamp),
+        partial(reference.gradient, name),
         formula=formula,
-        source=row.pop("source", of_clamp.source),
-        pull=_lifted(of_clamp),
-        reference=partial(reference.gradient, name),
-        is_linear=True,
+        source=rest.pop("source", of_clamp.source),
         keeps=("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min"),
         parameters=of_clamp.parameters,
-        compares=False,
+        sides=of_clamp.sides,
         ignores_edge=of_clamp.ignores_edge,
         translates=of_clamp.translates,
         ulps=4,  # of exp
-        **row,
+        **rest,
     )
 
 
@@ -311,7 +311,7 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return wide.mean(-1, keepdim=True)
     counted = mask.expand_as(wide).sum(-1, keepdim=True)
-    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / counted.clamp(min=1)
+    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
 
 
 def _of_sequence(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
@@ -336,7 +336,7 @@ def _of_the_mean(pull: Pull) -> Pull:
 
 
 def _log_of_geometric_mean(
-    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[Any, ...]
+    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[object, ...]
 ) -> Tensor:
     """Of the ratios of a sequence, each with the rule's own gradient: from the loss of a token of which A is 1 or -1.
 
@@ -358,7 +358,7 @@ def _samples() -> Iterator[Sample]:
         ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
         return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
 
-    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[Any, ...]]:
+    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[object, ...]]:
         return lambda dtype: (*tokens(dtype), *numbers)
 
     yield Sample("PPO's", build(0.25, 0.25, None, 0, 0))

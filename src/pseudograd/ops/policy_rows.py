@@ -54,7 +54,9 @@ class Policy:
             "level": self.level,
         }
 
-    def __call__(self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **changes: Any) -> Tensor:
+    def __call__(
+        self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **changes: object
+    ) -> Tensor:
         """policy_loss(log_ratio, advantage, mask=mask) with these settings, and with `changes` to them."""
         return policy_loss(log_ratio, advantage, mask=mask, **{**self.settings, **changes})
 

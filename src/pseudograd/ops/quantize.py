@@ -15,8 +15,8 @@ from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from . import bound_rules
-from .formulas import widened
 from .samples import values
+from .shared_rules import widened
 
 Parameter = float | Tensor
 
@@ -88,7 +88,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
         raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
 
 
-def _fitted(name: str, value: Any, x: Tensor, axis: int | None) -> Any:
+def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Any:
     """A number as it is; a tensor checked, and along `axis` in the shape that broadcasts with x."""
     if not isinstance(value, Tensor):
         value = as_number(value)
@@ -152,15 +152,15 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
     def pull(
         grad: Tensor,
         x: Tensor,
-        scale: Any,
-        zero_point: Any,
+        scale: Tensor | float,
+        zero_point: Tensor | float,
         quant_min: int,
         quant_max: int,
         *,
         y: None,
         wants: tuple[bool, ...],
         code_of: Callable[[Tensor, Any, Any], Tensor] | None = None,
-        **how: Any,
+        **how: object,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""
         if not outside.kept(wants):  # x gets grad as it is, and nobody asks for more
@@ -172,10 +172,11 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
         assert grad_x is not None
         to_scale = to_zero_point = None
-        if wants[1]:
+        _, wants_scale, wants_zero_point, *_ = wants
+        if wants_scale:
             blocked = (grad_x == 0) & (position.abs() == torch.inf)
             to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
-        if wants[2]:
+        if wants_zero_point:
             same = (grad_x == grad) & (grad.abs() == torch.inf)
             to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
         return grad_x, to_scale, to_zero_point, None, None
@@ -187,7 +188,8 @@ _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
 def _keeps_for_the_grid_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
-    return _INPUTS if wants[1] or wants[2] else ()
+    _, wants_scale, wants_zero_point, *_ = wants
+    return _INPUTS if wants_scale or wants_zero_point else ()
 
 
 def _on_the_grid(rule: Rule) -> Rule:
@@ -197,6 +199,7 @@ def _on_the_grid(rule: Rule) -> Rule:
         keeps=_keeps_for_the_grid_only if rule.name == "identity" else _INPUTS,
         requires=(),
         compares=False,
+        is_long=False,
     )
 
 
@@ -205,7 +208,7 @@ def _samples() -> Iterator[Sample]:
     yield Sample("numbers", lambda dtype: (values(dtype, -1.0, 0.75, 0.125), 0.25, 0, -4, 3))
     yield Sample("zero point", lambda dtype: (values(dtype, -1.0, 0.5), 0.5, 3, 0, 7))
 
-    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[Any, ...]:
+    def per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
         scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
         zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
         ends = (torch.tensor([[-4.0, 3.0]]) - zero_point) * scale

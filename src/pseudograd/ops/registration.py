@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,13 +11,20 @@ import torch
 from torch import Tensor
 
 from ..errors import must, unknown_name
+from ..geometry import Sides, as_sides, shared
 from ..rule import OPS, Op, add_rule, check_parameter
 
 Formula = TypeVar("Formula", bound=Callable[..., Tensor])
 
 
 def register_rule(
-    op: str, *, formula: str, source: str, is_linear: bool, reference: Callable[..., float] | None = None
+    op: str,
+    *,
+    formula: str,
+    source: str,
+    is_linear: bool,
+    reference: Callable[..., float] | None = None,
+    sides: Callable[..., Any] | None = None,
 ) -> Callable[[Formula], Formula]:
     """Decorator: make a function a backward rule of `op` and of its family, under the name of the function.
 
@@ -24,7 +32,8 @@ def register_rule(
     Backward: for the clamp family and fake_quantize the function gives what x gets outside: f(grad, x, y, min, max) -> grad_x, where y
         is x clamped; inside, x gets grad; edge, maximize and the gradient of tensor bounds work as with every rule. For rounding and
         steps it gives all of grad_x: f(grad, x) -> grad_x. Made of comparisons, torch.where and arithmetic, it gets every transform,
-        error text and plot; pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x.
+        error text and plot; pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x,
+        or with `sides` one or two bits of each element, as the rules of the library do (docs/memory.md).
 
     Args:
         op: "clamp" (with lower_bound, upper_bound, relu, relu6, hardtanh), "fake_quantize", "round" (with floor, ceil, trunc) or
@@ -34,11 +43,14 @@ def register_rule(
         is_linear: does f(a + b) = f(a) + f(b) hold for two grads a and b? If so the rule gets forward mode.
         reference: the rule once more, for one number each and with the same arguments, for check_rule. None: f itself, and check_rule
             then shows everything but that f computes what you meant.
+        sides: for the clamp family, where f asks no more than on which side of the range x is: a function of the rule's parameters that
+            returns what x gets below it and above it. Each a pair, the factor of grad where grad > 0 and where grad < 0; or a number,
+            which x gets whatever grad is. It is checked against f, and then bits are kept and kernels compute it. None: x is kept.
     Returns: a decorator that returns the function unchanged. Its keyword-only arguments with a default above 0 are the parameters of
         the rule: pseudograd.rules.<name>(parameter=value). The same function of the same module, defined again as in a notebook cell
         that runs twice, replaces itself everywhere; a backward still to come keeps the rule of its forward.
-    Raises: ValueError if the op is unknown or takes no rule, if the name is taken, or if a parameter or what the function returns is
-        wrong.
+    Raises: ValueError if the op is unknown or takes no rule, if the name is taken, or if a parameter, `sides` or what the function
+        returns is wrong.
     Example:
         >>> from pseudograd import clamp
         >>> @register_rule("clamp", formula="grad * exp(-|x - y| / width)", source="exponential window", is_linear=True)
@@ -70,6 +82,7 @@ def register_rule(
             parameters=parameters,
             ulps=64,
             author=author,
+            sides=None if sides is None else _checked_sides(sides, function, parameters, takers[op]),
         )
         for member in family:
             add_rule(member, row)
@@ -110,6 +123,39 @@ def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
     if not isinstance(grad_x, Tensor) or grad_x.shape != x.shape:
         raise ValueError(must("register_rule", function.__name__, "return one gradient for each element of x", grad_x))
     return parameters
+
+
+_GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan], dtype=torch.float64)
+
+
+def _checked_sides(
+    sides: Callable[..., Any], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
+) -> Callable[..., Sides]:
+    """As a row has them; or our error, where they are not what the function computes on both sides of a range."""
+    if not op.has_outside:
+        raise ValueError(
+            must("register_rule", "sides", f"be left out for {op.name}", sides, "They are those of a range")
+        )
+
+    def found(**given: float) -> Sides:
+        return as_sides(sides(**given))
+
+    try:
+        of_defaults = found(**parameters)
+    except (TypeError, ValueError) as error:
+        remedy = "Such as lambda: ((0.0, 1.0), (1.0, 0.0)): the factors of grad > 0 and of grad < 0, below and above"
+        raise ValueError(must("register_rule", "sides", "return two sides", str(error), remedy)) from error
+    for name, x, side in zip(("below", "above"), (-2.0, 2.0), of_defaults, strict=True):
+        for dtype in (torch.float32, torch.float64):
+            grad = _GRADS.to(dtype)
+            computed = function(grad, torch.full_like(grad, x), torch.full_like(grad, x / 2), -1.0, 1.0)
+            expected = shared(side, grad)
+            if not torch.equal(
+                *(torch.nan_to_num(one, nan=1e9, posinf=2e9, neginf=-2e9) for one in (computed, expected))
+            ):
+                remedy = f"{function.__name__} gives {computed.tolist()} for grads of {grad.tolist()}"
+                raise ValueError(must("register_rule", f"sides {name}", "be what the function gives", side, remedy))
+    return found
 
 
 def _without_rounding(reference: Callable[..., float]) -> Callable[..., float]:

@@ -17,8 +17,8 @@ from .. import engine
 from ..arguments import check_broadcast, check_device
 from ..errors import must
 from ..reference import replace as reference
-from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
-from .formulas import alias
+from ..rule import Gradients, Op, Picture, Sample, call_for, register
+from .shared_rules import alias, row_of
 
 Arguments = ParamSpec("Arguments")
 
@@ -160,7 +160,7 @@ def surrogate(
     return decorate
 
 
-def _reference(x_forward: float, grad: float, x_backward: float, **_: Any) -> tuple[float, ...]:
+def _reference(x_forward: float, grad: float, x_backward: float, **_: object) -> tuple[float, ...]:
     return reference.gradient(grad)
 
 
@@ -187,14 +187,13 @@ REPLACE_GRAD = register(
         plain_torch=lambda x_forward, x_backward: x_forward,
         inputs=("x_forward", "x_backward"),
         rules={
-            "replace": Rule(
-                name="replace",
+            "replace": row_of(
+                "replace",
+                _pull,
+                _reference,
                 formula="0 to x_forward, grad to x_backward",
                 source="ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
                 also_called="ReplaceGrad, forward hard and backward soft",
-                pull=_pull,
-                reference=_reference,
-                is_linear=True,
                 keeps=(),
             )
         },

@@ -16,22 +16,15 @@ from torch import Tensor
 from .. import engine
 from ..arguments import check_tensor, rounded
 from ..errors import must
+from ..geometry import Steps
 from ..reference import elementwise as reference
-from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
-from .formulas import adapted, blocked, passed, widened
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from .samples import values
+from .shared_rules import adapted, blocked, passed, row_of, widened
 
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = (), **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        pull=pull,
-        reference=partial(reference.rounding, name),
-        is_linear=True,
-        keeps=keeps,
-        compares=False,
-        **rest,
-    )
+    return row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **rest)
 
 
 # --- how far from what it became --------------------------------------------------------------------------------------
@@ -101,6 +94,7 @@ OF_THE_NEAREST = {
         parameters={"amplitude": 0.21},
         ulps=8,
         cancels=True,
+        is_long=True,
     ),
 }
 

@@ -16,12 +16,13 @@ from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded
+from ..geometry import Curve, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
-from ..rule import Gradients, Interval, Op, Picture, Rule, RuleLike, Sample, Steps, call_for, register
+from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
 from ..torch_private import transforms_are_active
-from .formulas import adapted, blocked, passed, steps_at, widened
 from .samples import values
+from .shared_rules import adapted, blocked, passed, row_of, steps_at, widened
 
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
 # Constants are literals: a compiler may make an input of the graph of a float that it finds anywhere else.
@@ -71,19 +72,35 @@ def _of_width(shape: Callable[[Tensor, float, float], Tensor]) -> Callable[[Tens
 
 
 class Slope(Record):
-    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` asks for."""
+    """of(x, scale, height). unit(bandwidth): the scale and height that make it a density, of area 1, as `jumprelu` asks for.
+    shape, top: `curve`, in which the slope at 0 is the height: top(scale, height).
+    """
 
     of: Callable[[Tensor, float, float], Tensor]
     unit: Callable[[float], tuple[float, float]]
+    shape: Shape
+    top: Callable[[float, float], float] = lambda scale, height: height
+
+    def curve(self, scale: float, height: float) -> Curve:
+        return Curve(self.shape, scale, self.top(scale, height))
 
 
 SLOPES = {
-    "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
-    "triangle": Slope(_of_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth)),
-    "arctan": Slope(_of_width(_arctan), lambda bandwidth: (bandwidth, 1.0)),
-    "sigmoid": Slope(_of_width(_sigmoid), lambda bandwidth: (bandwidth, 1.0)),
-    "fast_sigmoid": Slope(_of_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
-    "gaussian": Slope(_of_width(_gaussian), lambda bandwidth: (bandwidth, 1.0)),
+    "window": Slope(_window, lambda bandwidth: (bandwidth / 2, 1 / bandwidth), "box"),
+    "triangle": Slope(_of_width(_triangle), lambda bandwidth: (bandwidth, 1 / bandwidth), "tent"),
+    "arctan": Slope(
+        _of_width(_arctan), lambda bandwidth: (bandwidth, 1.0), "witch", lambda scale, height: height / scale
+    ),
+    "sigmoid": Slope(
+        _of_width(_sigmoid), lambda bandwidth: (bandwidth, 1.0), "bump", lambda scale, height: 0.25 * height / scale
+    ),
+    "fast_sigmoid": Slope(_of_width(_fast_sigmoid), lambda bandwidth: (bandwidth, 0.5 / bandwidth), "cusp"),
+    "gaussian": Slope(
+        _of_width(_gaussian),
+        lambda bandwidth: (bandwidth, 1.0),
+        "normal",
+        lambda scale, height: height / (scale * math.sqrt(2 * math.pi)),
+    ),
 }
 
 
@@ -119,19 +136,13 @@ def _custom(
 
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = ("x",), **rest: Any) -> Rule:
-    return Rule(
-        name=name,
-        pull=pull,
-        reference=partial(reference.step, name),
-        is_linear=True,
-        keeps=keeps,
-        compares=False,
-        **rest,
-    )
+    return row_of(name, pull, partial(reference.step, name), keeps=keeps, **rest)
 
 
 def _surrogate(name: str, **rest: Any) -> Rule:
-    return _row(name, _pull_of(SLOPES[name].of), parameters={"scale": 1.0, "height": 1.0}, **rest)
+    """is_long: but for the window, of which bits are kept."""
+    pull, curve = _pull_of(SLOPES[name].of), SLOPES[name].curve
+    return _row(name, pull, parameters={"scale": 1.0, "height": 1.0}, curve=curve, **{"is_long": True, **rest})
 
 
 def _steps_of_window(at_zero: float, scale: float, height: float) -> Steps:
@@ -149,6 +160,7 @@ RULES = {
             translates=("clipped_ste", "ste_sign", "rectangular", "rect", "boxcar", "hardtanh"),
             jumps=lambda scale, **_: (-scale, scale),
             steps=_steps_of_window,
+            is_long=False,
         ),
         _surrogate(
             "triangle",

@@ -287,7 +287,7 @@ class _Following:
         self.entered = []
         for context in contexts(asked["pin"], asked["overrides"], "bisect"):
             changed = {
-                switch: Replacement(_AtPlaces(one.rule, places, self.seen), one.is_pin)
+                switch: Replacement(_AtPlaces(one.rule, places, self.seen), one.op)
                 for switch, one in context.replacements.items()
             }
             self.entered.append(Rewriting(repr(context), changed).__enter__())

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..rule import SHARES, Gradients, Pull, Rule, Wants
+from ..geometry import SHARES
+from ..rule import Gradients, Pull, Rule, Wants
 from ..torch_eras import ERAS, Era
 
 OF_NUMBERS: dict[str, Rule] = {}
@@ -103,7 +104,7 @@ def _pull_of_extreme(
     wants: Wants,
 ) -> Gradients:
     """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are NaN, x wins."""
-    share = pin.era.fmax if pin.share is None else pin.share
+    share = pin.era.of_fmax if pin.share is None else pin.share
     tied = x == other
     wins = beyond(x, other) | (other != other)
     return (

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from .. import engine
+from .. import engine, torch_composites  # noqa: F401  (for its rows)
 from ..formula import own
-from ..rule import PRIMITIVES, Call, RuleObject, call_for
-from ..torch_composites import COMPOSITES, Composite
-from ..torch_forms import OTHER_PRIMITIVE, SPELLINGS, WITH_FEWER_RULES, Spelling, only_backward_tells
+from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for
+from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
 from . import sites
@@ -23,34 +22,37 @@ _is_compiling = torch.compiler.is_compiling
 
 
 class Replacement:
-    """What one switch asks for: a rule by name or object, or a function of the site. `is_pin`: a rule of `edges`, for pinned primitives.
+    """What one switch asks for: a rule by name or object, or a function of the site. `op`: whose rules it takes; None for a pin, which has
+    a rule of `edges`, for pinned primitives.
 
     Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
     """
 
-    __slots__ = ("by_site", "is_pin", "name", "parameters", "rule")
+    __slots__ = ("by_site", "is_pin", "name", "op", "parameters", "rule")
 
-    def __init__(self, rule: Any, is_pin: bool = False) -> None:
+    def __init__(self, rule: Any, op: Op | None = None) -> None:
         self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.rule = rule
-        self.is_pin = is_pin
+        self.op = op
+        self.is_pin = op is None
         self.name: str = rule.name if isinstance(rule, RuleObject) else rule
         given = rule.parameters if isinstance(rule, RuleObject) else ()
         self.parameters = tuple(
             (key, value if isinstance(value, UserFunction) else repr(float(value))) for key, value in given
         )
 
-    def call(self, primitive: str, rule: Any) -> Call:
-        """The call of `rule`, the one of a site; None: that of all."""
+    def call(self, form: Form, primitive: str, rule: Any = None) -> Call | None:
+        """The call of `rule`, the one of a site, else that of all; None where this function lacks a rule that others of the switch have.
+
+        Raises what an unknown rule of a site's function raises.
+        """
         if rule is None:
             rule = self._rule_in_a_graph() if _is_compiling() else self.rule
-        stands_in = PRIMITIVES[primitive]
-        name = rule.name if isinstance(rule, RuleObject) else rule
-        if primitive in OTHER_PRIMITIVE and name not in stands_in.rules:
-            stands_in = PRIMITIVES[OTHER_PRIMITIVE[primitive]]
-        if primitive in WITH_FEWER_RULES and name not in stands_in.rules:
-            fuller = PRIMITIVES[WITH_FEWER_RULES[primitive]]
-            stands_in = fuller if name in fuller.rules else stands_in  # which `_rewritten` will not run
+        stands_in = form.primitive_with(primitive, rule)
+        if stands_in is None:
+            if self.op is not None and has_rule(self.op, rule):
+                return None
+            stands_in = PRIMITIVES[primitive]
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
@@ -67,7 +69,7 @@ class Rewrite(Entered):
         self.log = log
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        spelling: Spelling | None = SPELLINGS.get(func) or COMPOSITES.get(func)
+        spelling: Spelling | None = SPELLINGS.get(func)
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks.
@@ -80,7 +82,7 @@ class Rewrite(Entered):
             if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        if isinstance(spelling, Composite):
+        if spelling.form.write is not None:  # type: ignore[union-attr]
             return self._written_out(spelling, func, args, kwargs)
         if spelling.form.each:  # type: ignore[union-attr]
             return self._each(spelling, func, args, kwargs)
@@ -104,13 +106,13 @@ class Rewrite(Entered):
         results = [self.__torch_function__(method, (), values) for values in given]
         return None if spelling.in_place else tuple(results)
 
-    def _written_out(self, composite: Composite, func: Any, args: Any, kwargs: Any) -> Any:
+    def _written_out(self, spelling: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """A function that torch runs as one call, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
-        values = composite.values(args, kwargs)
+        values = spelling.values(args, kwargs)
         result = None
         if values is not None and engine.is_recording(*values):
-            result = composite.write(self._inside, *values)
+            result = spelling.form.write(self._inside, *values)
         if result is None:
             return func(*args, **kwargs) if log is None else log.watched(self, func, args, kwargs)
         if log is not None:
@@ -135,34 +137,47 @@ class Rewrite(Entered):
         if not engine.is_recording(*inputs):
             return func(*args, **kwargs)
         if replacement.is_pin:
-            name = pinned(name, inputs)
+            pinned_name = pinned(name, inputs)
+            if pinned_name is None:
+                return self._left_to_torch(spelling, "", f"{name} has no pinned edge", func, args, kwargs)
+            name = pinned_name
         rule = None
         if replacement.by_site is not None:
             rule = replacement.by_site.rule(spelling, name, inputs)
             if rule is None:
                 return func(*args, **kwargs)
-        call = replacement.call(name, rule)
-        inputs = inputs[: len(call.primitive.inputs)]
+        call = replacement.call(spelling.form, name, rule)
+        if call is None:
+            lacking = replacement.name if rule is None else rule.name if isinstance(rule, RuleObject) else rule
+            return self._left_to_torch(spelling, lacking, f"{name} has no rule {lacking}", func, args, kwargs)
+        if call.primitive.name != name:
+            inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
         why = why_not(call, inputs, in_place)
-        if call.primitive.name == WITH_FEWER_RULES.get(name):
-            why = f"{name} has no rule {call.rule.name}"
-        if not _is_compiling():
-            if self.log is not None:
-                self.log.count(spelling, call, why)
-        else:
-            sites.note_compiled(spelling.name, spelling.form.switches, shown_rule(call), why)
         if why is not None:
-            return func(*args, **kwargs)
+            return self._left_to_torch(spelling, shown_rule(call), why, func, args, kwargs)
+        self._note(spelling, shown_rule(call), None)
         return run(call, inputs, in_place)
 
+    def _left_to_torch(self, spelling: Any, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
+        self._note(spelling, rule, why)
+        return func(*args, **kwargs)
 
-def pinned(name: str, inputs: tuple[Any, ...]) -> str:
-    """The primitive with the pinned edge: torch has one of number bounds and one of tensors."""
-    of_numbers, of_tensors = PINNED[name]
+    def _note(self, spelling: Any, rule: str, why: str | None) -> None:
+        if _is_compiling():
+            sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
+        elif self.log is not None:
+            self.log.count(spelling.name, rule, why)
+
+
+def pinned(name: str, inputs: tuple[Any, ...]) -> str | None:
+    """The primitive with the pinned edge: torch has one of number bounds and one of tensors. None where nobody has measured any."""
+    found = PINNED.get(name)
+    if found is None:
+        return None
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
-            return of_numbers
-    return of_tensors
+            return found.of_numbers
+    return found.of_tensors
 
 
 def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
@@ -184,11 +199,11 @@ def why_not(call: Call, inputs: tuple[Any, ...], in_place: bool) -> str | None:
         return "complex numbers have no order"
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         return "neither sparse, nested nor quantized tensors are rewritten"
-    for name, value in zip(call.primitive.inputs, inputs):  # noqa: B905  Dynamo on torch 2.8
-        if name in call.rule.requires and value is None:
-            return f"rule {call.rule.name} needs both bounds"
-    if call.rule.requires and len(inputs) < 3:
-        return f"rule {call.rule.name} needs both bounds"
+    if call.rule.requires:
+        given = call.primitive.by_name(inputs)
+        for name in call.rule.requires:
+            if given.get(name) is None:
+                return f"rule {call.rule.name} needs both bounds"
     if call.primitive.either_is is not None and only_backward_tells() and in_forward_mode():
         return "compiled forward mode does not tell which of the two is the constant"
     if not call.is_linear and in_forward_mode():

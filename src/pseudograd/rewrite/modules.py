@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import must
-from ..rule import OPS, RuleLike, RuleObject, make_call
-from .with_rule import NAMES, TABLE, kind_of
+from ..rule import RuleLike, RuleObject
+from ..torch_forms import MODULES
+from .with_rule import kind_of, made, names, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
@@ -173,18 +173,14 @@ def _choices(model: nn.Module, places: list[_Exchange], mapping: Any) -> Mapping
     if not isinstance(mapping, (str, RuleObject)):
         raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
     held = {kind_of(place.old) for place in places}
-    known = {kind: mapping for kind in TABLE if kind in held}
-    takers = {kind: rule for kind, rule in known.items() if _name(rule) in TABLE[kind].primitive_of(_name(rule)).rules}
+    known = {kind: mapping for kind in MODULES if kind in held}
+    takers = {kind: rule for kind, rule in known.items() if primitive_for(kind, rule) is not None}
     if takers:
         return takers
     if not known:
         remedy = "Name its modules in a dictionary, or use override around the calls"
-        raise ValueError(must("convert", "model", f"hold one of {NAMES}", type(model).__name__, remedy))
+        raise ValueError(must("convert", "model", f"hold one of {names()}", type(model).__name__, remedy))
     return known
-
-
-def _name(rule: RuleLike) -> str:
-    return rule.name if isinstance(rule, RuleObject) else rule
 
 
 def _matches(key: object, path: str, module: nn.Module) -> bool:
@@ -210,14 +206,7 @@ def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
 
 
 def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
-    if kind_of(old) not in TABLE:
+    if kind_of(old) not in MODULES:
         remedy = "Give a module or a function instead, or use override around the calls"
-        raise TypeError(must("convert", f"{path!r}", f"be one of {NAMES} to take a rule", type(old).__name__, remedy))
-    twin = TABLE[kind_of(old)]
-    primitive = twin.primitive_of(_name(rule))
-    if primitive.name not in OPS:
-        twin.public(torch.zeros((), device="cpu"), rule=rule)  # the errors of a rule that it cannot take
-    new = twin.with_rule.__new__(twin.with_rule)
-    new.__dict__.update(old.__dict__)  # the same hooks, and the same training flag
-    new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]
-    return new
+        raise TypeError(must("convert", f"{path!r}", f"be one of {names()} to take a rule", type(old).__name__, remedy))
+    return made(old, rule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import unknown_name
-from ..rule import SHARES
+from ..geometry import SHARES
 from ..torch_eras import ERAS, era_named, installed_era
 from ..torch_forms import EDGE
 from . import edges
@@ -38,5 +38,5 @@ def pin_edge(edge: str) -> Rewriting:
     if asked is None:
         raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS), edge)
     era = installed_era()
-    replacement = Replacement(edges.rule_named(asked, era), is_pin=True)
+    replacement = Replacement(edges.rule_named(asked, era))
     return Rewriting(f"pin_edge({edge!r})", {EDGE: replacement}, is_torchs_own=asked == era)

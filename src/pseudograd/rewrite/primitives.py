@@ -6,16 +6,17 @@ change it afterwards. `PINNED` has those with the edge of an era: one for number
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from .. import torch_private
-from ..rule import OPS, PRIMITIVES, Gradients, Primitive, Pull, register
+from ..rule import BOUNDED, OPS, PRIMITIVES, Gradients, Primitive, Pull, Rule, register
+from ..torch_forms import MAXIMUM, MINIMUM
 from . import edges
 
 _ONE_SIXTH = 1.0 / 6.0  # torch multiplies by it
@@ -37,17 +38,18 @@ def _of_two(pull: Pull, is_min: bool) -> Pull:
     """
 
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
-        if wants[0] and wants[1]:
+        wants_x, wants_other = wants
+        if wants_x and wants_other:
             tied, half = x == other, 0.5 * grad
             loses = x > other if is_min else x < other
             wins = x < other if is_min else x > other
             return torch.where(tied, half, torch.where(loses, 0.0, grad)), torch.where(
                 tied, half, torch.where(wins, 0.0, grad)
             )
-        x, bound = (x, other) if wants[0] else (other, x)
+        x, bound = (x, other) if wants_x else (other, x)
         bounds = (None, bound) if is_min else (bound, None)
         grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(True, False, False), **how)
-        return (grad_x, None) if wants[0] else (None, grad_x)
+        return (grad_x, None) if wants_x else (None, grad_x)
 
     return pulled
 
@@ -83,27 +85,29 @@ def _code_of_a_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) ->
 
 
 def _of_x_alone(pull: Pull) -> Pull:
-    """torch.fake_quantize_per_tensor_affine gives nothing to a scale; tensors it reads as float32 and as an integer, cut off."""
+    """torch.fake_quantize_per_tensor_affine gives nothing to a scale; a tensor it reads as float32, or as an integer, cut off."""
 
     def pulled(
         grad: Tensor, x: Tensor, scale: Any, zero_point: Any, *grid: int, wants: tuple[bool, ...], **how: Any
     ) -> Gradients:
         if isinstance(scale, Tensor):
-            scale, zero_point = scale.float(), zero_point.trunc()
+            scale = scale.float()
+        if isinstance(zero_point, Tensor):
+            zero_point = zero_point.trunc()
         return pull(grad, x, scale, zero_point, *grid, wants=(True, False, False, False, False), **how)
 
     return pulled
 
 
-_BOUNDED = ("x", "min", "max")
 _QUANTIZED = ("x", "scale", "zero_point", "quant_min", "quant_max")
+_PER_CHANNEL = ("x", "scale", "zero_point", "axis", "quant_min", "quant_max")
 
 
 def _stand_in(
     name: str,
     forward: Callable[..., Tensor],
     of: str,
-    inputs: tuple[str, ...] = _BOUNDED,
+    inputs: tuple[str, ...] = BOUNDED,
     through: Callable[[Pull], Pull] | None = None,
     saves: Literal["as torch", "a copy"] = "as torch",
     either_is: Literal["min", "max"] | None = None,
@@ -129,17 +133,16 @@ def _stand_in(
 _stand_in("torch.clamp", torch.clamp, "clamp")
 _stand_in("torch.clamp_min", lambda x, min, max: torch.clamp_min(x, min), "clamp")
 _stand_in("torch.clamp_max", lambda x, min, max: torch.clamp_max(x, max), "clamp")
-_stand_in("torch.minimum", lambda x, min, max: torch.minimum(x, max), "clamp")
-_stand_in("torch.maximum", lambda x, min, max: torch.maximum(x, min), "clamp")
-_SIDES: dict[str, Literal["min", "max"]] = {"minimum": "max", "maximum": "min"}  # of the bound
-for _name, _side in _SIDES.items():
+_stand_in(MINIMUM.bounded, lambda x, min, max: torch.minimum(x, max), "clamp")
+_stand_in(MAXIMUM.bounded, lambda x, min, max: torch.maximum(x, min), "clamp")
+for _which, _of_both in ((MINIMUM, torch.minimum), (MAXIMUM, torch.maximum)):
     _stand_in(
-        f"torch.{_name}, of two",
-        getattr(torch, _name),
+        _which.either,
+        _of_both,
         "clamp",
         ("x", "other"),
-        through=partial(_of_two, is_min=_side == "max"),
-        either_is=_side,
+        through=partial(_of_two, is_min=_which.bound == "max"),
+        either_is=_which.bound,
     )
 _stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 _stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
@@ -159,27 +162,34 @@ _stand_in(
     "torch.fake_quantize_per_channel_affine",
     torch.fake_quantize_per_channel_affine,
     "fake_quantize",
-    (*_QUANTIZED[:3], "axis", *_QUANTIZED[3:]),
+    _PER_CHANNEL,
     through=_per_channel,
     saves="a copy",
 )
 
 
-# By the name of what stands in otherwise: with number bounds, with tensors.
-PINNED: dict[str, tuple[str, str]] = {}
-for _name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
-    for _kind, _rules in (("numbers", edges.OF_NUMBERS), ("tensors", edges.OF_TENSORS)):
-        _pinned = {"name": f"{_name}, pinned edge of {_kind}", "rules": _rules, "edges": (), "rule_set": ""}
-        register(PRIMITIVES[_name].replaced(**_pinned))
-    PINNED[_name] = (f"{_name}, pinned edge of numbers", f"{_name}, pinned edge of tensors")
-for _name, _rules in (("fmin", edges.OF_FMIN), ("fmax", edges.OF_FMAX)):
-    register(
-        Primitive(
-            name=f"torch.{_name}, pinned edge",
-            inputs=("x", "other"),
-            forward=getattr(torch, _name),
-            rules=_rules,
-            saves="as torch",
-        )
+class Pinned(NamedTuple):
+    """The names of what stands in under a pinned edge: with number bounds, and with tensors."""
+
+    of_numbers: str
+    of_tensors: str
+
+
+def _pin(name: str, kind: str, rules: Mapping[str, Rule]) -> str:
+    """The same primitive with the rules of a pinned edge, under a name of its own."""
+    plain = PRIMITIVES[name]
+    pinned = plain.replaced(
+        name=f"{name}, pinned edge of {kind}", rules=rules, edges=(), rule_set="", default_edge=None
     )
-    PINNED[f"torch.{_name}"] = (f"torch.{_name}, pinned edge",) * 2
+    return register(pinned).name
+
+
+PINNED: dict[str, Pinned] = {  # by the name of what stands in otherwise
+    name: Pinned(_pin(name, "numbers", edges.OF_NUMBERS), _pin(name, "tensors", edges.OF_TENSORS))
+    for name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max")
+}
+for _name, _forward, _rules in (("torch.fmin", torch.fmin, edges.OF_FMIN), ("torch.fmax", torch.fmax, edges.OF_FMAX)):
+    _pinned = Primitive(
+        name=f"{_name}, pinned edge", inputs=("x", "other"), forward=_forward, rules=_rules, saves="as torch"
+    )
+    PINNED[_name] = Pinned(of_numbers=register(_pinned).name, of_tensors=_pinned.name)

@@ -153,10 +153,8 @@ class Log:
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.nodes = Ranges()
 
-    def count(self, spelling: Any, call: Any, why: str | None) -> None:
-        self._add(spelling.name, shown_rule(call), why)
-
-    def _add(self, op: str, rule: str, why: str | None) -> None:
+    def count(self, op: str, rule: str, why: str | None) -> None:
+        """why: torch's own had to do; None: it was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
         key = op, rule, *_identity(frame), *_identity(program), why
@@ -189,11 +187,11 @@ class Log:
         for node in nodes:
             name = node.name()
             if name.startswith(_SCRIPT):
-                self._add("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
+                self.count("TorchScript", "", "a graph of TorchScript, which cannot be looked into")
                 continue
             form = torch_forms.form_of_node(name)
             if form is not None and any(switch in mode.replacements for switch in form.switches):
-                self._add(form.names[0], "", why)
+                self.count(form.names[0], "", why)
 
 
 def _name(func: Any) -> str:

@@ -53,11 +53,12 @@ class RuleBySite:
 
 
 def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-    either_is = PRIMITIVES[primitive].either_is
-    if either_is is None:
-        return (inputs[1], inputs[2]) if len(inputs) == 3 else (None, None)
-    bound = _bound_of_two(*inputs)
-    return (bound, None) if either_is == "min" else (None, bound)
+    stands_in = PRIMITIVES[primitive]
+    if stands_in.either_is is not None:
+        bound = _bound_of_two(*inputs)
+        return (bound, None) if stands_in.either_is == "min" else (None, bound)
+    given = stands_in.by_name(inputs)
+    return given.get("min"), given.get("max")
 
 
 def _bound_of_two(x: Any, other: Any) -> Any:

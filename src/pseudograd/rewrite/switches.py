@@ -47,7 +47,7 @@ def override(**families: SiteRule | None) -> Rewriting:
         if family not in SWITCHES:
             raise unknown_name("override", "family", SWITCHES, family)
         if rule is not None:
-            replacements[family] = Replacement(_checked(family, rule))
+            replacements[family] = Replacement(_checked(family, rule), _OPS[family])
     if not replacements:
         raise ValueError(f"override: one of {', '.join(SWITCHES)} must be given a rule, got none. Name at least one.")
     named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)

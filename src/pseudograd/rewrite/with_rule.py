@@ -1,27 +1,30 @@
-"""The modules that stand in for torch's own: the activations of `TABLE` with a chosen backward rule."""
+"""The modules that stand in for torch's own: those of `torch_forms` with a backward rule. Each class is made when it is asked for."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from .. import engine, ops
-from ..arguments import APPROXIMATE
-from ..ops.activations import GELU, LEAKY_RELU, SILU
-from ..rule import PRIMITIVES, Primitive, RuleObject, call_named
-from ..torch_forms import OTHER_PRIMITIVE
+from .. import engine
+from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
+from ..torch_forms import MODULES, Form
 from . import mode
 
 
 class WithRule:
     """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
 
+    kind: type[nn.Module]  # which it replaces
+    form: Form
     rewritten: tuple[Any, ...]  # the spec of the call
+
+    def forward(self: Any, input: Tensor) -> Tensor:
+        return self._through(super().forward, input)  # type: ignore[misc]
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
@@ -30,7 +33,7 @@ class WithRule:
             return x.tracer.call_module(self, partial(_node, x.tracer, self), args, kwargs)
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
-    def _through(self: Any, own: Callable[..., Tensor], x: Tensor, *bounds: Any) -> Tensor:
+    def _through(self: Any, own: Callable[..., Tensor], x: Tensor) -> Tensor:
         if isinstance(x, fx.Proxy):
             if _is_held(self, x.tracer):
                 return _node(x.tracer, self, x)
@@ -42,8 +45,13 @@ class WithRule:
             return own(x)
         if not engine.is_recording(x):
             return own(x)
-        call = call_named(self.rewritten)
-        inputs, in_place = (x, *bounds)[: len(call.primitive.inputs)], getattr(self, "inplace", False)
+        arranged = self.form.arrange(x, *[getattr(self, name) for name in self.form.takes[1:]])
+        if arranged is None:
+            return own(x)
+        call, (name, inputs) = call_named(self.rewritten), arranged
+        if call.primitive.name != name:
+            inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
+        in_place = getattr(self, "inplace", False)
         why = mode.why_not(call, inputs, in_place)
         if why is not None:
             if not torch.compiler.is_compiling():
@@ -56,7 +64,7 @@ class WithRule:
 
     def extra_repr(self: Any) -> str:
         call = call_named(self.rewritten)
-        parameters = tuple(zip(call.rule.parameters, call.spec[4:], strict=True))
+        parameters = tuple(call.given.items())
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
         own = super().extra_repr()  # type: ignore[misc]
         return ", ".join([*([own] if own else []), f"rule={rule}" + ("" if call.edge is None else f"/{call.edge}")])
@@ -65,74 +73,57 @@ class WithRule:
         raise engine.no_script(f"{self._get_name()} with a rule")
 
 
-class ReLUWithRule(WithRule, nn.ReLU):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, 0.0, None)
+_made: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
 
 
-class ReLU6WithRule(WithRule, nn.ReLU6):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, 0.0, 6.0)
+def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
+    """Of a module of the table: the same class each time, which pickle finds here by its name."""
+    if kind not in _made:
+        name = f"{kind.__name__}WithRule"
+        members = {"__module__": __name__, "kind": kind, "form": MODULES[kind]}
+        _made[kind] = type(name, (WithRule, kind), members)
+    return _made[kind]
 
 
-class HardtanhWithRule(WithRule, nn.Hardtanh):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, self.min_val, self.max_val)
+def __getattr__(name: str) -> Any:
+    for kind in MODULES:
+        if name == f"{kind.__name__}WithRule":
+            return class_with_rule(kind)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class HardsigmoidWithRule(WithRule, nn.Hardsigmoid):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, -3.0, 3.0)
+def primitive_for(kind: type[nn.Module], rule: RuleLike) -> Primitive | None:
+    """What stands in under this rule; None where the module takes no such rule."""
+    return MODULES[kind].primitive_with(_usual(kind).name, rule)
 
 
-class GELUWithRule(WithRule, nn.GELU):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, APPROXIMATE.index(self.approximate))
+def _usual(kind: type[nn.Module]) -> Primitive:
+    usual = MODULES[kind].usual
+    assert usual is not None, "a module needs no more than its defaults"
+    return PRIMITIVES[usual.primitive]
 
 
-class SiLUWithRule(WithRule, nn.SiLU):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input)
+def made(old: nn.Module, rule: RuleLike) -> nn.Module:
+    """A module that stands in for this one with the rule, with the same hooks and the same training flag; raises the errors of its op."""
+    kind = kind_of(old)
+    usual, found = _usual(kind), primitive_for(kind, rule)
+    if found is None or found.name not in OPS:
+        op = OPS.get(MODULES[kind].op, usual)
+        make_call(op, rule, op.default_edge)
+    primitive = found or usual
+    new = class_with_rule(kind).__new__(class_with_rule(kind))
+    new.__dict__.update(old.__dict__)
+    new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]
+    return new
 
 
-class LeakyReLUWithRule(WithRule, nn.LeakyReLU):
-    def forward(self, input: Tensor) -> Tensor:
-        return self._through(super().forward, input, self.negative_slope)
-
-
-class Twin(NamedTuple):
-    with_rule: type[nn.Module]
-    primitive: str
-    public: Callable[..., Tensor]  # which has the error texts
-
-    def primitive_of(self, rule: str) -> Primitive:
-        """The one that has the rule."""
-        other = OTHER_PRIMITIVE.get(self.primitive)
-        found = PRIMITIVES[self.primitive]
-        return (
-            PRIMITIVES[other]
-            if other is not None and rule not in found.rules and rule in PRIMITIVES[other].rules
-            else found
-        )
-
-
-# ReLU6 is a Hardtanh: the exact class decides.
-TABLE: dict[type[nn.Module], Twin] = {
-    nn.ReLU: Twin(ReLUWithRule, "torch.relu", ops.relu),
-    nn.ReLU6: Twin(ReLU6WithRule, "torch.relu6", ops.relu6),
-    nn.Hardtanh: Twin(HardtanhWithRule, "torch.hardtanh", ops.hardtanh),
-    nn.Hardsigmoid: Twin(HardsigmoidWithRule, "torch.hardsigmoid", partial(ops.clamp, min=-3, max=3)),
-    nn.GELU: Twin(GELUWithRule, GELU.name, ops.gelu),
-    nn.SiLU: Twin(SiLUWithRule, SILU.name, ops.silu),
-    nn.LeakyReLU: Twin(LeakyReLUWithRule, LEAKY_RELU.name, ops.leaky_relu),
-}
-_KIND: dict[type[Any], type[nn.Module]] = {twin.with_rule: kind for kind, twin in TABLE.items()}
-NAMES = ", ".join(f"nn.{kind.__name__}" for kind in TABLE)
+def names() -> str:
+    return ", ".join(f"nn.{kind.__name__}" for kind in MODULES)
 
 
 def kind_of(module: Any) -> type[nn.Module]:
     """The class that a user knows the module by."""
-    return _KIND.get(type(module), type(module))
+    return module.kind if isinstance(module, WithRule) else type(module)
 
 
 def _is_held(module: nn.Module, tracer: Any) -> bool:

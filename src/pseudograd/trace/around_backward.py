@@ -39,13 +39,13 @@ def unsubscribe(around: Subscriber) -> None:
 class _Announced:
     """`_engine_run_backward` among its subscribers. A class, because functools.wraps copies the attributes of a function."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., object]) -> None:
         self.run = run
         functools.update_wrapper(self, run, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with contextlib.ExitStack() as endings:  # each is called, whatever another of them raises
-            result: list[Any] = []
+            result: list[object] = []
             for around in _subscribers:
                 end = around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4))
                 endings.callback(_end, end, result)
@@ -54,11 +54,11 @@ class _Announced:
             return found
 
 
-def _end(end: Callable[[Any], Any], result: list[Any]) -> None:
+def _end(end: Callable[[Any], object], result: list[object]) -> None:
     end(result[0] if result else None)
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> Any:
+def _given(args: tuple[object, ...], kwargs: dict[str, object], at: int) -> object:
     """As torch itself calls it: roots, their gradients, two switches, and the inputs whose gradients are asked for."""
     return args[at] if len(args) > at else kwargs.get("inputs") if at == 4 else None
 

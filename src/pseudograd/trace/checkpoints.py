@@ -14,15 +14,15 @@ from .. import torch_private
 
 
 class _Surrounding(NamedTuple):
-    note: Callable[[], Any]
-    under: Callable[[Any], contextlib.AbstractContextManager[Any]]
+    note: Callable[[], object]
+    under: Callable[[Any], contextlib.AbstractContextManager[object]]
 
 
 _surroundings: dict[str, _Surrounding] = {}
 
 
 def remember(
-    what: str, note: Callable[[], Any], under: Callable[[Any], contextlib.AbstractContextManager[Any]]
+    what: str, note: Callable[[], object], under: Callable[[Any], contextlib.AbstractContextManager[object]]
 ) -> None:
     """From now on note() is asked at the forward of each checkpoint, and under(what it said) is entered around its recomputation.
 
@@ -45,7 +45,7 @@ def _noted() -> dict[str, Any]:
     return {what: one.note() for what, one in _surroundings.items()}
 
 
-def _under(noted: dict[str, Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _under(noted: dict[str, object], function: Callable[..., object], *args: object, **kwargs: object) -> object:
     with contextlib.ExitStack() as stack:
         for what, one in _surroundings.items():
             stack.enter_context(one.under(noted.get(what)))
@@ -55,17 +55,17 @@ def _under(noted: dict[str, Any], function: Callable[..., Any], *args: Any, **kw
 class _AsNoted:
     """`recompute_fn` of a checkpoint without reentry."""
 
-    def __set__(self, frame: Any, recompute: Callable[..., Any]) -> None:
+    def __set__(self, frame: object, recompute: Callable[..., object]) -> None:
         vars(frame)["recompute_fn"] = recompute
         vars(frame)["pseudograd_noted"] = _noted()
 
-    def __get__(self, frame: Any, owner: Any = None) -> Any:
+    def __get__(self, frame: object, owner: object = None) -> Any:
         if frame is None:
             return self
         return functools.partial(_under, vars(frame).get("pseudograd_noted", {}), vars(frame)["recompute_fn"])
 
 
-def _noting(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(forward: Callable[..., object]) -> Callable[..., Any]:
     """The forward of a checkpoint with reentry."""
 
     @functools.wraps(forward)
@@ -76,11 +76,11 @@ def _noting(forward: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
-def _as_noted(backward: Callable[..., Any]) -> Callable[..., Any]:
+def _as_noted(backward: Callable[..., object]) -> Callable[..., object]:
     """Its backward, which runs the forward again."""
 
     @functools.wraps(backward)
-    def as_noted(ctx: Any, *grads: Any) -> Any:
+    def as_noted(ctx: object, *grads: object) -> object:
         return _under(getattr(ctx, "pseudograd_noted", {}), backward, ctx, *grads)
 
     return as_noted

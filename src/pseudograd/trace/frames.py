@@ -172,7 +172,7 @@ class Places:
     """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Place] = {}
+        self._known: dict[tuple[object, ...], Place] = {}
 
     def same_as(self, place: Place) -> Place:
         """The first place that was alike: code is compared by what it does, and a made file by its name without numbers. NOWHERE for
@@ -184,7 +184,7 @@ class Places:
         return self._known.setdefault(key, place)
 
 
-def _alike(point: Point | None) -> tuple[Any, ...] | None:
+def _alike(point: Point | None) -> tuple[object, ...] | None:
     if point is None:
         return None
     file = point.code.co_filename
@@ -267,13 +267,13 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     return path
 
 
-def _stands_at(path: str, module: torch.nn.Module, root: Any) -> bool:
+def _stands_at(path: str, module: torch.nn.Module, root: object) -> bool:
     """Is the module still at this path? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
     """
     for name in filter(None, path.split(".")):
-        children: dict[str, Any] = getattr(root, "_modules", {})
+        children: dict[str, object] = getattr(root, "_modules", {})
         if name not in children:
             return False
         root = children[name]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ Seen = Callable[[Any], None]
 _inside = Depth()
 _lock = threading.RLock()
 _watchers: tuple[Seen | None, ...] = ()
+_engine = ExitStack()  # what watches ours
 
 
 def is_inside() -> bool:
@@ -54,33 +55,19 @@ class _Apply:
         hidden = self.hidden
         above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
         bound = above.apply if hidden is None else hidden.__get__(None, cls)
-        return functools.partial(_noting, bound)
-
-
-class _Run:
-    """`engine.run` or another of its doors, and what it hides."""
-
-    def __init__(self, hidden: Any) -> None:
-        self.hidden = hidden
-
-    def __call__(self, *args: Any) -> Any:
-        return _noting(self.hidden, *args)
-
-
-_DOORS = ("run", "run_prepared")
+        return bound if cls.__module__ == engine.__name__ else partial(_noting, bound)
 
 
 def _install() -> None:
+    _engine.enter_context(engine.watch(_ours_begins))
     function: Any = torch.autograd.Function
     if not isinstance(vars(function).get("apply"), _Apply):
         function.apply = _Apply(vars(function).get("apply"))
-    for door in _DOORS:
-        if not isinstance(getattr(engine, door), _Run):
-            setattr(engine, door, _Run(getattr(engine, door)))
 
 
 def _uninstall() -> None:
     """What was hidden again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
+    _engine.close()
     function: Any = torch.autograd.Function
     ours = vars(function).get("apply")
     if isinstance(ours, _Apply):
@@ -88,16 +75,26 @@ def _uninstall() -> None:
             del function.apply
         else:
             function.apply = ours.hidden
-    for door in _DOORS:
-        found = getattr(engine, door)
-        if isinstance(found, _Run):
-            setattr(engine, door, found.hidden)
 
 
 def _noting(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with _inside:
         result = call(*args, **kwargs)
+    _tell(result)
+    return result
+
+
+def _ours_begins() -> Callable[[Any], None]:
+    _inside.__enter__()
+    return _ours_ended
+
+
+def _ours_ended(result: Any) -> None:
+    _inside.__exit__()
+    _tell(result)
+
+
+def _tell(result: Any) -> None:
     for seen in _watchers:
         if seen is not None and result is not None:
             seen(result)
-    return result

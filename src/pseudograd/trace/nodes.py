@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
 
 from ..torch_private import node_number, number_of
 
@@ -33,13 +35,15 @@ class Ranges:
         """Is there anything that `unseen_behind` could find?"""
         return bool(self.unseen) or node_number() != self.seen_up_to
 
-    def of_call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    def of_call(
+        self, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, list[Node]]:
         """What the function returns, and the nodes that it made."""
         before = node_number()
         result = function(*args, **kwargs)
         return result, self.since(before, result)
 
-    def since(self, before: int, result: Any) -> list[Any]:
+    def since(self, before: int, result: object) -> list[Node]:
         """The nodes that a call made which began at this number and returned this."""
         after = node_number()
         if after == before:
@@ -47,7 +51,7 @@ class Ranges:
         self.seen_up_to = after
         return within((result,), [(before, after)])
 
-    def unseen_behind(self, values: Iterable[Any]) -> list[Any]:
+    def unseen_behind(self, values: Iterable[object]) -> list[Node]:
         """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
         now = node_number()
         if now != self.seen_up_to:
@@ -62,13 +66,13 @@ class Ranges:
         return nodes
 
 
-def within(values: Iterable[Any], spans: list[Span]) -> list[Any]:
+def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
     ways = [node for value in values for node in of(value)]
     if not ways:
         return []
-    found: list[Any] = []
-    visited: set[Any] = set()
+    found: list[Node] = []
+    visited: set[Node] = set()
     while ways:
         node = ways.pop()
         number = number_of(node)
@@ -80,7 +84,7 @@ def within(values: Iterable[Any], spans: list[Span]) -> list[Any]:
     return found
 
 
-def of_tensor(tensor: torch.Tensor) -> Any:
+def of_tensor(tensor: Tensor) -> Node | None:
     """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
     try:
         return tensor.grad_fn
@@ -88,7 +92,7 @@ def of_tensor(tensor: torch.Tensor) -> Any:
         return None
 
 
-def of(value: Any) -> list[Any]:
+def of(value: object) -> list[Node]:
     """The nodes that made a tensor, or the tensors of a list."""
     if isinstance(value, torch.Tensor):
         node = of_tensor(value)
@@ -98,14 +102,14 @@ def of(value: Any) -> list[Any]:
     return []
 
 
-def starts(roots: Iterable[Any]) -> list[Any]:
+def starts(roots: Iterable[Tensor | GradientEdge]) -> list[Node | None]:
     """The nodes that a backward from these roots begins with, tensors or gradient edges; None for a leaf."""
     return [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
 
 
-def behind(roots: Iterable[Any]) -> list[Any]:
+def behind(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
     """All nodes that a backward from these roots can reach."""
-    seen: set[Any] = set()
+    seen: set[Node] = set()
     ways = starts(roots)
     while ways:
         node = ways.pop()

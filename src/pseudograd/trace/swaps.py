@@ -36,11 +36,11 @@ def unsubscribe(around: Subscriber) -> None:
 class _Announced:
     """`swap_tensors` among its subscribers."""
 
-    def __init__(self, swap: Callable[..., Any]) -> None:
+    def __init__(self, swap: Callable[..., object]) -> None:
         self.swap = swap
         functools.update_wrapper(self, swap, updated=())
 
-    def __call__(self, t1: Any, t2: Any) -> Any:
+    def __call__(self, t1: object, t2: object) -> object:
         endings = [around(t1, t2) for around in _subscribers]
         try:
             return self.swap(t1, t2)

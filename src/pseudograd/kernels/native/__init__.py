@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,31 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
+from ...geometry import Shape, Share, Sides, Turned, places
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
-from .. import Kernel, Prepared, device_of, few_bits, register
+from .. import Kernel, Prepared, account, device_of, few_bits, register
 from ..codes import (
     ABOVE,
     BELOW,
     CODE,
     DTYPES,
     MOST_DIMENSIONS,
-    RULES,
+    X_ALONE,
     Plan,
     are_bytes,
+    is_about_a_range,
+    passes,
     plan_between,
     plan_for,
     plan_of_inputs,
     serve,
+    suits,
 )
 from ..residuals import INPUTS, Inputs, Kept
 
-FROM_X = (*RULES, ("clamp", "elastic"))
-SLOPES_FROM_X = tuple(("step", name) for name in ("triangle", "arctan", "fast_sigmoid"))
 LIBRARY = Path(__file__).with_name("_native.so")
+_VERSION = 2  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
@@ -70,9 +73,19 @@ def _load() -> tuple[str, str, Any]:
     except OSError as error:
         return "not active", f"the library does not load: {error}", None
     operators = _Operators()
-    level = _LEVELS[operators.choose(len(_LEVELS) - 1)]
-    served = ", ".join("/".join(key) for key in (*FROM_X, *SLOPES_FROM_X, *few_bits.KEYS))
-    return "active", f"{level}, for {served} on CPU", operators
+    version = _version_of(operators)
+    if version != _VERSION:
+        is_built = f"the library was built from other sources: its version is {version}, this package needs {_VERSION}"
+        return "not active", f"{is_built}. Install pseudograd again, or run python setup.py build_ext --inplace", None
+    return "active", _LEVELS[operators.choose(len(_LEVELS) - 1)], operators
+
+
+def _version_of(operators: Any) -> int:
+    """Asked before all else, because no other operator may be what it was; 1 for those that could not tell."""
+    try:
+        return int(operators.version())
+    except AttributeError:
+        return 1
 
 
 _state, _why, operators = _load()
@@ -82,36 +95,55 @@ def status() -> dict[str, str]:
     return {"state": _state, "why": _why}
 
 
-# Kinds of a plan, beside those of codes.py, for what is in no code: how far x is outside, and the slopes of a step.
-_ELASTIC = 3
-_KIND_OF_SLOPE = {"triangle": 4, "arctan": 5, "fast_sigmoid": 6}
+account("native", status)
+
+
+# Kinds of a plan, beside the one of codes.py, for what is in no code: how far x is outside, and the slopes of a step.
+_TURNED = 1
+_KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
+
+
+def _width_of_what_turns(call: Call) -> float | None:
+    """Of a rule that passes what leads back, and turns what leads outward by the distance of x; None for others."""
+    for side in call.places or ():
+        for factor in side if isinstance(side, Share) else ():
+            if isinstance(factor, Turned):
+                turned = places(_turning(factor), "closed", call.maximize)
+                return factor.width if call.places == turned else None
+    return None
+
+
+def _turning(factor: Turned) -> Sides:
+    return Share(factor, 1.0), Share(1.0, factor)
 
 
 def _plan(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Plan | None:
     """How the operators compute the call between two numbers from x; None where they cannot."""
     flushes = flushes_subnormals()
-    return (_plan_of_elastic if call.rule.name == "elastic" else plan_for)(call, low, high, dtype, flushes)
+    plan = plan_for(call, low, high, dtype, flushes)
+    return _plan_of_what_turns(call, low, high, dtype, flushes) if plan is None else plan
 
 
 @lru_cache(maxsize=4096)
-def _plan_of_elastic(call: Call, low: float, high: float, dtype: torch.dtype, flushes: bool) -> Plan | None:
+def _plan_of_what_turns(
+    call: Call, low: float | None, high: float | None, dtype: torch.dtype, flushes: bool
+) -> Plan | None:
     """`flushes` is there to be remembered by. The steps of the formula, rounded as there; the span is for `_prepare` alone."""
-    if dtype not in DTYPES or call.edge != "closed":
+    width = _width_of_what_turns(call)
+    if width is None or dtype not in DTYPES or low is None or high is None:
         return None
     span = rounded_to(rounded_to(high, dtype) - rounded_to(low, dtype), dtype)
-    scale = rounded_to(rounded_to(call.parameters["width"], dtype) * span, dtype)
+    scale = rounded_to(rounded_to(width, dtype) * span, dtype)
     if not 0 < scale < math.inf:  # nor is the span
         return None
-    return Plan(_ELASTIC, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), factor=scale, other=span)
+    return Plan(_TURNED, *((ABOVE, BELOW) if call.maximize else (BELOW, ABOVE)), (Share(scale, span),))
 
 
 def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.dtype, packed: int = 0) -> Tensor:
     """A plan between two numbers as the operators read it: numbers in a tensor, which torch hands over in less time."""
     low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
     high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
-    return _settings(
-        low, high, plan.packed | packed, plan.factor, plan.other, math.copysign(1.0, low), math.copysign(1.0, high)
-    )
+    return _settings(low, high, plan.packed | packed, *plan.numbers, math.copysign(1.0, low), math.copysign(1.0, high))
 
 
 @lru_cache(maxsize=4096)
@@ -195,10 +227,10 @@ def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
     x, _ = kept
     if not _are_served(grad, x):
         return None
-    kind, scale, height = _KIND_OF_SLOPE[call.rule.name], call.parameters["scale"], call.parameters["height"]
+    curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # it serves no other
     farthest = math.sqrt(torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).max) / 8
-    plan = Plan(kind, 0, 0, factor=scale, other=height / scale if call.rule.name == "arctan" else height)
-    return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, plan.factor, plan.other, 1.0, 1.0)), None
+    plan = Plan(_KIND_OF_CURVE[curve.shape], 0, shares=(Share(curve.scale, curve.height),))
+    return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, *plan.numbers, 1.0, 1.0)), None
 
 
 @lru_cache(maxsize=256)
@@ -280,10 +312,8 @@ _LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the proc
 
 
 def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
-    if any(number and abs(number) < _LEAST_NORMAL for number in (low, high, *call.numbers.values())):
-        return None
     plan = _plan(call, low, high, dtype)
-    if plan is None or 0 < plan.other < _LEAST_NORMAL:
+    if plan is None or any(number and abs(number) < _LEAST_NORMAL for number in _numbers_in(call, plan, low, high)):
         return None
     return Prepared(
         operators.clamp,
@@ -296,22 +326,36 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
         low,
         high,
         has_zero=low == 0 or high == 0,
-        passes=call.rule.name == "identity",
+        passes=passes(call) and not call.keeps(X_ALONE),
         keeps_code=False,  # the table knows
     )
 
 
+def _numbers_in(call: Call, plan: Plan, low: float | None, high: float | None) -> Iterator[float]:
+    """Before they are rounded, and after it."""
+    yield from (number for number in (low, high) if number is not None)
+    yield from plan.numbers
+    for side in call.places or ():
+        for factor in side if isinstance(side, Share) else (side,):
+            yield factor.width if isinstance(factor, Turned) else factor
+
+
+def _reads_x(call: Call) -> bool:
+    return is_about_a_range(call) and not passes(call) and (suits(call) or _width_of_what_turns(call) is not None)
+
+
+def _has_curve(call: Call) -> bool:
+    curve = call.rule.curve
+    return curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE
+
+
 if operators is not None:
     serve("cpu", between_tensors=True)
-    register(Kernel("native", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, "cpu"), RULES)
-    from_x = Kernel(
-        "native", INPUTS, lambda call: True, _pull_inputs, device="cpu", prepare=_prepare, value=_clamp_between_tensors
-    )
-    register(from_x, FROM_X)
+    _how: dict[str, Any] = {"device": "cpu", "priority": 30}
     register(
-        Kernel("native", INPUTS, lambda call: True, _pass, device="cpu", prepare=_prepare), [("clamp", "identity")]
-    )
-    register(Kernel("native", INPUTS, lambda call: True, _pull_slope, device="cpu"), SLOPES_FROM_X)
-    register(
-        Kernel("native", few_bits.FEW_BITS, lambda call: True, _pull_steps, _encode_steps, device="cpu"), few_bits.KEYS
+        Kernel("native", CODE, suits, _pull_code, _encode, _encode_in_place, **_how),
+        Kernel("native", INPUTS, _reads_x, _pull_inputs, prepare=_prepare, value=_clamp_between_tensors, **_how),
+        Kernel("native", INPUTS, lambda call: is_about_a_range(call) and passes(call), _pass, prepare=_prepare, **_how),
+        Kernel("native", INPUTS, _has_curve, _pull_slope, **_how),
+        Kernel("native", few_bits.FEW_BITS, few_bits.suits, _pull_steps, _encode_steps, **_how),
     )

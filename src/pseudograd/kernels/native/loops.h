@@ -48,19 +48,25 @@ INLINE M NAME(blocked)(V grad, M first, M second) {
     return LANE(either)(LANE(both)(first, LANE(less)(zero, grad)), LANE(both)(second, LANE(less)(grad, zero)));
 }
 
+/* What is found, and there the share of grad. */
+INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
+    V zero = LANE(all)(0.0);
+    if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
+    if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
+    if (share.up != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(zero, grad)), NAME(scaled)(grad, share.up), found);
+    if (share.down != 1.0) found = LANE(select)(LANE(both)(there, LANE(less)(grad, zero)), NAME(scaled)(grad, share.down), found);
+    return found;
+}
+
 /* What x gets, from the planes that it is in. */
 INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
-    V found;
-    if (rule.kind == FACTORS) {
-        found = LANE(select)(first, NAME(scaled)(grad, rule.factor), grad);
-        return rule.second ? LANE(select)(second, NAME(scaled)(grad, rule.other), found) : found;
-    }
-    if (rule.kind == SIDES) {
-        found = LANE(select)(NAME(blocked)(grad, first, second), LANE(all)(0.0), grad);
-    } else {
-        found = LANE(select)(second, LANE(all)(1.0), LANE(select)(first, LANE(all)(-1.0), grad));
-    }
-    return rule.shares ? LANE(select)(LANE(both)(first, second), NAME(scaled)(grad, rule.other), found) : found;
+    V found = grad;
+    if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
+    if (rule.second) found = NAME(with_share)(found, grad, second, rule.shares[1]);
+    if (!rule.shares_both) return found;
+    M both = LANE(both)(first, second);
+    if (rule.shares[2].kind == BY_SIGN) found = LANE(select)(both, grad, found);
+    return NAME(with_share)(found, grad, both, rule.shares[2]);
 }
 
 INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second, V low, V high, Rule rule) {
@@ -91,9 +97,10 @@ INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, d
 }
 
 static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
-    if (is_same(rule, NO_RULE)) NAME(encode_by)(x, y, first, second, min, max, NO_RULE, n);
-    else if (is_same(rule, ZERO_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, ZERO_CLOSED, n);
-    else if (is_same(rule, INWARD_CLOSED)) NAME(encode_by)(x, y, first, second, min, max, INWARD_CLOSED, n);
+    if (!rule.first) NAME(encode_by)(x, y, first, second, min, max, NO_PLANE, n);
+    else if (are_same_planes(rule, CUT_OUTSIDE)) NAME(encode_by)(x, y, first, second, min, max, CUT_OUTSIDE, n);
+    else if (are_same_planes(rule, ONLY_INWARD)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD, n);
+    else if (are_same_planes(rule, ONLY_INWARD_NOT_AT)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD_NOT_AT, n);
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
 }
 
@@ -153,9 +160,9 @@ INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T 
 
 static int NAME(encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
                                 int64_t n) {
-    if (is_same(rule, NO_RULE)) return NAME(encode_between_by)(x, lows, highs, y, first, second, NO_RULE, n);
-    if (is_same(rule, ZERO_CLOSED)) return NAME(encode_between_by)(x, lows, highs, y, first, second, ZERO_CLOSED, n);
-    if (is_same(rule, INWARD_CLOSED)) return NAME(encode_between_by)(x, lows, highs, y, first, second, INWARD_CLOSED, n);
+    if (!rule.first) return NAME(encode_between_by)(x, lows, highs, y, first, second, NO_PLANE, n);
+    if (are_same_planes(rule, CUT_OUTSIDE)) return NAME(encode_between_by)(x, lows, highs, y, first, second, CUT_OUTSIDE, n);
+    if (are_same_planes(rule, ONLY_INWARD)) return NAME(encode_between_by)(x, lows, highs, y, first, second, ONLY_INWARD, n);
     return NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
 }
 
@@ -182,11 +189,13 @@ INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_
 }
 
 static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n) {
-    if (is_same(rule, ZERO_CLOSED)) NAME(pull_code_by)(grad, first, second, out, ZERO_CLOSED, n);
-    else if (is_same(rule, INWARD_CLOSED)) NAME(pull_code_by)(grad, first, second, out, INWARD_CLOSED, n);
-    else if (rule.kind == FACTORS) rule.kind = FACTORS, NAME(pull_code_by)(grad, first, second, out, rule, n);
-    else if (rule.kind == SIDES) rule.kind = SIDES, NAME(pull_code_by)(grad, first, second, out, rule, n);
-    else rule.kind = SIGNS, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    Share *shares = rule.shares; /* sorted by their kinds, NUMBER first */
+    if (is_same(rule, CUT_OUTSIDE)) NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
+    else if (is_same(rule, ONLY_INWARD)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
+    else if (is_same(rule, ONLY_INWARD_NOT_AT)) NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
+    else if (shares[0].kind == ALIKE) shares[0].kind = shares[1].kind = ALIKE, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    else if (shares[0].kind == BY_SIGN) shares[0].kind = BY_SIGN, NAME(pull_code_by)(grad, first, second, out, rule, n);
+    else shares[0].kind = NUMBER, NAME(pull_code_by)(grad, first, second, out, rule, n);
 }
 
 /* The numbers as memory of this dtype would hold them. */
@@ -200,7 +209,7 @@ INLINE V NAME(rounded)(V v) {
 INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
     V below = NAME(rounded)(LANE(minus)(low, x)), above = NAME(rounded)(LANE(minus)(x, high));
-    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.factor)));
+    V share = NAME(rounded)(LANE(over)(LANE(select)(LANE(less)(above, below), below, above), LANE(all)(rule.shares[0].up)));
     share = LANE(select)(LANE(less)(share, one), share, one);
     V back = LANE(product)(LANE(product)(LANE(select)(LANE(less)(zero, share), grad, zero), negative), share);
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
@@ -208,12 +217,12 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
 
 /* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
 INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.other), slope;
-    V u = LANE(over)(x, LANE(all)(rule.factor));
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
+    V u = LANE(over)(x, LANE(all)(rule.shares[0].up));
     u = LANE(select)(LANE(less)(u, zero), LANE(minus)(zero, u), u);
-    if (rule.kind == TRIANGLE) {
+    if (rule.kind == TENT) {
         slope = LANE(select)(LANE(less)(u, one), LANE(product)(LANE(minus)(one, u), height), zero);
-    } else if (rule.kind == ARCTAN) {
+    } else if (rule.kind == WITCH) {
         V turn = LANE(times)(u, 3.141592653589793);
         slope = LANE(product)(LANE(over)(one, LANE(plus)(LANE(product)(turn, turn), one)), height);
     } else {
@@ -253,7 +262,7 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             V at = LOAD(v + i);
             NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
             M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
-            V found = rule.kind == ELASTIC ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
+            V found = rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
                                            : NAME(pulled)(LOAD(g + i), first, second, rule);
             STORE(o + i, found);
         }
@@ -263,16 +272,16 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
 
 static void NAME(pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                          Rule rule, int64_t n) {
-    if (lows && is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ZERO_OPEN, n);
-    else if (lows && is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, INWARD_CLOSED, n);
+    if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
+    else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
     else if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
-    else if (is_same(rule, ZERO_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_CLOSED, n);
-    else if (is_same(rule, ZERO_OPEN)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ZERO_OPEN, n);
-    else if (is_same(rule, INWARD_CLOSED)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, INWARD_CLOSED, n);
-    else if (rule.kind == ELASTIC) rule.kind = ELASTIC, NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
-    else if (rule.kind == TRIANGLE) rule.kind = TRIANGLE, NAME(pull_slope_by)(grad, x, out, max, rule, n);
-    else if (rule.kind == ARCTAN) rule.kind = ARCTAN, NAME(pull_slope_by)(grad, x, out, max, rule, n);
-    else if (rule.kind == FAST_SIGMOID) rule.kind = FAST_SIGMOID, NAME(pull_slope_by)(grad, x, out, max, rule, n);
+    else if (is_same(rule, CUT_OUTSIDE)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
+    else if (is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
+    else if (is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ONLY_INWARD, n);
+    else if (rule.kind == TURNED) rule.kind = TURNED, NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
+    else if (rule.kind == TENT) rule.kind = TENT, NAME(pull_slope_by)(grad, x, out, max, rule, n);
+    else if (rule.kind == WITCH) rule.kind = WITCH, NAME(pull_slope_by)(grad, x, out, max, rule, n);
+    else if (rule.kind == CUSP) rule.kind = CUSP, NAME(pull_slope_by)(grad, x, out, max, rule, n);
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
 }
 

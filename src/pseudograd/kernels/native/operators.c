@@ -15,7 +15,7 @@ ordinary one on CPU is for the caller to know. */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
-enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12 }; /* in a plan: there is no such bound */
+enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 }; /* in a plan: there is no such bound; two bits for each of three shares */
 #define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
@@ -266,19 +266,22 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
 
-/* A rule between two numbers: min, max, plan, factor and other in a tensor of float64, because numbers take torch longer to hand over than
-   tensors do. codes.py says what they mean, native/__init__.py makes them. */
+/* A rule between two numbers: min, max, plan and the six numbers of its shares in a tensor of float64, because numbers take torch longer to
+   hand over than tensors do. codes.py says what they mean, native/__init__.py makes them. */
 static int read_settings(Value handle, Work *work, int *plan) {
     Tensor t = tensor((Handle)handle);
-    double found[5];
-    if (t.dtype != F64 || t.dim != 1 || t.numel != 5 || t.strides[0] != 1) return 0;
+    double found[9];
+    if (t.dtype != F64 || t.dim != 1 || t.numel != 9 || t.strides[0] != 1) return 0;
     memcpy(found, t.memory, sizeof(found));
     *plan = (int)found[2];
     Rule rule = {0};
     rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 7;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
-    rule.shares = rule.kind != FACTORS && (rule.first & rule.second) != 0;
-    rule.factor = found[3], rule.other = found[4];
+    rule.shares_both = (rule.first & rule.second) != 0;
+    for (int k = 0; k < 3; k++) {
+        Share share = {(uint8_t)(*plan >> (KINDS_OF_SHARES + 2 * k) & 3), found[3 + 2 * k], found[4 + 2 * k]};
+        rule.shares[k] = share;
+    }
     work->rule = rule, work->min = found[0], work->max = found[1];
     return 1;
 }
@@ -603,6 +606,8 @@ static int choose(int most) {
     return level;
 }
 
+OPERATOR(version_operator) { stack[0] = (Value)(int64_t)VERSION; }
+
 OPERATOR(choose_operator) { stack[0] = (Value)(int64_t)choose((int)(int64_t)stack[0]); }
 
 static const struct {
@@ -623,6 +628,7 @@ static const struct {
     {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
+    {"version", "version() -> int", "CompositeExplicitAutograd", version_operator},
 };
 
 __attribute__((constructor)) static void arrive(void) {

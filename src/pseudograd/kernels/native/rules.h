@@ -9,28 +9,47 @@
 typedef float number_f; /* what a lane holds */
 typedef double number_d;
 
-enum { FACTORS, SIDES, SIGNS, ELASTIC,                   /* what the planes of a code say; ELASTIC reads x and has no code, */
-       TRIANGLE, ARCTAN, FAST_SIGMOID };                 /* as have these slopes of a step */
+/* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
+   compares it with its own before it calls anything else. */
+enum { VERSION = 2 };
+
+enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
+       TENT, WITCH, CUSP };                              /* as have these slopes of a step */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
+enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
+
+/* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
+   up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
+typedef struct {
+    uint8_t kind;
+    double up, down;
+} Share;
 
 typedef struct {
     uint8_t kind;
     uint8_t first, second; /* the places that are in each plane; a code has no plane for none */
     uint8_t edges;         /* is any plane about x at a bound? */
-    uint8_t shares;        /* may x be in both planes? */
-    double factor, other;  /* of grad: in the first plane of FACTORS; in its second plane, or in both planes of the other kinds.
-                              factor of ELASTIC: the distance from the range at which all of grad pulls back;
-                              factor and other of a slope: its width and its height */
+    uint8_t shares_both;   /* may x be in both planes? */
+    Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
+                              up of TURNED: the distance from the range at which all of grad pulls back;
+                              up and down of a slope: its width and its height */
 } Rule;
 
-static const Rule NO_RULE = {0};
-static const Rule ZERO_CLOSED = {FACTORS, BELOW | ABOVE, 0, 0, 0, 0, 0};
-static const Rule ZERO_OPEN = {FACTORS, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, 0, 0};
-static const Rule INWARD_CLOSED = {SIDES, BELOW, ABOVE, 0, 0, 0, 0};
+/* Those that most programs use, for which there are loops of their own. */
+static const Rule NO_PLANE = {0};
+static const Rule CUT_OUTSIDE = {FROM_SHARES, BELOW | ABOVE, 0, 0, 0, {{ALIKE, 0, 0}}};
+static const Rule CUT_OUTSIDE_AND_AT = {FROM_SHARES, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, {{ALIKE, 0, 0}}};
+static const Rule ONLY_INWARD = {FROM_SHARES, BELOW, ABOVE, 0, 0, {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
+static const Rule ONLY_INWARD_NOT_AT = {FROM_SHARES, BELOW | AT_MIN | AT_MAX, ABOVE | AT_MIN | AT_MAX, 1, 1,
+                                        {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
+
+INLINE int are_same_shares(Share a, Share b) { return a.kind == b.kind && a.up == b.up && a.down == b.down; }
+
+INLINE int are_same_planes(Rule a, Rule b) { return a.first == b.first && a.second == b.second; }
 
 INLINE int is_same(Rule a, Rule b) {
-    return a.kind == b.kind && a.first == b.first && a.second == b.second && a.edges == b.edges && a.shares == b.shares &&
-           a.factor == b.factor && a.other == b.other;
+    return a.kind == b.kind && are_same_planes(a, b) && are_same_shares(a.shares[0], b.shares[0]) &&
+           are_same_shares(a.shares[1], b.shares[1]) && are_same_shares(a.shares[2], b.shares[2]);
 }
 
 /* Bits of a plane's last word that are behind the last element are 0. */

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
+from ...geometry import Side
 from ...rule import Call, Gradients, Wants
-from .. import Kernel, codes, register
-from ..codes import CODE, FACTORS, RULES, Plan, plan_for
+from .. import Kernel, account, codes, register
+from ..codes import CODE, Plan, plan_for, suits
 from ..residuals import INPUTS, Inputs, Kept
 
 _BLOCK = 1024  # elements of a program
@@ -70,8 +71,7 @@ def status() -> dict[str, str]:
             return {"state": "not active", "why": "no CUDA device"}
     from importlib.metadata import version  # on demand, as the import of triton itself
 
-    served = ", ".join("/".join(key) for key in RULES)
-    return {"state": "active", "why": f"triton {version('triton')}, for {served} on CUDA"}
+    return {"state": "active", "why": f"triton {version('triton')}"}
 
 
 def _fail(error: Exception) -> None:
@@ -127,12 +127,16 @@ def _bounds(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[
     )
 
 
-def _pulls(plan: Plan) -> dict[str, Any]:
-    return {
-        "shares": plan.kind != FACTORS and plan.first & plan.second != 0,
-        "factor_is_zero": plan.factor == 0,
-        "other_is_zero": plan.other == 0,
-    }
+def of_shares(plan: Plan) -> tuple[tuple[float, ...], dict[str, Any]]:
+    """The numbers, and the constants that each share is compiled for."""
+    forms = [form_of(share) for share in plan.shares] + [0] * (3 - len(plan.shares))
+    return plan.numbers, dict(zip(("form_of_first", "form_of_second", "form_of_both"), forms, strict=True))
+
+
+def form_of(share: Side) -> int:
+    """Its kind in the two lowest bits; then, for the factor of grad > 0 and for that of grad < 0, whether it is 0, and whether it is 1."""
+    up, down = codes.numbers_of(share)
+    return codes.kind_of(share) | (up == 0) << 2 | (up == 1) << 3 | (down == 0) << 4 | (down == 1) << 5
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
@@ -178,8 +182,9 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
         return None
     there = codes._in_memory_order(grad, order).contiguous()
     out = _fresh(there)
-    constants = {"kind": plan.kind, "has_first": plan.first != 0, "has_second": plan.second != 0, **_pulls(plan)}
-    if not _run("pull_code", (there, code, out), (plan.factor, plan.other), constants):
+    numbers, forms = of_shares(plan)
+    planes = {"has_first": plan.first != 0, "has_second": plan.second != 0, "has_both": plan.first & plan.second != 0}
+    if not _run("pull_code", (there, code, out), numbers, {**planes, **forms}):
         return None
     return codes._in_own_order(out, order), None, None
 
@@ -196,21 +201,21 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     order = codes.order_of(x) or 0
     x, grad = (codes._in_memory_order(value, order).contiguous() for value in (x, grad))
     out = _fresh(grad)
-    constants = {"kind": plan.kind, "first": plan.first, "second": plan.second, **_pulls(plan)}
-    numbers = (*_bounds(low, high, x.dtype), plan.factor, plan.other)
-    if not _run("pull_x", (grad, x, out), numbers, constants):
+    numbers, forms = of_shares(plan)
+    constants = {"first": plan.first, "second": plan.second, **forms}
+    if not _run("pull_x", (grad, x, out), (*_bounds(low, high, x.dtype), *numbers), constants):
         return None
     return codes._in_own_order(out, order), None, None
 
 
 def kernels_for(device: str) -> list[Kernel]:
     return [
-        Kernel("triton", CODE, lambda call: True, _pull_code, _encode, _encode_in_place, device),
-        Kernel("triton", INPUTS, lambda call: True, _pull_inputs, device=device),
+        Kernel("triton", CODE, suits, _pull_code, _encode, _encode_in_place, device, priority=40),
+        Kernel("triton", INPUTS, suits, _pull_inputs, device=device, priority=40),
     ]
 
 
+account("triton", status)
 if not _lacks:
     codes.serve("cuda")
-    for _kernel in kernels_for("cuda"):
-        register(_kernel, RULES)
+    register(*kernels_for("cuda"))

@@ -17,8 +17,9 @@ import triton.language as tl
 from .. import codes
 
 # triton.jit reads only globals of this type
-FACTORS: tl.constexpr = tl.constexpr(codes.FACTORS)
-SIDES: tl.constexpr = tl.constexpr(codes.SIDES)
+ALIKE: tl.constexpr = tl.constexpr(codes.ALIKE)
+NUMBER: tl.constexpr = tl.constexpr(codes.NUMBER)
+_NUMBERS = ["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"]
 BELOW: tl.constexpr = tl.constexpr(codes.BELOW)
 ABOVE: tl.constexpr = tl.constexpr(codes.ABOVE)
 AT_MIN: tl.constexpr = tl.constexpr(codes.AT_MIN)
@@ -61,20 +62,26 @@ def encode(
         _store_plane(into, _are_at(lanes, low, high, second) & is_element, byte, bit, length)
 
 
-@triton.jit(do_not_specialize=["factor", "other"])
+@triton.jit(
+    do_not_specialize=["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"]
+)
 def pull_code(
     grad,
     code,
     out,
     n,
-    factor: tl.int64,
-    other: tl.int64,
-    kind: tl.constexpr,
+    up_of_first: tl.int64,
+    down_of_first: tl.int64,
+    up_of_second: tl.int64,
+    down_of_second: tl.int64,
+    up_of_both: tl.int64,
+    down_of_both: tl.int64,
     has_first: tl.constexpr,
     has_second: tl.constexpr,
-    shares: tl.constexpr,
-    factor_is_zero: tl.constexpr,
-    other_is_zero: tl.constexpr,
+    has_both: tl.constexpr,
+    form_of_first: tl.constexpr,
+    form_of_second: tl.constexpr,
+    form_of_both: tl.constexpr,
     block: tl.constexpr,
 ):
     """The gradient from the planes of a code."""
@@ -90,11 +97,35 @@ def pull_code(
         if has_first:
             of_second = code + length
         in_second = _load_plane(of_second, byte, bit, length)
-    found = _pulled(stored, in_first, in_second, factor, other, kind, shares, factor_is_zero, other_is_zero)
+    found = stored
+    if has_first:
+        found = _with_share(found, stored, in_first, up_of_first, down_of_first, form_of_first)
+    if has_second:
+        found = _with_share(found, stored, in_second, up_of_second, down_of_second, form_of_second)
+    if has_both:
+        found = _with_share(
+            tl.where(in_first & in_second, stored, found),
+            stored,
+            in_first & in_second,
+            up_of_both,
+            down_of_both,
+            form_of_both,
+        )
     tl.store(out + at, found, mask=is_element)
 
 
-@triton.jit(do_not_specialize=["low", "high", "factor", "other"])
+@triton.jit(
+    do_not_specialize=[
+        "low",
+        "high",
+        "up_of_first",
+        "down_of_first",
+        "up_of_second",
+        "down_of_second",
+        "up_of_both",
+        "down_of_both",
+    ]
+)
 def pull_x(
     grad,
     x,
@@ -102,14 +133,17 @@ def pull_x(
     n,
     low: tl.int64,
     high: tl.int64,
-    factor: tl.int64,
-    other: tl.int64,
-    kind: tl.constexpr,
+    up_of_first: tl.int64,
+    down_of_first: tl.int64,
+    up_of_second: tl.int64,
+    down_of_second: tl.int64,
+    up_of_both: tl.int64,
+    down_of_both: tl.int64,
     first: tl.constexpr,
     second: tl.constexpr,
-    shares: tl.constexpr,
-    factor_is_zero: tl.constexpr,
-    other_is_zero: tl.constexpr,
+    form_of_first: tl.constexpr,
+    form_of_second: tl.constexpr,
+    form_of_both: tl.constexpr,
     block: tl.constexpr,
 ):
     """The gradient from x and its bounds."""
@@ -119,7 +153,20 @@ def pull_x(
     lanes = _lanes(tl.load(x + at, mask=is_element, other=0.0))
     low, high = _number(low, lanes.dtype), _number(high, lanes.dtype)
     in_first, in_second = _are_at(lanes, low, high, first), _are_at(lanes, low, high, second)
-    found = _pulled(stored, in_first, in_second, factor, other, kind, shares, factor_is_zero, other_is_zero)
+    found = stored
+    if first:
+        found = _with_share(found, stored, in_first, up_of_first, down_of_first, form_of_first)
+    if second:
+        found = _with_share(found, stored, in_second, up_of_second, down_of_second, form_of_second)
+    if first & second:
+        found = _with_share(
+            tl.where(in_first & in_second, stored, found),
+            stored,
+            in_first & in_second,
+            up_of_both,
+            down_of_both,
+            form_of_both,
+        )
     tl.store(out + at, found, mask=is_element)
 
 
@@ -203,29 +250,18 @@ def _scaled(grad, factor, is_zero: tl.constexpr):
 
 
 @triton.jit
-def _pulled(
-    grad,
-    first,
-    second,
-    factor,
-    other,
-    kind: tl.constexpr,
-    shares: tl.constexpr,
-    factor_is_zero: tl.constexpr,
-    other_is_zero: tl.constexpr,
-):
-    """What x gets, from the planes that it is in."""
-    if kind == FACTORS:
-        found = tl.where(first, _scaled(grad, factor, factor_is_zero), grad)
-        found = tl.where(second, _scaled(grad, other, other_is_zero), found)
+def _with_share(found, grad, there, up, down, form: tl.constexpr):
+    """What is found, and there the share of grad; triton/__init__.py says what a form is."""
+    if form & 3 == NUMBER:
+        lanes = _lanes(grad)
+        number = tl.zeros_like(lanes) + _number(up, lanes.dtype)
+        found = tl.where(there, _rounded(number, grad.dtype), found)
+    elif form & 3 == ALIKE:
+        found = tl.where(there, _scaled(grad, up, form & 4), found)
     else:
-        if kind == SIDES:
-            lanes = _lanes(grad)
-            found = tl.where((first & (lanes > 0)) | (second & (lanes < 0)), tl.zeros_like(grad), grad)
-        else:
-            one = tl.full(grad.shape, 1.0, tl.float32)
-            found = tl.where(first, _rounded(-one, grad.dtype), grad)
-            found = tl.where(second, _rounded(one, grad.dtype), found)
-        if shares:
-            found = tl.where(first & second, _scaled(grad, other, other_is_zero), found)
+        lanes = _lanes(grad)
+        if not form & 8:
+            found = tl.where(there & (lanes > 0), _scaled(grad, up, form & 4), found)
+        if not form & 32:
+            found = tl.where(there & (lanes < 0), _scaled(grad, down, form & 16), found)
     return found

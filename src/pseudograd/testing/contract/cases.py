@@ -24,7 +24,7 @@ class Case(NamedTuple):
         parts = [self.op.name, f"{self.rule.name}({given})" if given else self.rule.name, edge]
         return "-".join(part for part in [*parts, "ascent" if self.maximize else ""] if part)
 
-    def __call__(self, *inputs: Any) -> Tensor:
+    def __call__(self, *inputs: object) -> Tensor:
         """The public function, called as a user would."""
         return self.function()(*inputs)
 

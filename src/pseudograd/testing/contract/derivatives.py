@@ -37,7 +37,7 @@ def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[Any, ...], Ten
     return tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
 
 
-def _weights(case: Case, inputs: tuple[Any, ...]) -> list[float]:
+def _weights(case: Case, inputs: tuple[object, ...]) -> list[float]:
     return [weight for weight, value in zip(WEIGHTS, inputs, strict=False) if isinstance(value, Tensor)]
 
 
@@ -52,7 +52,7 @@ def _check_point(
 ) -> int:
     """One point: compare each derivative with the central difference if the two one-sided ones agree. Returns how many did."""
 
-    def scalar(values: tuple[Any, ...], g: float) -> float:
+    def scalar(values: tuple[object, ...], g: float) -> float:
         first = of_one(values[0], g, *values[1:])
         return sum(WEIGHTS[k] * first[k] for k in tensors)
 

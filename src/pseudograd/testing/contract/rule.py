@@ -10,7 +10,7 @@ import torch
 from ...errors import must, unknown_name
 from ...rule import OPS, Op, RuleObject
 from ..measure.inputs import DTYPES
-from . import all_inputs, derivatives, transforms, values
+from . import all_inputs, derivatives, sides, transforms, values
 from .cases import Case, cases_of
 
 
@@ -19,7 +19,8 @@ def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
 
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
     Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
-        float16 to float64, by backward, by the formula and by functorch; broadcast inputs get the sum; every layout gives the same;
+        float16 to float64, by backward with each kernel that serves it, by the formula and by functorch; what the row says of the
+        sides of the range is what the formula gives; broadcast inputs get the sum; every layout gives the same;
         no element depends on another; func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the
         values of backward, to every tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward
         mode, another does not add up and refuses it; double backward is the derivative of the branch taken, and finite; nothing is
@@ -65,6 +66,7 @@ def checks_of(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
         label = str(dtype).removeprefix("torch.")
         yield f"forward, {label}", partial(values.check_forward, case, dtype)
         yield f"gradient, {label}", partial(values.check_gradient, case, dtype)
+        yield f"sides, {label}", partial(sides.check_sides, case, dtype)
         yield f"broadcast, {label}", partial(values.check_reduced, case, dtype)
         yield f"layouts, {label}", partial(transforms.check_layouts, case, dtype)
     yield "random values", partial(values.check_random, case, torch.float32)

@@ -128,7 +128,7 @@ def torch_inputs(case: Case, sample: Sample, dtype: torch.dtype) -> tuple[Any, .
     )
 
 
-def _gradients(case: Case, inputs: tuple[Any, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(case: Case, inputs: tuple[object, ...], grad: Tensor) -> tuple[Tensor | None, ...]:
     leaves = tuple(v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
     return torch.autograd.grad(case(*leaves), tensors_of(leaves), grad, allow_unused=True)
 

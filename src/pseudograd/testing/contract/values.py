@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels import residual_of
+from ...kernels import codes, only, residual_of, that_serve
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import of_one_kind
 from ...rule import Sample
@@ -18,7 +18,7 @@ from .equality import assert_same_bits, assert_same_values
 SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
 
 
-def plain(case: Case, inputs: tuple[Any, ...]) -> Tensor:
+def plain(case: Case, inputs: tuple[object, ...]) -> Tensor:
     """What torch computes; an op without such a function is compared with its own forward, recording against not recording."""
     with torch.no_grad():
         return (case.op.plain_torch or case.op.forward)(*inputs)
@@ -41,12 +41,12 @@ def check_forward(case: Case, dtype: torch.dtype) -> None:
             assert_same_bits(tensor, old, f"{sample.name}, an input after the call")
 
 
-def by_vjp_forward(case: Case, inputs: tuple[Any, ...]) -> Tensor:
+def by_vjp_forward(case: Case, inputs: tuple[object, ...]) -> Tensor:
     return torch.func.vjp(lambda x: case(x, *inputs[1:]), inputs[0])[0]
 
 
 def check_gradient(case: Case, dtype: torch.dtype) -> None:
-    """The reference's gradient for every value with every special grad: fused kernel, formula and functorch."""
+    """The reference's gradient for every value with every special grad: each kernel alone, formula and functorch."""
     for sample in case.samples():
         _check_pairs(case, *special_pairs(sample.build(dtype), dtype), sample.name)
 
@@ -64,6 +64,11 @@ def _check_pairs(case: Case, inputs: tuple[Any, ...], grad: Tensor, name: str, f
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = by_reference(case, inputs, grad)
     units: dict[str, Any] = {"ulps": case.ulps, "of": case.unit_of(grad)}
+    for kernel in that_serve(case.call()):  # each alone, or it would not run where another one is preferred
+        with only(kernel), codes.kept_from(codes.least if kernel.residual is INPUTS else 0):
+            fused = by_backward_of_first(case.function(), inputs, grad)
+        what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
+        assert_equals_reference(fused, expected[:1], inputs, grad, what, **units)
     fused = by_backward_of_first(case.function(), inputs, grad)
     assert_equals_reference(fused, expected[:1], inputs, grad, f"{name}, kernel", **units)
     found = by_backward(case.function(), inputs, grad)
@@ -119,7 +124,7 @@ def assert_near(found: list[Tensor | None], unreduced: list[Tensor], inputs: lis
         assert not finite or bool(((ours.double() - total).abs() <= torch.finfo(leaf.dtype).eps * size).all()), what
 
 
-def _by_formula(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def _by_formula(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
     return by_backward(f, inputs, grad, create_graph=True)
 
 
@@ -169,7 +174,7 @@ def check_saved(case: Case) -> None:
 
 
 def _check_saved_inputs(
-    case: Case, leaves: tuple[Any, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
+    case: Case, leaves: tuple[object, ...], wants: tuple[bool, ...], saved: list[Tensor], name: str
 ) -> None:
     names = case.rule.kept(wants) if any(wants) else ()
     kept = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names]
@@ -189,7 +194,7 @@ def _asks(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def by_reference(case: Case, inputs: tuple[Any, ...], grad: Tensor) -> list[Tensor]:
+def by_reference(case: Case, inputs: tuple[object, ...], grad: Tensor) -> list[Tensor]:
     """One number at a time, unreduced: the shape of the result for every tensor input."""
     fl = rounding_to(grad.dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))

@@ -11,7 +11,7 @@ from .inputs import of_tensors, requiring_grad, tensors_of
 Gradients = list[Tensor | None]
 
 
-def by_backward(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, **how: bool) -> Gradients:
+def by_backward(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, **how: bool) -> Gradients:
     """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
     y = f(*leaves)
@@ -28,12 +28,12 @@ def by_backward_of_first(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad
     return list(torch.autograd.grad(y, [leaf], grad, allow_unused=True))
 
 
-def by_vjp(f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor) -> Gradients:
+def by_vjp(f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor) -> Gradients:
     """Through functorch."""
     return list(torch.func.vjp(of_tensors(f, inputs), *tensors_of(inputs))[1](grad))
 
 
-def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
+def saved_by(f: Callable[..., Tensor], inputs: tuple[object, ...]) -> list[Tensor]:
     """The tensors that one call gives to autograd to keep."""
     saved: list[Tensor] = []
 
@@ -47,7 +47,7 @@ def saved_by(f: Callable[..., Tensor], inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def additivity(
-    f: Callable[..., Tensor], inputs: tuple[Any, ...], shape: torch.Size, size: float = 1.0
+    f: Callable[..., Tensor], inputs: tuple[object, ...], shape: torch.Size, size: float = 1.0
 ) -> list[tuple[Tensor, ...]]:
     """For each input the gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
@@ -57,7 +57,7 @@ def additivity(
 
 
 def second_derivatives(
-    f: Callable[..., Tensor], inputs: tuple[Any, ...], grad: Tensor, weights: Iterable[float]
+    f: Callable[..., Tensor], inputs: tuple[object, ...], grad: Tensor, weights: Iterable[float]
 ) -> list[Tensor]:
     """Of the weighted sum of the gradients that the tensor inputs get: by each of these inputs, then by grad; 0 of a constant."""
     leaves, grad = requiring_grad(inputs), grad.clone().requires_grad_()

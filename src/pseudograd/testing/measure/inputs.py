@@ -9,11 +9,11 @@ from torch import Tensor
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
+def tensors_of(inputs: Iterable[object]) -> list[Tensor]:
     return [value for value in inputs if isinstance(value, Tensor)]
 
 
-def of_tensors(call: Callable[..., Tensor], inputs: tuple[Any, ...]) -> Callable[..., Tensor]:
+def of_tensors(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Callable[..., Tensor]:
     """A function of its tensor inputs alone; the numbers among `inputs` stay."""
     at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
 
@@ -26,12 +26,12 @@ def of_tensors(call: Callable[..., Tensor], inputs: tuple[Any, ...]) -> Callable
     return f
 
 
-def requiring_grad(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def requiring_grad(inputs: tuple[object, ...]) -> tuple[Any, ...]:
     """The same inputs as fresh leaves that require grad; numbers and None stay."""
     return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
 
 
-def spread(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def spread(inputs: tuple[object, ...]) -> tuple[Any, ...]:
     """The inputs broadcast against each other and made 1-d, so that no gradient is reduced."""
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     return tuple(v.expand(shape).reshape(-1).contiguous() if isinstance(v, Tensor) else v for v in inputs)
@@ -52,7 +52,7 @@ def random_bits(count: int, dtype: torch.dtype, seed: int) -> Tensor:
     return torch.randint(info.min, info.max, (count,), dtype=integer, generator=generator).view(dtype)
 
 
-def special_pairs(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
+def special_pairs(inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
     """Every value of the inputs with every special grad."""
     grads = special_grads(dtype)
     flat = spread(inputs)
@@ -60,7 +60,7 @@ def special_pairs(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[tuple[An
     return tuple(v.repeat_interleave(len(grads)) if isinstance(v, Tensor) else v for v in flat), grads.repeat(count)
 
 
-def random_pairs(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
+def random_pairs(inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[tuple[Any, ...], Tensor]:
     """Random first inputs, half of them near the range and half of any magnitude, with random grads of any magnitude."""
     count = 256
     generator = torch.Generator().manual_seed(1)

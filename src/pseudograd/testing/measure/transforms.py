@@ -23,7 +23,7 @@ def _of_one_or_many(way: Callable[..., Gradients]) -> Way:
     """A way written for a list of tensors takes one tensor too, and returns its gradient."""
 
     @wraps(way)
-    def of_one_or_many(f: Function, given: Tensor | list[Tensor], weight: Tensor, **how: Any) -> Tensor | Gradients:
+    def of_one_or_many(f: Function, given: Tensor | list[Tensor], weight: Tensor, **how: object) -> Tensor | Gradients:
         if isinstance(given, Tensor):
             return way(f, [given], weight, **how)[0]
         return way(f, given, weight, **how)

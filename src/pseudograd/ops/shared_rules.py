@@ -1,4 +1,4 @@
-"""What the formulas of several families share."""
+"""What the rules of several families share: how a row is made, and parts of formulas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..rule import Gradients, Interval, Rule, Steps
+from ..geometry import Interval, Steps
+from ..rule import Gradients, Pull, Rule
 from ..torch_private import in_forward_mode
+
+
+def row_of(name: str, pull: Pull, reference: Callable[..., Any], *, is_linear: bool = True, **rest: Any) -> Rule:
+    """Of a rule that reads its inputs as they are; those of a range compare them, and are made in `bound_rules`."""
+    return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **rest)
 
 
 def nothing_of(grad: Tensor) -> Tensor:
@@ -65,12 +71,4 @@ def adapted(
     ) -> tuple[float, ...]:
         return fl(reference_of_one(grad, x, fl=fl, given=given)), *(0.0 for _ in others)
 
-    return Rule(
-        pull=pull,
-        reference=reference,
-        is_linear=is_linear,
-        keeps=("x",),
-        compares=False,
-        is_users=True,
-        **row,
-    )
+    return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)

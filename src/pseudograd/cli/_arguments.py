@@ -1,0 +1,126 @@
+"""Arguments that several commands have, and what they name: a module or function of the user, a training, a program."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from ..errors import must
+from ..rule_text import items
+
+
+def add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module of yours that registers rules, also from the current folder; may be repeated",
+    )
+
+
+def add_own_case(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--task",
+        metavar="MODULE:FUNCTION",
+        help="your own training: a function run(clamp, seed) that returns a number, or numbers by name",
+    )
+    command.add_argument(
+        "--better", metavar="WAY", help="lower or higher; or 'loss=lower,accuracy=higher' (default: lower)"
+    )
+    command.add_argument("--edges", metavar="A,B", help="run each rule of --task with each of these edges")
+    command.add_argument(
+        "--replace", metavar="A,B", help="call --task as run(seed), unedited, under override of these families"
+    )
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="run in so many processes (default: 1)")
+
+
+def add_change(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pin", metavar="EDGE", help="closed, open, half, 'torch<=2.13' or 'torch>=2.14'")
+    command.add_argument(
+        "--override",
+        metavar="FAMILY=RULE",
+        action="append",
+        default=[],
+        help="such as clamp=inward or 'clamp=leaky(0.2)'; may be repeated",
+    )
+
+
+def add_program(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
+    command.add_argument("program", metavar="SCRIPT", help="what python would run")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    command.set_defaults(is_program=True)  # which prints as it would without us
+
+
+def imported(where: str, argument: str, name: str, got: str) -> ModuleType:
+    """A module of the user, looked up in the current folder too. Whatever goes wrong in it is told in one line."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        requirement = f"name a {'function' if ':' in got else 'module'} that can be imported"
+        raise ValueError(must(where, argument, requirement, got, in_one_line(error))) from error
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def in_one_line(error: Exception) -> str:
+    """What went wrong; with the kind of error where that is not one of importing."""
+    text = " ".join(str(error).split()).rstrip(".")
+    return text if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {text}"
+
+
+def function_named(where: str, argument: str, path: str) -> Any:
+    """What stands behind "module:function"; the name may have dots."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
+    found: Any = imported(where, argument, module, path)
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise ValueError(must(where, argument, "name a function that can be imported", path, str(error))) from error
+    return found
+
+
+@contextlib.contextmanager
+def current_folder() -> Iterator[None]:
+    """For modules of the user, also in other processes: the folder they were found in stays on the path."""
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | None) -> dict[str, Any]:
+    """What `compare` and `tune` of Python take."""
+    better: Any = options.better or "lower"
+    if "=" in better:
+        pairs = [one.partition("=") for one in items(better)]
+        better = {name.strip(): way.strip() for name, _, way in pairs}
+    return {
+        "run": function_named(where, "--task", options.task),
+        "rules": rules,
+        "edges": None if options.edges is None else items(options.edges),
+        "better": better,
+        "replace": None if options.replace is None else items(options.replace),
+        "jobs": options.jobs,
+    }
+
+
+def require_extras(where: str, *names: str) -> None:
+    missing = [name for name in names if not importlib.util.find_spec(name)]
+    if missing:
+        raise ImportError(f"{where}: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")

@@ -1,0 +1,78 @@
+"""The command `pseudograd audit`."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import must
+from ..stopping import stoppable
+from ._arguments import function_named, require_extras
+from ._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="of one tensor; a module or an autograd.Function, too"
+    )
+    command.add_argument("--low", type=float, required=True, help="where the range to look at begins")
+    command.add_argument("--high", type=float, required=True, help="where it ends")
+    command.add_argument("--points", type=int, default=601, metavar="N", help="evenly spaced ones (default: 601)")
+    command.add_argument("--at", metavar="X,Y", help="further x to look at")
+    command.add_argument("--shape", metavar="N,M", help="of the x of a function that is not element-wise")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it there, too, as JSON")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png, .svg or .pdf")
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from ..analysis.auditing import audit
+    from ..program import checked_file, write
+
+    targets = {name: getattr(options, name) for name in ("json", "plot")}
+    files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}
+    if options.plot is not None:
+        if options.plot.suffix.lower() not in _PICTURES:
+            raise ValueError(must("audit", "--plot", f"end in {', '.join(_PICTURES)}", str(options.plot)))
+        require_extras("audit", "matplotlib")
+    at, shape = _numbers("--at", options.at, float), _numbers("--shape", options.shape, int)
+    with stoppable():
+        found = audit(
+            function_named("audit", "the function", options.function),
+            options.low,
+            options.high,
+            points=options.points,
+            at=at or (),
+            shape=shape,
+        )
+        print(found)
+        if "json" in files:
+            write("audit", "--json", files["json"], json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        if "plot" in files:
+            picture = io.BytesIO()
+            found.plot().savefig(picture, format=options.plot.suffix.lower()[1:])
+            write("audit", "--plot", files["plot"], picture.getvalue())
+    return 0
+
+
+def _numbers(argument: str, text: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+    """The numbers of "1,2"."""
+    try:
+        return None if text is None else [kind(one) for one in text.split(",")]
+    except ValueError as error:
+        kinds = "integers" if kind is int else "numbers"
+        raise ValueError(must("audit", argument, f"be {kinds} with commas between", text)) from error
+
+
+COMMAND = Command(
+    place=20,
+    help="what the backward of a function does, beside its derivative",
+    add_arguments=_add_arguments,
+    run=_audit,
+)

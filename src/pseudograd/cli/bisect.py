@@ -1,0 +1,50 @@
+"""The command `pseudograd bisect`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ._arguments import add_change, add_program
+from ._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    add_change(command)
+    command.add_argument("--check", metavar="CMD", help="its status, not the program's, is the verdict of each run")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    add_program(command)
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    from ..program import checked_file, write
+    from ..rewrite.bisection import FOUND, bisect
+
+    target = None if options.json is None else checked_file("bisect", "--json", options.json)
+    found = bisect(
+        options.program,
+        options.arguments,
+        pin=options.pin,
+        overrides=options.override,
+        is_module=options.is_module,
+        checked_by=options.check,
+        on_run=lambda run, changed, places, passes: print(
+            f"bisect: run {run}, the change at {changed} of {places} places: {'passes' if passes else 'fails'}",
+            file=sys.stderr,
+            flush=True,
+        ),
+    )
+    if target is not None:
+        write("bisect", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+    print(found)
+    return 0 if found.outcome == FOUND else 1
+
+
+COMMAND = Command(
+    place=70,
+    help="which line decides how a program behaves under another edge or rule?",
+    add_arguments=_add_arguments,
+    run=_bisect,
+)

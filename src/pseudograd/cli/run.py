@@ -1,0 +1,44 @@
+"""The command `pseudograd run`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ._arguments import add_change, add_import, add_program, imported
+from ._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    add_change(command)
+    add_import(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too, as JSON")
+    command.add_argument(
+        "--require",
+        action="store_true",
+        help="status 3 if --pin or --override rewrote nothing and the program ends well",
+    )
+    add_program(command)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..rewrite import run
+
+    for name in options.imports:
+        imported("run", "--import", name, name)
+    return run.run(
+        options.program,
+        options.arguments,
+        options.is_module,
+        {"pin": options.pin, "overrides": options.override, "imports": options.imports},
+        json_file=options.json,
+        requires=options.require,
+    )
+
+
+COMMAND = Command(
+    place=50,
+    help="run a program, unedited, with another edge or rule in torch's own clamps",
+    add_arguments=_add_arguments,
+    run=_run,
+)

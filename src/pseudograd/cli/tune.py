@@ -1,0 +1,54 @@
+"""The command `pseudograd tune`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..rule_text import items
+from ..stopping import stoppable
+from ._arguments import add_import, add_own_case, current_folder, imported, own_case
+from ._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    add_own_case(command)
+    command.add_argument("--rules", metavar="A,B", help="rules to choose from, as for compare")
+    add_import(command)
+    command.add_argument("--budget", type=int, required=True, metavar="N", help="how many whole runs it may cost")
+    command.add_argument("--steps", type=int, metavar="N", help="length of a whole run, if the function takes steps")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from ..cases import tune
+    from ..program import checked_file, write
+
+    with stoppable(), current_folder():
+        for name in options.imports:
+            imported("tune", "--import", name, name)
+        if options.task is None:
+            raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
+        target = None if options.json is None else checked_file("tune", "--json", options.json)
+        case = own_case(options, "tune", None if options.rules is None else items(options.rules))
+        found = tune(**case, budget=options.budget, steps=options.steps, on_trial=_told_on_a_terminal)
+        if target is not None:
+            write("tune", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        print(found)
+        return 0
+
+
+def _told_on_a_terminal(one: Any, done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\rtune: {one.variant}, seed {one.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
+
+
+COMMAND = Command(
+    place=40,
+    help="find the rule for a training of yours with a budget of runs",
+    add_arguments=_add_arguments,
+    run=_tune,
+)

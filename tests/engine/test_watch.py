@@ -1,0 +1,126 @@
+"""The engine tells its watchers of every call, and nobody puts anything in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import engine
+from pseudograd.trace import functions
+
+
+class Watcher:
+    """Notes when a call begins and what it gives."""
+
+    def __init__(self, name: str = "", notes: list[Any] | None = None) -> None:
+        self.name = name
+        self.notes: list[Any] = [] if notes is None else notes
+
+    def __call__(self) -> Callable[[Tensor | None], None]:
+        self.notes.append(f"{self.name}begins")
+        return self.ends
+
+    def ends(self, result: Tensor | None) -> None:
+        self.notes.append(result if self.name == "" else f"{self.name}ends")
+
+
+def _x() -> Tensor:
+    return torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+
+
+CALLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda x: pg.clamp(x, -1, 1),
+    "round": lambda x: pg.round(x),
+    "in place": lambda x: pg.clamp_(x * 1, -1, 1),
+    "in place on a view": lambda x: pg.clamp_((x * 1)[:], -1, 1),
+    "replace_grad": lambda x: pg.replace_grad(x.detach(), x),
+    "under override": lambda x: _overridden(x),
+}
+
+
+def _overridden(x: Tensor) -> Tensor:
+    with pg.override(clamp="inward"):
+        return torch.clamp(x, -1, 1)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_is_told_once_with_its_result(name: str) -> None:
+    CALLS[name](_x())  # prepared
+    watcher = Watcher()
+    with engine.watch(watcher):
+        y = CALLS[name](_x())
+    assert watcher.notes[-2] == "begins"
+    assert [id(one) for one in watcher.notes if isinstance(one, Tensor)] == [id(y)]
+
+
+def test_nothing_is_told_after_the_end_and_contexts_end_in_any_order() -> None:
+    notes: list[Any] = []
+    one, other = engine.watch(Watcher("one ", notes)), engine.watch(Watcher("other ", notes))
+    one.__enter__()
+    other.__enter__()
+    pg.round(_x())
+    assert notes == ["one begins", "other begins", "other ends", "one ends"]
+    one.__exit__(None, None, None)
+    pg.round(_x())
+    assert notes[4:] == ["other begins", "other ends"]
+    other.__exit__(None, None, None)
+    pg.round(_x())
+    assert len(notes) == 6
+
+
+def test_a_call_that_raises_is_told_with_none() -> None:
+    watcher = Watcher()
+    x = _x()
+    with engine.watch(watcher), pytest.raises(RuntimeError, match="leaf Variable"):
+        pg.clamp_(x, -1, 1)
+    assert watcher.notes == ["begins", None]
+
+
+def test_all_threads_are_watched() -> None:
+    watcher = Watcher()
+    with engine.watch(watcher):
+        thread = threading.Thread(target=lambda: pg.round(_x()))
+        thread.start()
+        thread.join()
+    assert watcher.notes[0] == "begins"
+
+
+def test_compiled_code_is_not_told_and_has_no_break() -> None:
+    watcher = Watcher()
+    compiled = torch.compile(lambda x: pg.clamp(x, -1, 1) * 2, fullgraph=True, backend="aot_eager")
+    with engine.watch(watcher):
+        x = _x()
+        y = compiled(x)
+        y.sum().backward()
+    assert watcher.notes == []
+    assert x.grad is not None
+    assert (y.tolist(), x.grad.tolist()) == ([-2.0, 0.0, 2.0], [0.0, 2.0, 2.0])
+    torch.compiler.reset()
+
+
+def test_nobody_stands_in_the_place_of_the_engine() -> None:
+    doors = (engine.run, engine.run_prepared, engine.run_in_place)
+    seen: list[Tensor] = []
+    with functions.watched(seen.append):
+        assert (engine.run, engine.run_prepared, engine.run_in_place) == doors
+        y = pg.clamp(_x(), -1, 1)
+        z = pg.clamp_(_x() * 1, -1, 1)
+        many = pg.clamp_(torch.linspace(-2, 2, 1 << 16).requires_grad_() * 1, -1, 1)  # a Function of its own, in place
+    assert [id(one) for one in seen] == [id(y), id(z), id(many)]
+    assert not functions.is_inside()
+    pg.clamp(_x(), -1, 1)
+    assert len(seen) == 3
+
+
+def test_a_call_under_a_transform_is_told() -> None:
+    watcher = Watcher()
+    with engine.watch(watcher):
+        torch.func.vmap(lambda x: pg.clamp(x, -1, 1))(_x())
+    assert watcher.notes.count("begins") == 2  # prepared calls do not serve it
+    assert sum(isinstance(one, Tensor) for one in watcher.notes) == 1

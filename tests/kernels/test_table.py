@@ -1,0 +1,111 @@
+"""The table of kernels: who is asked first, what doctor says of it, and how one runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import doctor, kernels
+from pseudograd.kernels.residuals import INPUTS
+from pseudograd.rule import OPS, Call, make_call
+
+
+def constant(name: str, number: float, **how: Any) -> kernels.Kernel:
+    """A kernel that gives this number for every grad of clamp/inverting, which no other fused kernel serves."""
+
+    def serves(call: Call) -> bool:
+        return call.label == "clamp/inverting"
+
+    def backward(grad: Tensor, *rest: Any) -> tuple[Any, ...]:
+        return torch.full_like(grad, number), None, None
+
+    return kernels.Kernel(name, INPUTS, serves, backward, **how)
+
+
+@contextmanager
+def registered(*entries: kernels.Kernel) -> Iterator[None]:
+    kernels.register(*entries)
+    try:
+        yield
+    finally:
+        kernels.remove(*entries)
+
+
+def gradient() -> list[float]:
+    x = torch.tensor([0.25, 0.5], requires_grad=True)
+    pg.clamp(x, 0, 1, rule="inverting").sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+TRUE = [0.25, 0.5]
+
+
+def test_the_larger_priority_is_preferred_whichever_came_first() -> None:
+    first, second = constant("first", 1.0, priority=3), constant("second", 2.0, priority=4)
+    for order in ((first, second), (second, first)):
+        with registered(*order):
+            assert gradient() == [2, 2]
+            with kernels.off("second"):
+                assert gradient() == [1, 1]
+            with kernels.off(second, "first"):
+                assert gradient() == TRUE
+            with kernels.only(first):
+                assert gradient() == [1, 1]
+            assert [kernel.name for kernel in kernels.that_serve(make_call(OPS["clamp"], "inverting", "closed"))][
+                -2:
+            ] == [
+                "second",
+                "first",
+            ]
+    assert gradient() == TRUE
+
+
+def test_of_equal_ones_the_name_decides() -> None:
+    a, b = constant("a", 1.0), constant("b", 2.0)
+    for order in ((a, b), (b, a)):
+        with registered(*order):
+            assert gradient() == [1, 1]
+
+
+def test_the_library_s_own_are_in_order() -> None:
+    by_name = {kernel.name: kernel.priority for kernel in kernels._kernels if kernel.residual is INPUTS}
+    assert by_name.get("triton", 40) > by_name.get("native", 30) > by_name["portable"] > 0
+
+
+def test_a_registered_kernel_is_in_doctor() -> None:
+    def line() -> list[str]:
+        lines = doctor.text(doctor.examine()).splitlines()
+        return [" ".join(line.split()) for line in lines if line.startswith("  mine ")]
+
+    assert line() == []
+    with registered(constant("mine", 1.0, device="cpu")):
+        assert line() == ["mine active registered, for clamp/inverting on CPU"]
+        with kernels.off("mine"):
+            assert line() == ["mine not active switched off by kernels.off"]
+    with registered(constant("mine", 1.0)):
+        assert line() == ["mine active registered, for clamp/inverting on any device"]
+    assert line() == []
+
+
+def test_doctor_says_what_each_kernel_serves_by_the_table() -> None:
+    found = {row["kernel"]: row for row in kernels.status()}
+    assert set(found) == {"native", "portable", "triton"}
+    assert found["portable"]["why"].startswith("a handful of ATen calls, for ")
+    for rule in ("clamp/zero", "clamp/inward", "step/gaussian", "rounding/trust"):
+        assert f"{rule}," in f"{found['portable']['why'].removesuffix(' on any device')},"
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_rule_that_is_registered_is_served_and_shown() -> None:
+    @pg.register_rule("clamp", formula="0", source="a test", is_linear=True, sides=lambda: ((0.0, 0.0), (0.0, 0.0)))
+    def cut(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
+        return torch.zeros_like(grad)
+
+    assert "clamp/cut" in kernels.rules_of([kernel for kernel in kernels._kernels if kernel.name == "portable"])

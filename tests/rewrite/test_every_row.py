@@ -1,0 +1,361 @@
+"""Every row of `torch_forms` under every rule of its switches, as a user's program calls it: it never raises where torch does not.
+
+Values are torch's, gradients those of the primitive that stands in, or torch's own where the row lacks the rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import formula, rules, torch_forms
+from pseudograd.errors import UnknownNameError
+from pseudograd.rewrite import mode
+from pseudograd.rewrite.context import Rewriting
+from pseudograd.rewrite.mode import Replacement, pinned, why_not
+from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for, forget_calls
+from pseudograd.torch_eras import ERAS
+from pseudograd.torch_forms import EDGE, FORMS, MISSING, SPELLINGS, SWITCHES, Form, Spelling
+
+# Outside, at, between and halfway the bounds and steps below.
+NUMBERS = [-7.0, -3.0, -2.5, -1.0, -0.75, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, 6.0]
+# What a function is called with, by what it calls its arguments: a few choices of each. A new name wants a line here.
+ARGUMENTS: dict[str, Sequence[Callable[[], Any]]] = {
+    "input": [lambda: torch.tensor(NUMBERS)],
+    "min": [lambda: -1.0, lambda: torch.full((12,), -1.0).requires_grad_()],
+    "max": [lambda: 1.0, lambda: torch.full((12,), 1.0).requires_grad_()],
+    "other": [lambda: torch.full((12,), 0.5), lambda: torch.full((12,), 0.5).requires_grad_()],
+    "scalar": [lambda: 0.5, lambda: [0.5]],
+    "min_val": [lambda: -1.0],
+    "max_val": [lambda: 1.0],
+    "approximate": [lambda: "none", lambda: "tanh"],
+    "negative_slope": [lambda: 0.01],
+    "decimals": [lambda: 0, lambda: 1],
+    "scale": [lambda: 0.5, lambda: torch.tensor(0.5), lambda: torch.full((12,), 0.5)],
+    "zero_point": [lambda: 0, lambda: torch.tensor(0, dtype=torch.int32), lambda: torch.zeros(12, dtype=torch.int32)],
+    "axis": [lambda: 0],
+    "quant_min": [lambda: -4],
+    "quant_max": [lambda: 3],
+    "input1": [lambda: torch.tensor(NUMBERS)],
+    "input2": [lambda: torch.zeros(12).requires_grad_()],
+    "target": [lambda: torch.ones(12)],
+    "margin": [lambda: 0.0, lambda: 1.0],
+    "size_average": [lambda: None],
+    "reduce": [lambda: None],
+    "reduction": [lambda: "sum", lambda: 0],
+}
+
+
+class Result(NamedTuple):
+    values: list[Tensor]
+    gradients: list[Tensor | None]
+
+
+class Way(NamedTuple):
+    """One function of torch with arguments that it takes, those behind the first by position or by name."""
+
+    name: str
+    spelling: Spelling
+    function: Callable[..., Any]
+    build: Callable[[], list[Any]]
+    is_by_name: bool
+
+    def call(self, x: Any, others: list[Any]) -> Any:
+        if self.is_by_name:
+            return self.function(x, **dict(zip(self.spelling.form.takes[1:], others, strict=False)))
+        return self.function(x, *others)
+
+    def run(self) -> Result:
+        """The values, and the gradients of every tensor that learns; x learns, as in a program, and is not a leaf."""
+        arguments = self.build()
+        leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
+        leaf = arguments[0].clone().requires_grad_()
+        x, form = leaf * 1, self.spelling.form
+        found = self.call([x] if form.each else x, arguments[1:])
+        results = [x] if form.each and found is None else list(found) if form.each else [found]
+        return self._differentiated(results, [leaf, *leaves])
+
+    def _differentiated(self, results: list[Tensor], leaves: list[Tensor]) -> Result:
+        weights = [(torch.arange(one.numel()) % 3 - 1.25).reshape(one.shape) for one in results]
+        gradients = torch.autograd.grad(results, leaves, weights, allow_unused=True)
+        return Result([one.detach() for one in results], list(gradients))
+
+    def under(self, stands_in: Callable[[Spelling, Any, list[Any]], Any]) -> Result:
+        """The same with `stands_in(spelling, function, arguments)` in the place of each function that a row is about."""
+        arguments, form = self.build(), self.spelling.form
+        leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
+        leaf = arguments[0].clone().requires_grad_()
+        if form.write is not None:
+            values = self._complete([leaf, *arguments[1:]])
+            result = form.write(lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values)
+        elif form.each:
+            method = getattr(torch.Tensor, form.each)
+            ((_, *others),) = self.spelling.read_each(([leaf], *arguments[1:]), {}) or [()]
+            result = stands_in(SPELLINGS[method], method, [leaf, *others])
+        else:
+            result = stands_in(self.spelling, lambda x, *others: self.call(x, list(others)), [leaf, *arguments[1:]])
+        return self._differentiated([result], [leaf, *leaves])
+
+    def _complete(self, arguments: list[Any]) -> list[Any]:
+        values = self.spelling.values(tuple(arguments), {})
+        assert values is not None
+        return values
+
+
+def ways_of(form: Form) -> list[Way]:
+    """Every spelling with all choices of arguments that torch takes; at least one of each."""
+    found = []
+    for function, spelling in SPELLINGS.items():
+        if spelling.form is not form:
+            continue
+        ways = [
+            Way(f"{function} {number}", spelling, function, partial(_built, choice), is_by_name)
+            for is_by_name in (False, True)
+            for given in range(form.defaults.count(MISSING), len(form.takes) + 1)
+            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in form.takes[:given])))
+            if given > 1 or not is_by_name
+        ]
+        refusals = {way: _refusal(way) for way in ways}
+        taken = [way for way, refusal in refusals.items() if not refusal]
+        has_derivative = not any("derivative" in refusal for refusal in refusals.values())
+        assert taken or not has_derivative, f"torch takes none of the arguments for {function}: {form.takes}"
+        found += taken
+    return found
+
+
+def _built(choice: tuple[Callable[[], Any], ...]) -> list[Any]:
+    return [build() for build in choice]
+
+
+def _refusal(way: Way) -> str:
+    """What torch says; nothing where it takes the call."""
+    try:
+        way.run()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def rules_of(switch: str) -> Iterator[RuleLike]:
+    """Each of them, and one with parameters that are not its defaults."""
+    for name, row in OPS[SWITCHES[switch]].rules.items():
+        if name == "custom":
+            yield rules.custom(_bell)
+            continue
+        yield name
+        if row.parameters and not row.choices:
+            yield getattr(rules, name)(**{key: value / 2 for key, value in row.parameters.items()})
+
+
+def _bell(x: Tensor) -> Tensor:
+    return torch.exp(-x * x)
+
+
+def contexts_of(switch: str) -> Iterator[tuple[Rewriting, Replacement]]:
+    """What a user enters, and what it asks for."""
+    if switch == EDGE:
+        entered = [pg.pin_edge(edge) for edge in ("closed", "open", "half", *ERAS)]
+    else:
+        entered = [pg.override(**{switch: rule}) for rule in rules_of(switch)]
+    for context in entered:
+        yield context, context.replacements[switch]
+
+
+def by_the_primitive(replacement: Replacement) -> Callable[[Spelling, Any, list[Any]], Any]:
+    """Torch's values with the gradients that the formula of what stands in gives; torch's own where nothing does."""
+
+    def stands_in(spelling: Spelling, function: Any, arguments: list[Any]) -> Any:
+        read = spelling.read(tuple(arguments), {})
+        plain = function if not spelling.in_place else lambda x, *others: function(x * 1, *others)
+        name = None if read is None else pinned(*read[:2]) if replacement.is_pin else read.primitive
+        call = None if name is None else replacement.call(spelling.form, name)
+        if read is None or call is None:
+            return plain(*arguments)
+        given = PRIMITIVES[name or ""].by_name(read.inputs)
+        inputs = tuple(given[one] for one in call.primitive.inputs)
+        if why_not(call, inputs, read.in_place) is not None:
+            return plain(*arguments)
+        return ByFormula.apply(call, lambda: plain(*arguments), *inputs)
+
+    return stands_in
+
+
+class ByFormula(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Any, value: Callable[[], Tensor], *inputs: Any) -> Tensor:
+        ctx.call, ctx.inputs = call, [one.detach() if isinstance(one, Tensor) else one for one in inputs]
+        return value().detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return None, None, *formula.pull(grad, ctx.inputs, ctx.needs_input_grad[2:], ctx.call)
+
+
+def check(form: Form, switch: str) -> int:
+    """Every function of the row under every rule of the switch, with other arguments under one of them; returns how many calls."""
+    calls, functions = 0, set()
+    for at, way in enumerate(ways_of(form)):
+        plain, contexts = way.run(), list(contexts_of(switch))
+        chosen = [contexts[at % len(contexts)]] if way.function in functions else contexts
+        functions.add(way.function)
+        for context, replacement in chosen:
+            with context:
+                found = way.run()
+            _assert_same(f"{way.name} under {context}", found, plain, way.under(by_the_primitive(replacement)))
+            calls += 1
+    return calls
+
+
+def _assert_same(label: str, found: Result, plain: Result, wanted: Result) -> None:
+    """The values of torch, and the gradients that are wanted."""
+    for one, other in zip(found.values, plain.values, strict=True):
+        assert torch.equal(one, other), label
+    for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):
+        assert (mine is None) == (theirs is None), label
+        if mine is not None:
+            near = {"rtol": 2e-6, "atol": 1e-7, "equal_nan": True}
+            torch.testing.assert_close(mine, theirs, msg=lambda text: f"{label}: {text}", **near)
+
+
+ROWS = [(form, switch) for form in FORMS for switch in form.switches]
+
+
+@pytest.mark.parametrize(
+    ("form", "switch"), ROWS, ids=[f"{form.names[0]}-{at}-{switch}" for at, (form, switch) in enumerate(ROWS)]
+)
+def test_every_spelling_under_every_rule(form: Form, switch: str) -> None:
+    assert check(form, switch) > 0
+
+
+@pytest.mark.parametrize("kind", torch_forms.MODULES, ids=lambda kind: kind.__name__)
+def test_every_module_under_every_rule(kind: type[torch.nn.Module]) -> None:
+    """Under override as its function is; under convert the same gradient, where convert takes the rule."""
+    form = torch_forms.MODULES[kind]
+    x = torch.tensor(NUMBERS, requires_grad=True)
+    grad = torch.arange(12) % 3 - 1.25
+    for switch in form.switches:
+        for rule in rules_of(switch):
+            with pg.override(**{switch: rule}):
+                y = kind()(x)
+                (wanted,) = torch.autograd.grad(y, x, grad)
+            assert torch.equal(y, kind()(x))
+            model = torch.nn.Sequential(kind())
+            with contextlib.suppress(UnknownNameError):
+                pg.convert(model, {kind: rule})
+            if type(model[0]) is kind:
+                continue
+            assert torch.equal(model(x), y)
+            (found,) = torch.autograd.grad(model(x), x, grad)
+            assert torch.equal(found, wanted), (switch, rule)
+
+
+# --- rows that come later ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def added() -> Iterator[Callable[[Form], Form]]:
+    forms: list[Form] = []
+
+    def add(form: Form) -> Form:
+        forms.append(torch_forms.add(form))
+        return form
+
+    yield add
+    for form in forms:
+        torch_forms.take_out(form)
+
+
+@pytest.fixture
+def frac() -> Iterator[None]:
+    """A primitive for torch.frac, with two of the four rules of its switch."""
+    PRIMITIVES["frac"] = PRIMITIVES["floor"].replaced(name="frac", forward=torch.frac)
+    yield
+    del PRIMITIVES["frac"]
+    forget_calls()
+
+
+def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], Form], frac: None) -> None:
+    form = added(Form("frac", switches=("round",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
+    assert check(form, "round") > 0
+    x = torch.tensor([0.3], requires_grad=True)
+    with pg.override(round="trust") as context:
+        torch.frac(x).backward()
+    assert [(site.op, site.why) for site in context.report().missed] == [("frac", "frac has no rule trust")]
+    assert context.report().rewritten == ()
+    with pg.override(round=lambda site: rules.fourier(amplitude=0.1)) as context:
+        torch.frac(x).backward()
+    assert [site.why for site in context.report().missed] == ["frac has no rule fourier"]
+    assert x.grad == 2.0
+    with pg.override(round="zero"):
+        torch.frac(x).backward()
+    assert x.grad == 2.0
+
+
+def test_a_rule_without_the_parameter_that_is_given_is_lacked(added: Callable[[Form], Form], frac: None) -> None:
+    """As "window" has a scale for sign and none for jumprelu."""
+    bare = PRIMITIVES["torch.sign"].rules["window"].replaced(parameters={})
+    PRIMITIVES["frac"] = PRIMITIVES["frac"].replaced(rules={**PRIMITIVES["frac"].rules, "window": bare})
+    added(Form("frac", switches=("sign",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
+    x = torch.tensor([0.3], requires_grad=True)
+    with pg.override(sign=rules.window(scale=2.0)) as context:
+        torch.frac(x).backward()
+    assert [site.why for site in context.report().missed] == ["frac has no rule window"]
+    assert x.grad == 1.0
+
+
+def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Callable[[Form], Form]) -> None:
+    form = added(Form("frac", switches=(EDGE,), arrange=lambda x: ("floor", (x,)), nodes=("Frac",)))
+    assert check(form, EDGE) > 0
+    with pg.pin_edge("half") as pin:
+        torch.frac(torch.tensor([0.3], requires_grad=True))
+    assert [site.why for site in pin.report().missed] == ["floor has no pinned edge"]
+
+
+def test_the_walk_finds_a_row_with_other_values(added: Callable[[Form], Form]) -> None:
+    form = added(Form("frac", switches=("round",), arrange=lambda x: ("floor", (x,)), nodes=("Frac",)))
+    with pytest.raises(AssertionError):
+        check(form, "round")
+
+
+def test_the_walk_finds_a_row_that_raises(added: Callable[[Form], Form]) -> None:
+    form = added(Form("frac", switches=("round",), arrange=lambda x: ("nobody's", (x,)), nodes=("Frac",)))
+    with pytest.raises(KeyError):
+        check(form, "round")
+
+
+def test_the_walk_finds_a_primitive_with_another_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine runs another than the one that the row names."""
+    run = mode.run
+    zero = call_for(PRIMITIVES["floor"], "zero")
+    monkeypatch.setattr(mode, "run", lambda call, inputs, in_place: run(zero, inputs, in_place))
+    with pytest.raises(AssertionError):
+        check(SPELLINGS[torch.floor].form, "round")
+
+
+def test_a_row_with_a_module_is_all_that_convert_needs(added: Callable[[Form], Form]) -> None:
+    added(Form("floor", switches=("round",), owners=(), arrange=lambda x: ("floor", (x,)), modules=(Floor,)))
+    model = torch.nn.Sequential(Floor())
+    x = torch.tensor([0.3, 1.7], requires_grad=True)
+    with pg.convert(model, "identity") as done:
+        assert repr(done) == "Conversion(1 module: 0 (Floor))"
+        assert repr(model[0]) == "Floor(rule=identity)"
+        y = pickle.loads(pickle.dumps(model))(x)
+        assert y.tolist() == [0.0, 1.0]
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [1.0, 1.0]
+    assert torch.autograd.grad(model(x).sum(), x)[0].tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"^floor: rule must be one of identity, zero, got 'trust'"):
+        pg.convert(model, {Floor: "trust"})
+
+
+class Floor(torch.nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.floor(input)

@@ -1,0 +1,187 @@
+"""A user's rule with its sides in the row keeps bits and runs in the kernels: values against its own formula, and bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd import formula, kernels
+from pseudograd.kernels import codes, native
+from pseudograd.listing import what_is_saved
+from pseudograd.rule import OPS, make_call
+from pseudograd.testing import check_rule
+from pseudograd.testing.contract import values
+from pseudograd.testing.measure.gradients import saved_by
+from pseudograd.testing.measure.inputs import DTYPES, special_grads
+
+pytestmark = pytest.mark.usefixtures("table_as_it_was")
+
+
+def tilted(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
+    """A share of what leads outward, and a quarter more of what leads back; above only the sign of x - y."""
+    leads_out = out * grad
+    below = torch.where(grad > 0, leads_out, torch.where(grad < 0, 1.25 * grad, grad))
+    return torch.where(x > y, 1.0, below)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    pg.register_rule("clamp", formula="tilted", source="a test", is_linear=False, sides=lambda out: ((out, 1.25), 1.0))(
+        tilted
+    )
+
+
+def by_hand(x: float, grad: float, edge: str, maximize: bool, fl: Any) -> float:
+    """For one number, between -1 and 1, with out=0.7."""
+    if maximize:
+        return -by_hand(x, -grad, edge, False, fl)
+    if x < -1:
+        return fl(grad * 0.7) if grad > 0 else fl(grad * 1.25) if grad < 0 else grad
+    if x > 1:
+        return 1.0
+    if abs(x) == 1 and edge != "closed":
+        if edge == "projected":
+            return 0.0 if grad * x < 0 else grad
+        return 0.0 if edge == "open" else fl(0.5 * grad)
+    return grad
+
+
+def pairs(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
+    """x at the bounds, beside them, zero of both signs, infinite and NaN, with every special grad."""
+    info = torch.finfo(dtype)
+    special = [
+        -torch.inf,
+        -3.0,
+        -1 - 2 * info.eps,
+        -1.0,
+        -1 + info.eps,
+        -0.0,
+        0.0,
+        1.0,
+        1 + 2 * info.eps,
+        9.0,
+        torch.inf,
+        torch.nan,
+    ]
+    both = list(itertools.product(special, special_grads(dtype).tolist()))
+    both = (both * (count // len(both) + 1))[:count]
+    x, grad = torch.tensor(both, dtype=torch.float64).to(dtype).unbind(1)
+    return x.contiguous(), grad.contiguous()
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    return bool(((found == expected) | (found.isnan() & expected.isnan())).all())
+
+
+RULE = "tilted"
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("edge", OPS["clamp"].edges)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, edge: str, maximize: bool) -> None:
+    rule = pg.rules.tilted(out=0.7)
+    call = make_call(OPS["clamp"], rule, edge, maximize)
+    for count in (250, 5000):  # of which x is kept, and of which bits are
+        x, grad = pairs(dtype, count)
+        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], codes.X_ALONE, call)
+        assert by_formula is not None
+
+        def fl(value: float) -> float:
+            return torch.tensor(value, dtype=torch.float32 if dtype.itemsize == 2 else dtype).to(dtype).item()
+
+        expected = [
+            by_hand(*pair, edge, maximize, fl) for pair in zip(x[:250].tolist(), grad[:250].tolist(), strict=True)
+        ]
+        assert same(by_formula[:250], torch.tensor(expected, dtype=torch.float64).to(dtype))
+        for off in ((), ("native",), ("native", "portable")):
+            with kernels.off(*off):
+                for _ in range(2):  # the second time it is prepared
+                    leaf = x.clone().requires_grad_()
+                    y = pg.clamp(leaf, -1, 1, rule=rule, edge=edge, maximize=maximize)
+                    assert same(torch.autograd.grad(y, leaf, grad)[0], by_formula), (count, off)
+        low, high = torch.full((), -1.0, dtype=dtype), torch.ones((), dtype=dtype)
+        y = pg.clamp(leaf := x.clone().requires_grad_(), low, high, rule=rule, edge=edge, maximize=maximize)
+        assert same(torch.autograd.grad(y, leaf, grad)[0], by_formula)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("edge", "bits"), [("closed", 2), ("open", 2), ("half", 2), ("projected", None)])
+def test_it_keeps_two_bits(edge: str, bits: int | None, dtype: torch.dtype) -> None:
+    """At a projected edge there are four cases beside the one inside: x is kept."""
+    if "cpu" not in codes.devices:
+        pytest.skip("without a kernel for codes on CPU none is kept")
+    x = torch.zeros(8192, dtype=dtype)
+    saved = saved_by(lambda x: pg.clamp(x, -1, 1, rule=RULE, edge=edge), (x.requires_grad_(),))
+    assert sum(t.nbytes for t in saved) == (x.nbytes if bits is None else 8192 * bits // 8)
+    one = saved_by(lambda x: pg.lower_bound(x, -1, rule=RULE), (x,))
+    assert sum(t.nbytes for t in one) == 1024
+    assert what_is_saved(OPS["clamp"], OPS["clamp"].rules[RULE]) == "2 bits or x"
+    assert what_is_saved(OPS["lower_bound"], OPS["lower_bound"].rules[RULE]) == "1 bit or x"
+
+
+@pytest.mark.skipif(native.operators is None, reason="needs the kernels in C")
+def test_it_runs_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    for name in ("encode", "pull_code", "pull_x"):
+        own = getattr(native.operators, name)
+        monkeypatch.setattr(
+            native.operators, name, lambda *given, own=own, name=name: (ran.append(name), own(*given))[1]
+        )
+    for count in (5000, 10):
+        x = torch.linspace(-2, 2, count).requires_grad_()
+        pg.clamp(x, -1.25, 1.25, rule=RULE).sum().backward()
+    assert ran == ["encode", "pull_code", "pull_x"]
+
+
+def test_the_contract() -> None:
+    values.check_saved(next(case for case in _cases()))
+    check_rule(pg.rules.tilted(out=0.7), op="lower_bound")
+
+
+def _cases() -> Iterator[Any]:
+    from pseudograd.testing.contract.cases import cases_of
+
+    return (case for case in cases_of(OPS["clamp"]) if case.rule.name == RULE)
+
+
+@pytest.mark.parametrize(
+    ("sides", "told"),
+    [
+        (
+            lambda out: ((out, 1.0), 1.0),
+            "sides below must be what the function gives, got Share(positive=0.3, negative=1.0). other gives",
+        ),
+        (lambda out: ((out, 1.25), -1.0), "sides above must be what the function gives, got -1.0. other gives"),
+        (lambda out: (out, 1.25), "sides below must be what the function gives, got 0.3."),
+        (
+            lambda out: (out, 1.25, 1.0),
+            "sides must return two sides, got 'two sides, below and above, not (0.3, 1.25, 1.0)'.",
+        ),
+        (lambda out: ((out,), 1.0), "sides must return two sides, got 'a pair of factors"),
+        (lambda out: ((out, float("inf")), 1.0), "sides must return two sides, got 'finite numbers, not (0.3, inf)'."),
+        (lambda: ((1.0, 1.0), 1.0), "sides must return two sides, got"),
+    ],
+)
+def test_sides_that_say_something_else_are_an_error(sides: Any, told: str) -> None:
+    def other(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
+        return tilted(grad, x, y, min, max, out=out)
+
+    with pytest.raises(ValueError, match="register_rule: sides") as raised:
+        pg.register_rule("clamp", formula="f", source="s", is_linear=False, sides=sides)(other)
+    assert told in str(raised.value)
+    assert "other" not in OPS["clamp"].rules
+
+
+def test_sides_are_those_of_a_range() -> None:
+    def whole(grad: Tensor, x: Tensor) -> Tensor:
+        return grad
+
+    with pytest.raises(ValueError, match="register_rule: sides must be left out for round, got"):
+        pg.register_rule("round", formula="f", source="s", is_linear=True, sides=lambda: (1.0, 1.0))(whole)
