@@ -25,10 +25,11 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
+from pseudograd.diagnosis.findings import KINDS
 from pseudograd.listing import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
-from pseudograd.tasks import TASKS, Measured
+from pseudograd.tasks import TASKS, Outcome
 from pseudograd.torch_eras import CLOSED_ERA
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,7 +145,7 @@ def _finding() -> str:
     task = TASKS["retarget"]
     assert task.finding is not None
     stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
-    return task.finding({name: Measured(numbers) for name, numbers in stored.items()})
+    return task.finding({name: Outcome(numbers) for name, numbers in stored.items()})
 
 
 def _support_matrix() -> str:
@@ -259,6 +260,15 @@ def _diagnosis() -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
+def _kinds() -> str:
+    """The rows of findings, by their numbers."""
+    rows = ["| code | number | what it means | the next step that it gives |", "|---|---|---|---|"]
+    for kind in sorted(KINDS, key=lambda kind: kind.number):
+        meaning = f"{kind.meaning}. {kind.details}" if kind.details else kind.meaning
+        rows.append(f"| `{kind.code}` | {kind.number} | {meaning} | {kind.next_step} |")
+    return "\n".join(rows)
+
+
 def _repairs() -> str:
     """What scripts/measure_repairs.py found on the last torch, and on the others where that differs."""
     figures = json.loads(REPAIRS.read_text(encoding="utf-8"))
@@ -303,6 +313,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "audit_inward": _audit_inward,
     "audit_silu": _audit_silu,
     "repairs": _repairs,
+    "kinds": _kinds,
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "finding": _finding,

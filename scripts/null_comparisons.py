@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-from pseudograd.cases.records import Comparison
-from pseudograd.paired import LEVEL
-from pseudograd.tasks.base import ERAS, INSTALLED
+from pseudograd.trials.comparison import Comparison
+from pseudograd.trials.paired import LEVEL
+from pseudograd.trials.variants import INSTALLED, eras
 
+ERAS = tuple(eras())
 FILE = Path(__file__).resolve().parents[1] / "docs" / "compare" / "null_comparisons.json"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 Rows = dict[str, tuple[float, ...]]
@@ -114,7 +115,7 @@ def _parts_equals(found: Comparison, groups: dict[str, int]) -> bool:
         told = [name for name in found.others if found.verdict(name, number).verdict != "no difference"]
         if any(groups[name] == groups[INSTALLED] for name in told):
             return True
-        if found.has_eras and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
+        if found.edges() and groups[ERAS[0]] == groups[ERAS[1]] and found.edge_verdict(number) != "no difference":
             return True
         leaders = found.leaders(number)
         best = min(groups[name] for name in leaders)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd.cases.records import read
-from pseudograd.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
-from pseudograd.tasks import TASKS, Measured
-from pseudograd.tasks.base import DEFAULT_RULES, ERAS, NO_CLAMP, PROJECT
+from pseudograd.tasks import TASKS, Outcome
 from pseudograd.tasks.words import APART, OURS, are_alike
+from pseudograd.trials.comparison import read
+from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
+from pseudograd.trials.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras
 
+ERAS = tuple(eras())
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 RUN = ROOT / "docs" / "compare" / "every_task.json"
@@ -44,7 +45,7 @@ def _best(row: Row) -> list[str]:
     first, *others = sorted(values, key=lambda name: math.inf if math.isnan(values[name]) else sign * values[name])
     if not seeds:
         return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
-    measured = {name: Measured({}, seeds=tuple(seeds[name])) for name in values}
+    measured = {name: Outcome({}, seeds=tuple(seeds[name])) for name in values}
     return score.family(measured, with_best=True).leaders(score.key, [first, *others], lambda one: one.verdict)
 
 
@@ -52,7 +53,7 @@ def verdict(row: Row, name: str, other: str) -> str:
     """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
-        measured = {one: Measured({}, seeds=tuple(of)) for one, of in seeds.items()}
+        measured = {one: Outcome({}, seeds=tuple(of)) for one, of in seeds.items()}
         return score.family(measured).between(score.key, name, other).verdict  # of our default and another
     ours, theirs = (row["values"][one] for one in (name, other))
     if math.isnan(ours) or math.isnan(theirs):

@@ -424,7 +424,7 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
     older = tmp_path / "older"
     older.mkdir()
     (older / "results.json").write_text('{"kind": "pseudograd compare"}')
-    module = sys.modules["pseudograd.report.run" if moment == "edges_now" else "pseudograd.report.write"]
+    module = sys.modules["pseudograd.report.results" if moment == "edges_now" else "pseudograd.report.write"]
     monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
     for out in (older, tmp_path / "new" / "folders" / "report"):

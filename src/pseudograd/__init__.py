@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from .analysis import get_gradient, gradient, plot
     from .analysis.auditing import audit
     from .analysis.clipping import clip_report
-    from .cases import compare, tune
     from .diagnosis import diagnose
     from .ops.policy_rows import policies
     from .rewrite import convert, override, pin_edge
+    from .trials import compare, tune
 
 __all__ = [
     "ClampWithGrad",
@@ -133,7 +133,7 @@ __version__: str
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
     "clip_report": ".analysis.clipping",
-    "compare": ".cases",
+    "compare": ".trials",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
     "get_gradient": ".analysis",
@@ -142,7 +142,7 @@ _ELSEWHERE = {
     "pin_edge": ".rewrite",
     "plot": ".analysis",
     "policies": ".ops.policy_rows",
-    "tune": ".cases",
+    "tune": ".trials",
 }
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import diagnose, engine
-from pseudograd.diagnosis import Diagnosis, aside, eager, harmless
+from pseudograd.diagnosis import Diagnosis, force_eager, harmless, quietly
 from pseudograd.torch_private import mode_stack
 from pseudograd.trace import around_backward, functions, swaps
 
@@ -43,8 +43,13 @@ every_program = pytest.mark.parametrize("program", PROGRAMS)
 def _compiled_afresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
-    assert (eager._count, eager._stance, functions._watchers, around_backward._subscribers) == (0, None, (), ())
-    assert not aside.is_aside()
+    assert (force_eager._count, force_eager._stance, functions._watchers, around_backward._subscribers) == (
+        0,
+        None,
+        (),
+        (),
+    )
+    assert not quietly.is_aside()
     assert harmless._listening == ()
     assert not isinstance(torch.utils.swap_tensors, swaps._Announced)
     assert not mode_stack()

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.diagnosis import aside, diagnose, harmless
+from pseudograd.diagnosis import diagnose, harmless, quietly
 from pseudograd.formula import own
 from pseudograd.torch_private import dispatch_modes, mode_stack
 from pseudograd.trace import around_backward, functions, swaps
@@ -198,7 +198,7 @@ def calls_are_heard() -> bool:
 def assert_nothing_is_left() -> None:
     assert not mode_stack()
     assert dispatch_modes() == 0
-    assert (own.depth, aside.aside.depth) == (0, 0)
+    assert (own.depth, quietly.aside.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
     assert (around_backward._subscribers, functions._watchers, harmless._listening, swaps._subscribers) == (

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pseudograd import program as programs
 from pseudograd.diagnosis import Diagnosis, ranks
-from pseudograd.diagnosis.parts import merged, values_of
-from pseudograd.program import Part, Run
+from pseudograd.diagnosis.processes import merged, values_of
+from pseudograd.running import program as programs
+from pseudograd.running.program import Part, Run
 
 from ..commands import answer
 
@@ -177,9 +177,9 @@ class Data(torch.utils.data.Dataset):
         return 2
     def __getitem__(self, at):
         import gc, sys
-        following = sys.modules.get("pseudograd.following")
-        if following:
-            assert all(one.follower is None for one in gc.get_objects() if type(one) is following.Process)
+        process = sys.modules.get("pseudograd.running.process")
+        if process:
+            assert all(one.follower is None for one in gc.get_objects() if type(one) is process.Process)
         return torch.ones(1)
 
 if __name__ == "__main__":

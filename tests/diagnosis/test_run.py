@@ -94,6 +94,21 @@ def test_the_program_s_status_comes_first(capfd: pytest.CaptureFixture[str]) -> 
     assert run(capfd, "--fail-on", "any", "train.py", "--exit")[0] == 7
 
 
+@pytest.mark.parametrize("code", ["edge", "kink"])
+def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
+    code: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Where no thread starts any more, in which the era would be measured."""
+    start = {"edge": "torch.tensor([0.0, 0.5])", "kink": "torch.zeros(2)"}[code]
+    (tmp_path / "ends.py").write_text(
+        f"import torch\nx = torch.nn.Parameter({start})\nx.clamp(0.0, 1.0).sum().backward()\n"
+    )
+    status, _, err = run(capfd, "--fail-on", code, "ends.py")
+    assert status == 4
+    assert f" 1. {code}  ends.py:3\n" in err
+    assert "incomplete" not in err
+
+
 def test_what_was_recorded_before_an_error_is_shown(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capfd, "--json", "found.json", "train.py", "--fail")
     assert (code, len(out.splitlines())) == (1, 1)

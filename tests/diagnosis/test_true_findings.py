@@ -161,9 +161,9 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert site.recoverable == back
     (cut,) = [one for one in d.findings if one.code in ("cut", "starved")]
     assert cut.also or cut.code == "cut"
-    from pseudograd.diagnosis.findings import _of_cut
+    from pseudograd.diagnosis.findings.cut import what_inward_brings
 
-    said = _of_cut(site)
+    said = what_inward_brings(site)
     assert said.startswith({"None": "None", "Widen": "Widen", "override": "with pseudograd.override"}[advises])
     assert ("1.0 %" in said) == (back == 1)
     if advises == "override":

@@ -20,9 +20,10 @@ LEVELS = [
     {"__main__"},
     {"cli"},
     {"report", "doctor", "listing"},
-    {"cases"},
-    {"tasks", "diagnosis"},
-    {"rewrite", "nn", "optim", "following"},
+    {"tasks"},
+    {"trials", "diagnosis"},
+    {"rewrite", "nn", "optim"},
+    {"running"},
     {"analysis"},
     {"testing", "trace"},
     {"ops", "rules", "rule_text", "torch_composites"},
@@ -31,10 +32,10 @@ LEVELS = [
     {"formula", "torch_eras"},
     {"layouts"},
     {"rule"},
-    {"user_function", "family"},
-    {"arguments", "torch_private", "program", "paired"},
+    {"user_function"},
+    {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record", "stopping", "streams"},
+    {"reference", "errors", "record"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

@@ -32,7 +32,7 @@ OTHER_OPS_GRADIENTS = [
     ["tests/contract/test_values.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
     ["tests/contract/test_derivatives.py", "-k", " or ".join(f"{op}-" for op in OTHER_OPS)],
 ]
-PROGRAMS = [["tests/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
+PROGRAMS = [["tests/running/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
 # Prefixes, the first that fits. A folder's last line is for the files without one of their own, also for those to come.
 TESTS: dict[str, list[list[str]]] = {
     "ops/familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
@@ -58,11 +58,9 @@ TESTS: dict[str, list[list[str]]] = {
     "nn.py": [["tests/test_nn.py"], ["tests/rewrite/test_convert.py", "tests/test_api.py"]],
     "rule_text.py": [["tests/test_rule_text.py"]],
     "record.py": [["tests/test_record.py"]],
-    "paired.py": [["tests/test_paired.py"]],
-    **dict.fromkeys(("program.py", "following.py", "startup.py"), PROGRAMS),
-    "family.py": [["tests/cases/test_null_comparisons.py", "tests/cases/test_compare.py"]],
-    "streams.py": [["tests/test_streams_and_signals.py"]],
-    "stopping.py": [["tests/test_streams_and_signals.py"]],
+    "running/output.py": [["tests/running/test_output_and_signals.py"]],
+    "running/signals.py": [["tests/running/test_output_and_signals.py"]],
+    "running/": PROGRAMS,
     "user_function.py": [["tests/ops/test_custom_slope.py", "tests/test_fx.py"]],
     "errors.py": [["tests/ops/test_bad_calls.py", "tests/ops/test_new_bad_calls.py", "tests/test_fx.py"]],
     "listing.py": [["tests/test_listing.py"]],
@@ -82,7 +80,7 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/analysis/test_audit_cli.py", "tests/test_rule_text.py"],
         ["tests/test_cli.py", "tests/engine/test_torch_private.py"],
         [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")],
-        ["tests/report/test_own.py", "tests/report/test_redraw.py", "tests/cases/test_tune.py"],
+        ["tests/report/test_own.py", "tests/report/test_redraw.py", "tests/trials/test_tune.py"],
     ],
     "torch_": [
         ["tests/test_torch_forms.py", "tests/rewrite/test_every_row.py"],
@@ -103,7 +101,9 @@ TESTS: dict[str, list[list[str]]] = {
         ["tests/rewrite/test_compile.py"],
     ],
     "diagnosis/": [["tests/diagnosis"]],
-    "cases/": [["tests/cases"], ["tests/report/test_own.py"]],
+    "trials/paired.py": [["tests/trials/test_paired.py"]],
+    "trials/family.py": [["tests/trials/test_null_comparisons.py", "tests/trials/test_compare.py"]],
+    "trials/": [["tests/trials"], ["tests/report/test_own.py", "tests/report/test_tasks.py"]],
     "report/": [["tests/report"]],
     "tasks/": [["tests/tasks"], ["tests/report/test_tasks.py"], ["tests/rewrite/test_tasks.py"]],
     "analysis/audit": [["tests/analysis/test_audit.py", "tests/analysis/test_audit_cli.py"], ["tests/analysis"]],

@@ -11,15 +11,15 @@ import torch
 
 import pseudograd
 import pseudograd.analysis
-import pseudograd.cases
 import pseudograd.nn
 import pseudograd.ops
 import pseudograd.optim
 import pseudograd.rewrite
+import pseudograd.trials
 
 MODULES = [
     f"{package.__name__}.{found.name}"
-    for package in (pseudograd.ops, pseudograd.analysis, pseudograd.cases, pseudograd.rewrite)
+    for package in (pseudograd.ops, pseudograd.analysis, pseudograd.trials, pseudograd.rewrite)
     for found in pkgutil.iter_modules(package.__path__)
 ] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn", "pseudograd.diagnosis"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.

@@ -9,9 +9,9 @@ import torch
 
 from pseudograd.report import Results
 from pseudograd.tasks import retarget
-from pseudograd.tasks.base import DEFAULT_RULES, ERAS, INSTALLED, NO_CLAMP, PROJECT
 from pseudograd.tasks.photos import photo, psnr
 from pseudograd.tasks.retarget import PLAIN, SRGB
+from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, NO_CLAMP, PROJECT, eras
 
 pytestmark = pytest.mark.xdist_group("compare")
 # (dB, how far from it a run may end): halfway between runs on processors that sum in other orders, the same on every torch. Retargeting
@@ -51,23 +51,23 @@ DECIBELS = {
 
 
 def decibels(results: Results, task: str, world: str) -> dict[str, float]:
-    return {name: measured.numbers["psnr"] for name, measured in results.tasks[task][world].items()}
+    return {name: measured.numbers["psnr"] for name, measured in results.sections[task].worlds[world].items()}
 
 
 def numbers(results: Results, task: str) -> dict[str, dict[str, float]]:
-    (world,) = results.tasks[task].values()
+    (world,) = results.sections[task].worlds.values()
     return {name: measured.numbers for name, measured in world.items()}
 
 
 def test_every_task_shows_every_rule_both_eras_the_installed_torch_and_no_clamp(results: Results) -> None:
-    for worlds in results.tasks.values():
-        for by_variant in worlds.values():
-            assert set(by_variant) >= {*DEFAULT_RULES, *ERAS, INSTALLED, NO_CLAMP}
+    for section in results.sections.values():
+        for by_variant in section.worlds.values():
+            assert set(by_variant) >= {*DEFAULT_RULES, *eras(), INSTALLED, NO_CLAMP}
 
 
 def test_basin_reaches_the_minimum(results: Results) -> None:
     rows = numbers(results, "basin")
-    for name in (INSTALLED, *ERAS):
+    for name in (INSTALLED, *eras()):
         assert abs(rows[name]["reached"] - 150) <= 2, name
     for name in ("inward", "sign", "identity"):
         assert abs(rows[name]["reached"] - 250) <= 2, name
@@ -91,7 +91,7 @@ def test_canvas(results: Results) -> None:
 
 def test_retarget_plain_leads_by_15_decibels(results: Results) -> None:
     row = decibels(results, "retarget", "plain")
-    assert row["inward"] >= max(row[name] for name in ("identity", *ERAS)) + 15
+    assert row["inward"] >= max(row[name] for name in ("identity", *eras())) + 15
 
 
 @pytest.mark.parametrize(("task", "world"), DECIBELS)
@@ -111,15 +111,15 @@ def test_without_a_clamp_the_curve_gives_no_number(results: Results) -> None:
 
 
 def test_the_era_of_the_installed_torch_is_bit_equal_to_it(results: Results) -> None:
-    assert results.era in ERAS
+    assert results.era in eras()
     for task, key in (("retarget", "picture"), ("canvas", "picture"), ("basin", "path"), ("curve", "dL_dx")):
-        for by_variant in results.tasks[task].values():
+        for by_variant in results.sections[task].worlds.values():
             ours, theirs = (by_variant[name].arrays[key] for name in (results.era, INSTALLED))
             assert torch.equal(ours, theirs), task
 
 
 def test_curve_measures_the_slope_at_the_bounds(results: Results) -> None:
-    for by_variant in results.tasks["curve"].values():
+    for by_variant in results.sections["curve"].worlds.values():
         assert by_variant["zero/open"].numbers["at_low"] == 0
         assert by_variant["zero/closed"].numbers["at_low"] != 0
         assert by_variant["zero/closed"].numbers["no_signal_outside"] == 1

@@ -15,10 +15,11 @@ import torch
 
 from pseudograd.report import Results, compare, read, unfinished, write
 from pseudograd.report.against import Other, Row, rows, side_by_side, stored
-from pseudograd.stopping import Stopped
-from pseudograd.tasks import TASKS, Task, basin, curve, variants
+from pseudograd.running.signals import Stopped
+from pseudograd.tasks import TASKS, Task, basin, curve
 from pseudograd.tasks.base import Settings
 from pseudograd.tasks.scalar_loss import ElementByElement
+from pseudograd.trials.variants import variants
 
 from ..commands import answer as run
 

@@ -14,12 +14,13 @@ from string import Formatter
 
 import pytest
 
-from pseudograd.report import FolderError, Results, check_folder, sentences, write
+from pseudograd import report
+from pseudograd.report import FolderError, Results, check_folder, write
 from pseudograd.report.pictures import shown_name, strip
 from pseudograd.report.tables import cell
 from pseudograd.report.terminal import show
 from pseudograd.tasks import words
-from pseudograd.tasks.base import ERAS, INSTALLED
+from pseudograd.trials.variants import INSTALLED, eras
 
 from ..browser import needs_browser, shown, title_of
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("compare")
 def basin_alone(results: Results) -> Results:
     """For what is the same whatever the folder holds: one figure is drawn faster than seven."""
     alone = copy.copy(results)
-    alone.tasks = {"basin": results.tasks["basin"]}
+    alone.sections = {"basin": results.sections["basin"]}
     return alone
 
 
@@ -70,7 +71,7 @@ def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Resul
         section = page[
             page.index(f'<section id="{task}">') : page.index("</section>", page.index(f'<section id="{task}">'))
         ]
-        for gallery, rows in zip(section.split("<h3>")[1:], results.tasks[task].values(), strict=True):
+        for gallery, rows in zip(section.split("<h3>")[1:], results.sections[task].worlds.values(), strict=True):
             shown = re.findall(r'alt="([^"]+)"', gallery)
             assert target in shown
             for name, measured in rows.items():
@@ -80,8 +81,8 @@ def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Resul
 
 def test_the_opening_is_computed(results: Results) -> None:
     changed = copy.copy(results)
-    changed.tasks = copy.deepcopy(results.tasks)
-    rows = changed.tasks["retarget"]["plain"]
+    changed.sections = copy.deepcopy(results.sections)
+    rows = changed.sections["retarget"].worlds["plain"]
     for name, psnr in (
         ("zero/closed", 8.0),
         ("zero/open", 20.0),
@@ -113,7 +114,7 @@ def test_the_opening_is_computed(results: Results) -> None:
         "inward",
         f"best here: {shown_name('zero/open', results.era)}",
     ]
-    for era in ERAS:
+    for era in eras():
         rows[era].numbers["psnr"] = 8.0
     rows["inward"].numbers["psnr"] = 45.0
     opening = strip(changed)
@@ -135,7 +136,7 @@ def test_the_page_and_the_terminal_say_the_same(
     page = html.unescape((folder / "index.html").read_text(encoding="utf-8"))
     opening = strip(results)
     assert opening is not None
-    for sentence in (opening.sentence, *(one for task in results.tasks for one in sentences.verdicts(task, results))):
+    for sentence in (opening.sentence, *(one for section in results.sections.values() for one in section.verdicts)):
         assert sentence in printed
         assert sentence in page
 
@@ -158,8 +159,8 @@ def test_the_page_in_a_browser(folder: Path, tmp_path: Path, width: int) -> None
 
 def test_results_are_json_without_nan_and_hold_what_was_measured(folder: Path, results: Results) -> None:
     stored = json.loads((folder / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    for task, worlds in results.tasks.items():
-        for world, by_variant in worlds.items():
+    for task, section in results.sections.items():
+        for world, by_variant in section.worlds.items():
             for name, measured in by_variant.items():
                 row = stored["tasks"][task]["worlds"][world][name]
                 for key, value in measured.numbers.items():
@@ -186,38 +187,36 @@ def test_no_digit_in_a_sentence_outside_its_placeholders() -> None:
     assert len(found) > 25
     for sentence in found:
         assert not re.search(r"\d", sentence), sentence
-    page = Path(sentences.__file__).with_name("page.html").read_text(encoding="utf-8")
+    page = Path(report.__file__).with_name("page.html").read_text(encoding="utf-8")
     text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", text)
 
 
 def test_verdicts_follow_the_numbers(results: Results) -> None:
     changed = copy.copy(results)
-    changed.tasks = copy.deepcopy(results.tasks)
-    world = changed.tasks["retarget"]["plain"]
+    changed.sections = copy.deepcopy(results.sections)
+    world = changed.sections["retarget"].worlds["plain"]
     world["inward"].numbers["psnr"] = 1.25
-    told = sentences.verdicts("retarget", changed)
+    told = changed.sections["retarget"].verdicts
     assert told[0].startswith("Both eras of torch.clamp end alike, at 5.")  # one world: its name would tell nothing
     assert told[1].startswith("inward ends at 1.2 dB and does not beat")
     assert told[2].startswith("Better than inward here: no clamp (49.2 dB)")
-    assert all(one.startswith(("from black: ", "over-exposed: ")) for one in sentences.verdicts("canvas", changed))
+    assert all(one.startswith(("from black: ", "over-exposed: ")) for one in changed.sections["canvas"].verdicts)
     world["inward"].numbers["psnr"] = 40.25
-    for era in ERAS:
+    for era in eras():
         world[era].numbers["psnr"] = 8.5
-    told = " ".join(sentences.verdicts("retarget", changed))
+    told = " ".join(changed.sections["retarget"].verdicts)
     assert "inward ends at 40.2 dB, 31.8 dB above the better" in told
     assert "Both eras of torch.clamp end alike, at 8.5 dB." in told
 
 
 def test_what_beats_us_is_named(results: Results) -> None:
-    told = " ".join(sentences.verdicts("retarget", results))
-    row = {name: measured.numbers["psnr"] for name, measured in results.tasks["retarget"]["plain"].items()}
+    told = " ".join(results.sections["retarget"].verdicts)
+    row = {name: measured.numbers["psnr"] for name, measured in results.sections["retarget"].worlds["plain"].items()}
     for name, value in row.items():
         if value > row["inward"] + 0.05:
             assert f"{name} ({value:.1f} dB)" in told
-    assert "project was as good or better here (from black and over-exposed)" in " ".join(
-        sentences.when_not_to(results)
-    )
+    assert "project was as good or better here (from black and over-exposed)" in " ".join(results.when_not_to)
 
 
 def test_an_older_report_is_replaced_and_nothing_else(basin_alone: Results, tmp_path: Path) -> None:

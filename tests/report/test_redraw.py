@@ -17,8 +17,9 @@ import pseudograd
 from pseudograd.cli import main
 from pseudograd.report import FolderError, Results, compare, read, write
 from pseudograd.tasks import TASKS
-from pseudograd.tasks.base import NO_CLAMP, Settings
+from pseudograd.tasks.base import Settings
 from pseudograd.tasks.retarget import SRGB
+from pseudograd.trials.variants import NO_CLAMP
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -44,14 +45,16 @@ def test_it_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
 
 def test_what_is_read_is_what_was_measured(folder: Path, results: Results) -> None:
     again = read(folder)
-    assert again.records == {name: TASKS[name] for name in results.tasks}
+    assert {name: section.subject for name, section in again.sections.items()} == {
+        name: TASKS[name] for name in results.sections
+    }
     assert list(again.drawn()) != []
     for (name, there, key), (other, here, also) in zip(again.drawn(), results.drawn(), strict=True):
         assert (name, key) == (other, also)
         assert there[key].dtype == here[key].dtype
         assert torch.equal(there[key].nan_to_num(7), here[key].nan_to_num(7))
         assert torch.equal(there[key].isnan(), here[key].isnan())
-    assert again.tasks["retarget_srgb"][SRGB][NO_CLAMP].arrays["picture"].isnan().all()
+    assert again.sections["retarget_srgb"].worlds[SRGB][NO_CLAMP].arrays["picture"].isnan().all()
 
 
 def test_it_is_small(folder: Path) -> None:
@@ -65,9 +68,9 @@ def _runs_away(y: torch.Tensor) -> torch.Tensor:
 def test_what_is_infinite_stays_so(tmp_path: Path) -> None:
     settings = Settings(loss=_runs_away, loss_name="mine:cost")
     results = compare(["basin"], ["identity"], settings)
-    results.tasks["basin"]["mine:cost"]["identity"].numbers |= {"stray": math.inf, "chatter": -math.inf}
+    results.sections["basin"].worlds["mine:cost"]["identity"].numbers |= {"stray": math.inf, "chatter": -math.inf}
     page = write(results, tmp_path / "report")
-    again = read(page.parent).tasks["basin"]["mine:cost"]["identity"].numbers
+    again = read(page.parent).sections["basin"].worlds["mine:cost"]["identity"].numbers
     assert (again["stray"], again["chatter"]) == (math.inf, -math.inf)
     assert "<td>inf</td><td>-inf</td>" in page.read_text(encoding="utf-8")
 
@@ -80,7 +83,7 @@ def test_the_command_prints_the_same_tables_and_runs_nothing(
     assert main(["compare", "--tasks", "curve", "--rules", "inward"]) == 0
     printed = capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in Path("pseudograd-report").iterdir()}
-    monkeypatch.setattr(sys.modules["pseudograd.report.run"], "variants", pytest.fail)
+    monkeypatch.setattr(sys.modules["pseudograd.tasks.running"], "variants", pytest.fail)
     assert main(["compare", "--redraw", "pseudograd-report"]) == 0
     again = capsys.readouterr()
     assert again.err == ""

@@ -16,13 +16,13 @@ from pseudograd import report
 from pseudograd.report import compare, figures, read, write
 from pseudograd.report.pictures import PICTURES
 from pseudograd.report.terminal import show
-from pseudograd.tasks import TASKS, Gallery, Measured, Task, Variant, Worlds
+from pseudograd.tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds
 from pseudograd.tasks.base import KINDS, Settings
 
 pytestmark = pytest.mark.xdist_group("compare")
 
 
-def _pulled(world: str, variant: Variant, settings: Settings) -> Measured:
+def _pulled(world: str, variant: Variant, settings: Settings) -> Outcome:
     """Three numbers, one outside, pulled to 0."""
     x = torch.tensor([-0.5, 0.5, 2.0], requires_grad=True)
     path = [x.detach().clone()]
@@ -31,7 +31,7 @@ def _pulled(world: str, variant: Variant, settings: Settings) -> Measured:
         x = (x - grad / 2).detach().requires_grad_()
         path.append(x.detach())
     arrays = {"range": torch.tensor([-1.0, 1.0]), "path": torch.stack(path)}
-    return Measured({"inside": float((x.abs() < 1).sum())}, arrays)
+    return Outcome({"inside": float((x.abs() < 1).sum())}, arrays)
 
 
 def _stuck(worlds: Worlds, context: object) -> list[str]:
@@ -88,7 +88,7 @@ def _changed(**changes: object) -> Task:
 
 
 def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
-    plain = _changed(figure=None, run=lambda *given: Measured(_pulled(*given).numbers))
+    plain = _changed(figure=None, run=lambda *given: Outcome(_pulled(*given).numbers))
     page = write(compare([plain], ["inward"]), tmp_path / "report")
     assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
     assert "<td>3</td>" in page.read_text(encoding="utf-8")
@@ -96,9 +96,9 @@ def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
-    def run(world: str, variant: Variant, settings: Settings) -> Measured:
+    def run(world: str, variant: Variant, settings: Settings) -> Outcome:
         is_ours = variant.name == "inward"
-        return Measured({"inside": math.nan}, seeds=(0.1, math.nan, math.inf) if is_ours else ())
+        return Outcome({"inside": math.nan}, seeds=(0.1, math.nan, math.inf) if is_ours else ())
 
     def spread(worlds: Worlds, context: object) -> list[str]:
         return [f"Seeds: {worlds['home']['inward'].seeds}.", f"None: {worlds['home']['no clamp'].seeds}."]
@@ -115,9 +115,9 @@ def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
 
 def test_what_a_task_forgets_is_told_before_the_report() -> None:
     with pytest.raises(ValueError, match="compare: mine: arrays must have range, path, got ''"):
-        compare([_changed(run=lambda *_: Measured({"inside": 1.0}))], [])
+        compare([_changed(run=lambda *_: Outcome({"inside": 1.0}))], [])
     with pytest.raises(ValueError, match="compare: mine: numbers must have inside, got 'outside'"):
-        compare([_changed(run=lambda *_: Measured({"outside": 1.0}))], [])
+        compare([_changed(run=lambda *_: Outcome({"outside": 1.0}))], [])
 
 
 def test_names_and_kinds_are_checked() -> None:
@@ -129,7 +129,7 @@ def test_names_and_kinds_are_checked() -> None:
         Gallery("path")
     with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
         compare(["curve", _changed(name="curve")])
-    assert list(compare([MINE, MINE], []).records) == ["mine"]
+    assert list(compare([MINE, MINE], []).sections) == ["mine"]
 
 
 def test_report_knows_kinds_and_no_task() -> None:

@@ -41,11 +41,12 @@ def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
 def expected(results: Results) -> dict[str, dict[str, str]]:
     """By heading, then by rule."""
     return {
-        f"{task} {world} {results.records[task].headline[1]}": {
-            rule: cell(measured.numbers[results.records[task].headline[0]]) for rule, measured in by_variant.items()
+        f"{task} {world} {results.sections[task].subject.headline[1]}": {
+            rule: cell(measured.numbers[results.sections[task].subject.headline[0]])
+            for rule, measured in by_variant.items()
         }
-        for task, worlds in results.tasks.items()
-        for world, by_variant in worlds.items()
+        for task, section in results.sections.items()
+        for world, by_variant in section.worlds.items()
     }
 
 
@@ -75,7 +76,7 @@ def test_curve_alone_has_a_table(
     results: Results, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = copy.copy(results)
-    alone.tasks = {"curve": results.tasks["curve"]}
+    alone.sections = {"curve": results.sections["curve"]}
     ((headings, rows),) = tables(printed(alone, 80, capsys, monkeypatch))
     assert headings[1:] == ["curve sin(pi y) + 1 outside, no gradient", "curve y² outside, no gradient"]
     assert ["inward", "0.5", "0"] in rows

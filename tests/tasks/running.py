@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from pseudograd.tasks import Measured, Task, variants
+from pseudograd.tasks import Outcome, Task
 from pseudograd.tasks.base import KINDS, Settings
+from pseudograd.trials.variants import variants
 
 
-def run(task: Task, world: str, name: str, settings: Settings | None = None) -> Measured:
+def run(task: Task, world: str, name: str, settings: Settings | None = None) -> Outcome:
     variant = next(one for one in variants(has_leaves=task.has_leaves) if one.name == name)
     measured = task.run(world, variant, settings or Settings())
     assert set(task.columns) == set(measured.numbers)

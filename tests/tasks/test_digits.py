@@ -8,11 +8,11 @@ from torch.nn import functional
 
 from pseudograd.tasks import attack, bounded_head, digits, quantized
 from pseudograd.tasks.attack import ATTACK, FROM_CHANCE, FROM_PICTURE, NO_MAXIMIZE
-from pseudograd.tasks.base import ERAS, INSTALLED
 from pseudograd.tasks.bounded_head import BOUNDED_HEAD
 from pseudograd.tasks.quantized import FOUR_BITS, FOUR_BITS_EACH, TERNARY, TERNARY_WEIGHTS
 from pseudograd.torch_eras import ERAS as RECORDS
 from pseudograd.torch_eras import installed_era
+from pseudograd.trials.variants import INSTALLED, eras
 
 from .running import headline, run
 
@@ -62,7 +62,7 @@ def test_quantised_values(quantiser: quantized.Quantiser) -> None:
 
 
 def test_ternary_weights_need_the_edge() -> None:
-    closed, opened = (run(TERNARY, quantized.WORLD, era) for era in ERAS)
+    closed, opened = (run(TERNARY, quantized.WORLD, era) for era in eras())
     assert closed.numbers["accuracy"] >= 0.91
     assert opened.numbers["accuracy"] <= 0.78
     assert closed.numbers["silent"] == pytest.approx(0.43, abs=0.01)
@@ -108,7 +108,7 @@ def test_attack_stays_within_its_bounds() -> None:
 
 
 def attack_variants() -> list[object]:
-    from pseudograd.tasks import variants
+    from pseudograd.trials.variants import variants
 
     return variants(has_leaves=True)  # type: ignore[return-value]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.paired import BETTER, NO_DIFFERENCE, WORSE, difference
 from pseudograd.tasks import policy
 from pseudograd.tasks.policy import HIGH, LENGTH, LETTERS, LOW, POLICY, WORLDS
+from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, WORSE, difference
 
 from .running import run
 

@@ -6,20 +6,21 @@ from collections import defaultdict
 
 import pytest
 
-from pseudograd.tasks import DEFAULT_TASKS, TASKS, Measured, words
-from pseudograd.tasks.base import DEFAULT_RULES, ERAS, INSTALLED, Settings, variants
+from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, words
+from pseudograd.tasks.base import Settings
 from pseudograd.tasks.words import Score
+from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, eras, variants
 
 SEEDS = 12
 
 
-def measured(value: float, spread: float = 0.0) -> Measured:
+def measured(value: float, spread: float = 0.0) -> Outcome:
     """Seeds around `value`, half of them above it."""
     seeds = tuple(value + spread * (1 if seed % 2 else -1) for seed in range(SEEDS))
-    return Measured({"share": value}, seeds=seeds)
+    return Outcome({"share": value}, seeds=seeds)
 
 
-def world(**changed: Measured) -> dict[str, Measured]:
+def world(**changed: Outcome) -> dict[str, Outcome]:
     names = [variant.name for variant in variants(has_leaves=True)]
     return {name: measured(0.5) for name in names} | {name.replace("_", "/"): value for name, value in changed.items()}
 
@@ -57,8 +58,8 @@ def test_better_and_worse_are_named_the_best_first() -> None:
     assert words.where_no_worse({"here": rows}, "project", SCORE) == ["here"]
     assert words.where_no_worse({"here": rows}, "leaky", SCORE) == ["here"]
     assert words.where_no_worse({"here": rows}, "identity", SCORE) == []
-    assert words.where_better({"here": rows}, "project", SCORE) == ["here"]
-    assert words.where_better({"here": rows}, "leaky", SCORE) == []
+    assert words.where_no_worse({"here": rows}, "project", SCORE, or_equal=False) == ["here"]
+    assert words.where_no_worse({"here": rows}, "leaky", SCORE, or_equal=False) == []
 
 
 def test_lower_may_be_better() -> None:
@@ -80,7 +81,7 @@ def test_a_difference_too_small_to_matter_is_none() -> None:
 def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
     found = SCORE.against_ours(world(inward=measured(0.9)))
     assert INSTALLED not in found
-    assert set(found) >= set(ERAS)
+    assert set(found) >= set(eras())
     assert {one.comparisons for one in found.values()} == {1}  # all others are equal to each other, to the bit
 
 
@@ -96,7 +97,7 @@ def test_without_ours_only_the_eras_are_spoken_of() -> None:
 def test_every_task_speaks_of_whatever_was_measured(name: str, with_ours: bool) -> None:
     task = TASKS[name]
     names = [variant.name for variant in variants(DEFAULT_RULES if with_ours else (), has_leaves=task.has_leaves)]
-    row = Measured(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)
+    row = Outcome(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)
     worlds = {one: dict.fromkeys(names, row) for one in task.worlds(Settings())}
     told = task.verdicts(worlds, defaultdict(lambda: 0.5))
     assert told

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .. import streams
-from ..stopping import Stopped
+from ..running import output
+from ..running.signals import Stopped
 from ._command import commands
 
 __all__ = ["main"]
@@ -23,13 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parsed(sys.argv[1:] if arguments is None else arguments)
         if getattr(options, "is_program", False):  # which prints as it would without us
             return _answer(options)
-        with streams.plain():
+        with output.plain():
             return _answer(options)
     except BrokenPipeError:
-        streams.abandon(sys.stdout)
+        output.abandon(sys.stdout)
         return 128 + 13
     except OSError as error:  # a full disk behind the standard output
-        streams.abandon(sys.stdout)
+        output.abandon(sys.stdout)
         print(f"pseudograd: {error}", file=sys.stderr)
         return 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..stopping import stoppable
+from ..running.signals import stoppable
 from ._arguments import function_named, require_extras
 from ._command import Command
 
@@ -33,7 +33,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def _audit(options: argparse.Namespace) -> int:
     from ..analysis.auditing import audit
-    from ..program import checked_file, write
+    from ..running.files import checked_file, write
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}
     files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}

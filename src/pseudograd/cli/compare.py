@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import must
 from ..rule_text import items
-from ..stopping import Stopped, stoppable
+from ..running.signals import Stopped, stoppable
 from ._arguments import (
     add_import,
     add_own_case,
@@ -134,7 +134,7 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
         return results, folder, "--out"
     from ..report.terminal import progress
     from ..tasks import by_name
-    from ..tasks.base import DEFAULT_RULES, variants
+    from ..trials.variants import DEFAULT_RULES, variants
 
     tasks = by_name(_tasks(options.tasks))
     rules = list(DEFAULT_RULES) if rules is None else rules
@@ -148,8 +148,8 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
 
 def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> Any:
     from .. import report
-    from ..cases import compare
     from ..report.terminal import progress
+    from ..trials import compare
 
     case = own_case(options, "compare", rules)
     report.check_folder(folder)

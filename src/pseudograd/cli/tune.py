@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..rule_text import items
-from ..stopping import stoppable
+from ..running.signals import stoppable
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
 from ._command import Command
 
@@ -24,8 +24,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from ..cases import tune
-    from ..program import checked_file, write
+    from ..running.files import checked_file, write
+    from ..trials import tune
 
     with stoppable(), current_folder():
         for name in options.imports:

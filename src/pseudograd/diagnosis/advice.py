@@ -12,6 +12,7 @@ _UNSEEN = (
     "Enter pseudograd.diagnose in the thread that makes this call, inside the function that the thread runs: then the line is known, and "
     "override acts there."
 )
+RULE_TO_TRY = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # by family
 _STEP = "  # around the training step"
 # What torch runs as one call, in its own functions, with {0} for the clamp below.
 _WRITTEN_OUT = {

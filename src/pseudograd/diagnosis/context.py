@@ -12,16 +12,16 @@ from torch import nn
 
 from .. import torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
 from ..errors import must
-from ..program import checked_file, write
+from ..running.files import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions, swaps
+from .dead_units import calm_of
 from .deliberate import Deliberate
-from .eager import NOT_COMPILED, eagerly
-from .findings import Evidence, found
+from .findings import Evidence, described, found
+from .force_eager import NOT_COMPILED, eagerly
 from .harmless import harmless, leave, listen
 from .norms import Norm, norms_of
-from .partial import calm_of
 from .recorder import Recorder, Watch
 from .records import Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .stalled import Stalls
@@ -59,6 +59,7 @@ class Diagnosis:
             raise RuntimeError("diagnose: a diagnosis must be entered once, got a second time. Make a new one.")
         if torch.compiler.is_compiling():
             raise RuntimeError(NOT_COMPILED)
+        installed_era()  # measured now: the report may be made at the end of the process, when no thread starts
         recorder = self._recorder
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
             stack.enter_context(eagerly())
@@ -175,8 +176,8 @@ class Diagnosis:
     @property
     def muted(self) -> int:
         """Findings that a comment at their line, or `ignore`, has said to be deliberate."""
-        _ = self.findings  # they are muted where they are made
-        return len(self._deliberate.muted)
+        _ = self.findings  # they are counted where they are made
+        return self._deliberate.muted
 
     @property
     def norms(self) -> list[Norm]:
@@ -232,6 +233,7 @@ class Diagnosis:
             "era": installed_era(),
             "backwards": self.backwards,
             "findings": [plain(one) for one in self.findings],
+            "kinds": described(self.findings),
             "muted": self.muted,
             "starved": [plain(one) for one in self.starved],
             "partly": [plain(one) for one in self.partly],

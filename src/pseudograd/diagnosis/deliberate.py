@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..errors import must
 from ..trace.frames import Place, Point, is_same_line, lines_of, named, span_at
@@ -22,7 +21,7 @@ class Deliberate:
             remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
             raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
         self.patterns: list[str] = list(patterns)
-        self.muted: set[tuple[str, str, str]] = set()
+        self.muted = 0
 
     def parameter(self, name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
@@ -39,14 +38,6 @@ class Deliberate:
         """Of a call: at the line that calls torch, or at the program's own line that led there."""
         points = [] if place is None else [point for point in (place.call, place.program) if point is not None]
         return any(_has_comment(point) or self.line(named(point)) for point in points)
-
-    def spoken(self, is_deliberate: bool, findings: Iterable[Any]) -> list[Any]:
-        """The findings of one place that are to be told."""
-        some = list(findings)
-        if not is_deliberate:
-            return some
-        self.muted.update((one.code, one.where, one.expression) for one in some)
-        return []
 
 
 def _has_comment(point: Point) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .aside import is_aside
 from .harmless import harmless
+from .quietly import is_aside
 
 NAME = "hook"
 

@@ -12,11 +12,11 @@ from torch.nn.parameter import is_lazy
 
 from ..torch_private import is_batched, is_fake, is_wrapped, local, shards_of
 from ..trace import nodes
-from .aside import quietly
-from .entries import Entries
 from .harmless import harmless
+from .missing_gradients import Entries
 from .names import Names, tops_of
 from .norms import Sizes
+from .quietly import quietly
 
 _OWN = 4096  # leaves that no module holds and that have a bit each: a program may make new ones in every step
 _WITH_A_BIT = 16_384  # leaves of all kinds: a program may make a new model in every step

@@ -10,9 +10,9 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..torch_private import local
-from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .leaves import Leaf, Leaves, has_numbers, moves
+from .quietly import is_aside, quietly
 
 _KEPT = 64  # optimisers that are gone
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..program import Part, Run, write
+from ..running.files import write
+from ..running.program import Part, Run
 
 _PATIENCE = 10.0  # seconds: a lock that is older was left by a command that was killed
 

@@ -32,12 +32,12 @@ from ..torch_private import (
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
 from . import hooks, slices, tally, values, whatif, windows
-from .aside import is_aside, quietly
 from .harmless import Errors, harmless
 from .influence import SILENT, Influence
 from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
+from .quietly import is_aside, quietly
 from .tally import Tally
 from .zeros import Zeros
 

@@ -133,11 +133,10 @@ class Partly:
 
 @dataclass(frozen=True)
 class Finding:
-    """code: one of "guard", "kink", "starved", "cut", "dead", "edge", "wind-up", "vanish", "stalled". where, expression: the call.
-    evidence: the numbers.
+    """code, number: of its kind, a row of `findings`. where, expression: the call. evidence: the numbers.
     cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was
     found there. share: what `--fail-on` compares. module: the path of the module that makes the call, in the outermost one; several
-    where the line serves several.
+    where the line serves several. is_muted: somebody said that it is deliberate, so that it is counted and not told.
     """
 
     code: str
@@ -150,6 +149,8 @@ class Finding:
     module: str | None = None
     also: tuple[str, ...] = ()
     issue: str | None = None
+    number: str = ""
+    is_muted: bool = field(default=False, repr=False)
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "is_unstepped")
+        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):

@@ -11,41 +11,39 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import program as programs
 from ..errors import must
 from ..rewrite.run import rules_of
-from . import ranks
+from ..running import program as programs
+from ..running.files import checked_file, write
+from . import findings, ranks
 from .context import Diagnosis
 from .page import page
-from .parts import merged, values_of
+from .processes import merged, values_of
 
 _SHOWN = 8
+_ANY = "any"  # code
 FAILED = 4  # the exit status where `--fail-on` holds
-_ON = re.compile(
-    r"(?P<code>cut|dead|edge|kink|starved|wind-up|vanish|stalled|guard|any)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?"
-)
-
-
-def _is_cut(site: Any) -> bool:
-    return site.family == "clamp" and not site.is_deliberate
+_ON = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 
 
 def condition(text: str) -> Callable[[Diagnosis], list[str]]:
     """From 'cut>0.5', 'starved' or 'any': the places where it holds."""
     found = _ON.fullmatch(text.strip())
+    kinds = {kind.code: kind for kind in findings.KINDS}
     try:
         least = float(found["share"] or 0) if found else 0.0
     except ValueError:
         found = None
-    if found is None:
-        remedy = "As in 'cut>0.5', 'starved' or 'any'"
+    if found is None or found["code"] not in (*kinds, _ANY):
+        remedy = f"The codes are {', '.join(kinds)} and {_ANY}; a share stands behind as in 'cut>0.5'"
         raise ValueError(must("diagnose", "--fail-on", "be a finding's code, with a share if wanted", text, remedy))
-    code, least = found["code"], least
+    code = found["code"]
+    places = None if code == _ANY else kinds[code].places
 
     def holds(diagnosis: Diagnosis) -> list[str]:
-        if code == "cut":  # every place that cuts, not only those that are findings
-            return [site.where for site in diagnosis.sites if _is_cut(site) and site.cut_share > least]
-        return [one.where for one in diagnosis.findings if code in (one.code, "any") and one.share > least]
+        if places is not None:
+            return [where for where, share in places(diagnosis.sites) if share > least]
+        return [one.where for one in diagnosis.findings if code in (one.code, _ANY) and one.share > least]
 
     return holds
 
@@ -78,9 +76,7 @@ def run(
     programs.check("diagnose", program, is_module)
     nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
     files = (("--html", html, page), ("--json", json_file, _as_json))
-    targets = [
-        (name, programs.checked_file("diagnose", name, file), made) for name, file, made in files if file is not None
-    ]
+    targets = [(name, checked_file("diagnose", name, file), made) for name, file, made in files if file is not None]
     for _, target, _ in targets:
         ranks.forget(target)
     job = {"module": __name__, "asked": dict(asked), "steps": steps}
@@ -92,7 +88,7 @@ def run(
         try:
             with ranks.of_all(target, done) as seen:
                 if seen is not None:
-                    programs.write("diagnose", name, target, made(merged(*seen, nothing)))
+                    write("diagnose", name, target, made(merged(*seen, nothing)))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -176,5 +172,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: Any) -> _Following:
-    """What `following` calls."""
+    """What `running.process` calls."""
     return _Following(job["asked"], job["steps"], process)

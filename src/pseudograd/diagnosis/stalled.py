@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ..torch_private import without_torch_function
 from ..trace import frames
 from ..trace.frames import NOWHERE
-from .aside import quietly
 from .harmless import Errors, harmless
+from .quietly import quietly
 
 _SAMPLE = 1024  # entries of a parameter that are looked at
 _LEAST = 10  # steps: with fewer nobody can say that an entry never moves

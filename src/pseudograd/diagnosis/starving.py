@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..trace.frames import named
-from .entries import Missing
 from .leaves import Leaf
+from .missing_gradients import Missing
 from .records import Partly, Site, Starved, Structural
 from .zeros import fading
 

@@ -22,7 +22,7 @@ from ..rewrite.mode import Replacement, pinned, why_not
 from ..rule import PRIMITIVES
 from ..torch_private import is_batched, is_fake, is_wrapped, local, number_of
 from ..trace.frames import Place, named
-from . import again, slices
+from . import further_backward, slices
 from .leaves import Leaf, Leaves
 
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: a hook of the tensor that it made, by its place
@@ -107,16 +107,16 @@ class Asking:
             return
         try:
             self._run(one, roots, grads, behind)
-        except again.RefusalError as why:
+        except further_backward.RefusalError as why:
             one.reasons.add(str(why))
         except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
             one.reasons.add(f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}")
 
     def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
-        why = again.refusal(behind) or _hooks_of(behind)
+        why = further_backward.refusal(behind) or _hooks_of(behind)
         if why is not None:
-            raise again.RefusalError(why)
-        graph, is_second = again.Graph(roots, grads, behind), self._is_second(behind)
+            raise further_backward.RefusalError(why)
+        graph, is_second = further_backward.Graph(roots, grads, behind), self._is_second(behind)
         gradients = self._by_leaf(graph.run(lambda node, leaving, arriving: leaving))
         for question in self.asked:
             reasons: set[str] = set()
@@ -227,7 +227,7 @@ def _hooks_of(behind: Sequence[Any]) -> str | None:
         where = node.metadata.get(_HOOKED)
         if (
             where is None
-            and node.name() == again.LEAF
+            and node.name() == further_backward.LEAF
             and any(map(may_change, (node.variable._backward_hooks or {}).values()))
         ):
             where = "of a parameter"
@@ -283,7 +283,7 @@ def _is_same(mine: Tensor, grad: Tensor) -> bool:
 def _left(
     question: WhatIf, reasons: set[str], one: _Pass, node: Any, leaving: tuple[Any, ...], arriving: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """What leaves a node under the question's rule, as `again.Graph` asks."""
+    """What leaves a node under the question's rule, as `further_backward.Graph` asks."""
     name = node.name()
     if name == slices.NODE:
         hidden = getattr(node, "_wrapped_node", None)

@@ -1,10 +1,9 @@
-"""`compare`'s report: run the tasks, draw them, judge them by their numbers, and write one folder; or draw it again from there."""
+"""`compare`'s report: from outcomes, of tasks or of a comparison, to one folder with their words and pictures; or again from there."""
 
 from .against import side_by_side
-from .own import results_of
 from .read import FolderError, read
 from .results import Results
-from .run import compare
+from .sources import compare, results_of
 from .write import check_folder, set_aside, unfinished, write
 
 __all__ = [

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..tasks.base import NO_CLAMP, PROJECT
-from ..tasks.words import listed
+from ..trials.text import aligned, listed
+from ..trials.variants import NO_CLAMP, PROJECT
 from .results import KIND, NUMBERS, Results
 from .tables import cell
-
-GAP = "  "
 
 
 @dataclass(frozen=True)
@@ -81,14 +79,14 @@ class Row:
 def rows(results: Results, other: Other) -> list[Row]:
     """Every number that both runs have."""
     found = []
-    for task, worlds in results.tasks.items():
-        columns = {**results.records[task].columns, results.records[task].headline[0]: ""}
-        for world, variants in worlds.items():
-            for variant, measured in variants.items():
+    for task, section in results.sections.items():
+        columns = {**section.subject.columns, section.subject.headline[0]: ""}
+        for world, variants in section.worlds.items():
+            for variant, outcome in variants.items():
                 for key, column in columns.items():
                     there = other.number(task, world, variant, key)
                     if there is not None:
-                        found.append(Row(task, world, variant, measured.numbers[key], there, column))
+                        found.append(Row(task, world, variant, outcome.numbers[key], there, column))
     return found
 
 
@@ -102,7 +100,7 @@ def side_by_side(results: Results, other: Other) -> str:
     names = [f"here, torch {results.torch}", f"there, torch {other.stored['torch']}"]
     lines = [f"Side by side with {other.file}"]
     for task, world in dict.fromkeys((row.task, row.world) for row in both):
-        lines += ["", f"{task}, {world}: {results.records[task].headline[1]}"]
+        lines += ["", f"{task}, {world}: {results.sections[task].subject.headline[1]}"]
         lines += _table([row for row in both if (row.task, row.world, row.column) == (task, world, "")], names)
     return "\n".join([*lines, "", *_told(both), *_left_out(results, other)])
 
@@ -110,12 +108,7 @@ def side_by_side(results: Results, other: Other) -> str:
 def _table(of_world: list[Row], names: list[str]) -> Iterator[str]:
     lines = [("rule", *names, "difference")]
     lines += [(row.variant, cell(row.here), cell(row.there), _gap(row) if row.differs else "") for row in of_world]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    for place, (first, *rest) in enumerate(lines):
-        parts = [first.ljust(widths[0]), *[part.rjust(size) for part, size in zip(rest, widths[1:], strict=True)]]
-        yield GAP.join(parts).rstrip()
-        if place == 0:
-            yield GAP.join("-" * size for size in widths)
+    return aligned(lines, str.rjust)
 
 
 def _gap(row: Row) -> str:
@@ -144,7 +137,7 @@ def _where(differing: list[Row]) -> str:
 
 
 def _left_out(results: Results, other: Other) -> Iterator[str]:
-    here, there = set(results.tasks), set(other.stored["tasks"])
+    here, there = set(results.sections), set(other.stored["tasks"])
     for names, where in ((here - there, "here"), (there - here, "there")):
         if names:
             yield f"Only {where}: {listed(sorted(names))}."

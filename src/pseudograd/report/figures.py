@@ -11,35 +11,28 @@ import torch
 from matplotlib.figure import Figure
 
 from ..analysis.palette import FORWARD, LOSS, colour
-from ..tasks import Measured, Task, World
-from .own import figures_of
+from ..tasks import Outcome, World
+from ..tasks.base import Section, Subject
+from ..trials.picture import Seeds, draw, seeds_of
 from .pictures import PICTURES, Strip, drawn, pixels, shown_name
 from .results import Results
+from .sources import worlds_of
 
 DPI = 110
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """(task, file stem, what it shows, figure) for every world that has a chart: of its task's kind, or of its seeds."""
-    for name, worlds in results.tasks.items():
-        if results.own is not None:
-            for stem, caption, figure in figures_of(results.own):
-                yield name, stem, caption, figure
-        task = results.records[name]
-        for number, (world, rows) in enumerate(worlds.items(), start=1):
-            stem, caption = name if len(worlds) == 1 else f"{name}-{number}", f"{task.title}: {world}"
-            if task.figure is None:
-                if task.score is not None and rows and all(measured.seeds for measured in rows.values()):
-                    yield (
-                        name,
-                        stem,
-                        f"{caption}; a dot for each seed, a line at the mean",
-                        _seeds(task, world, drawn(rows), results.era),
-                    )
-            elif task.figure.kind != PICTURES:  # which the page shows one by one
-                title = task.figure.title.format(world=world)
-                draw = _DRAWERS[task.figure.kind]
-                yield name, stem, caption, draw(task, title, drawn(rows), results.era)
+    """(section, file stem, what it shows, figure) for every world that has a chart: of its subject's kind, or of its seeds."""
+    for name, section in results.sections.items():
+        for number, (world, rows) in enumerate(section.worlds.items(), start=1):
+            stem = name if len(section.worlds) == 1 else f"{name}-{number}"
+            subject, figure = section.subject, section.subject.figure
+            if figure is None:
+                if (seeds := _seeds(results, section, world)) is not None:
+                    yield name, stem, seeds.caption, _of_seeds(seeds)
+            elif figure.kind != PICTURES:  # which the page shows one by one
+                title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
+                yield name, stem, f"{subject.title}: {world}", draw_kind(subject, title, drawn(rows), results.era)
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
@@ -64,33 +57,37 @@ def strip_figure(found: Strip) -> Figure:
     return figure
 
 
-def _seeds(task: Task, world: str, rows: World, era: str) -> Figure:
-    """The headline of every seed, a line for each variant, the best at the top."""
-    assert task.score is not None
-    sign = -1 if task.score.better == "higher" else 1
-    names = sorted(rows, key=lambda name: sign * rows[name].numbers[task.headline[0]], reverse=True)
-    figure = Figure(figsize=(8.0, 0.9 + 0.32 * len(names)), layout="constrained", dpi=DPI)
-    panel = figure.subplots()
-    for place, name in enumerate(names):
-        seeds = rows[name].seeds
-        shifts = [0.16 * (number % 5 - 2) / 2 for number in range(len(seeds))]
-        panel.plot(seeds, [place + shift for shift in shifts], "o", color=colour(name), markersize=4, alpha=0.6)
-        mean = rows[name].numbers[task.headline[0]]
-        panel.plot([mean, mean], [place - 0.32, place + 0.32], color=colour(name), linewidth=3)
-    panel.set_yticks(range(len(names)), [shown_name(name, era) for name in names])
-    panel.set_xlabel(f"{task.headline[1]} ({task.score.better} is better)")
-    panel.set_title(f"{task.title}: {world}", fontsize=11)
-    panel.grid(axis="x", color="#e4e4e4")
-    panel.set_axisbelow(True)
+def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
+    """The picture of a world's seeds, if it has any. That of a task shows the headline of every seed, the best variant at the top."""
+    if results.own is not None:
+        return seeds_of(results.own, worlds_of(results.own)[world])
+    subject, rows = section.subject, drawn(section.worlds[world])
+    if subject.score is None or not rows or not all(outcome.seeds for outcome in rows.values()):
+        return None
+    means = {name: outcome.numbers[subject.headline[0]] for name, outcome in rows.items()}
+    ranked = sorted(means, key=means.__getitem__, reverse=subject.score.better == "higher")
+    return Seeds(
+        rows={name: rows[name].seeds for name in ranked},
+        line=means,
+        title=f"{subject.title}: {world}",
+        label=f"{subject.headline[1]} ({subject.score.better} is better)",
+        caption=f"{subject.title}: {world}; a dot for each seed, a line at the mean",
+        names={name: shown_name(name, results.era) for name in ranked},
+    )
+
+
+def _of_seeds(seeds: Seeds) -> Figure:
+    figure = Figure(figsize=seeds.size, layout="constrained", dpi=DPI)
+    draw(seeds, figure.subplots())
     return figure
 
 
-def _curves(task: Task, title: str, rows: World, era: str) -> Figure:
+def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
     """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
     figure, (problem, *panels) = _gallery(len(rows) + 1, 4, 3.4, 2.6)
     _problem(problem, next(iter(rows.values())).arrays)
-    for panel, (name, measured) in zip(panels, rows.items(), strict=True):
-        _curve(panel, name, measured, era)
+    for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
+        _curve(panel, name, outcome, era)
     handles, labels = panels[0].get_legend_handles_labels()
     labels[-1] += ", in the rule's colour"
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
@@ -117,8 +114,8 @@ def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
     panel.legend(fontsize=8, frameon=False)
 
 
-def _curve(panel: Any, name: str, measured: Measured, era: str) -> None:
-    arrays = measured.arrays
+def _curve(panel: Any, name: str, outcome: Outcome, era: str) -> None:
+    arrays = outcome.arrays
     low, high = arrays["range"].tolist()
     x, whole = arrays["x"], arrays["dL_dx"]
     at_bound = (x == low) | (x == high)
@@ -132,17 +129,17 @@ def _curve(panel: Any, name: str, measured: Measured, era: str) -> None:
     panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
 
 
-def _paths(task: Task, title: str, rows: World, era: str) -> Figure:
+def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
     figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
-    for panel, (name, measured) in zip(panels, rows.items(), strict=True):
-        path = measured.arrays["path"]
-        low, high = measured.arrays["range"].tolist()
+    for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
+        path = outcome.arrays["path"]
+        low, high = outcome.arrays["range"].tolist()
         top, bottom = high + 1.1 * (high - low), low - 1.1 * (high - low)
         panel.axhspan(low, high, color="#f2f2f2", zorder=0)
         panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
         panel.set_ylim(bottom, top)
         panel.set_title(
-            f"{shown_name(name, era)}: {measured.numbers[task.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
+            f"{shown_name(name, era)}: {outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
         )
         panel.set_xlabel("step")
         panel.set_ylabel("x")
@@ -159,7 +156,7 @@ def _paths(task: Task, title: str, rows: World, era: str) -> Figure:
     return figure
 
 
-_DRAWERS: dict[str, Callable[[Task, str, World, str], Figure]] = {
+_DRAWERS: dict[str, Callable[[Subject, str, World, str], Figure]] = {
     "curves": _curves,
     "paths": _paths,
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from . import sentences
+from ..tasks.base import Section
 from .pictures import PICTURES, Tile, as_data, strip, tiles
 from .results import Results
 from .tables import table
@@ -21,43 +21,41 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((here / "page.html").read_text(encoding="utf-8"))
     sections = [
-        {**section, "figures": figures.get(name, ()), "galleries": _galleries(results, name)}
-        for name, section in words_and_tables(results).items()
+        {**told, "figures": figures.get(told["name"], ()), "galleries": _galleries(section, results.era)}
+        for section, told in zip(results.sections.values(), words_and_tables(results), strict=True)
     ]
     return template.render(
         style=(here / "style.css").read_text(encoding="utf-8"),
-        title=sentences.title(results),
+        title=results.title,
         opening=_opening(results),
         threads="" if results.own else " on one thread",
-        installed=sentences.installed(results),
+        installed=results.installed,
         pseudograd=__version__,
         torch=results.torch,
         seconds=results.seconds,
         sections=sections,
         edges=results.edges,
-        when_not_to=sentences.when_not_to(results),
+        when_not_to=results.when_not_to,
     )
 
 
 def check_numbers(results: Results) -> None:
     """Every sentence and table of a page whose pictures are not there yet: a number that is missing raises."""
-    words_and_tables(results)
-    sentences.installed(results)
-    sentences.when_not_to(results)
+    _ = words_and_tables(results), results.installed, results.when_not_to
 
 
-def words_and_tables(results: Results) -> dict[str, dict[str, Any]]:
-    """Of every task."""
-    return {
-        name: {
+def words_and_tables(results: Results) -> list[dict[str, Any]]:
+    """Of every section."""
+    return [
+        {
             "name": name,
-            "title": results.records[name].title,
-            "setting": sentences.setting(name, results),
-            "verdicts": sentences.verdicts(name, results),
-            "tables": [table(results.records[name], world, rows) for world, rows in worlds.items()],
+            "title": section.subject.title,
+            "setting": section.subject.setting(section.context),
+            "verdicts": section.verdicts,
+            "tables": [table(section.subject, world, rows) for world, rows in section.worlds.items()],
         }
-        for name, worlds in results.tasks.items()
-    }
+        for name, section in results.sections.items()
+    ]
 
 
 def _opening(results: Results) -> dict[str, Any] | None:
@@ -65,16 +63,16 @@ def _opening(results: Results) -> dict[str, Any] | None:
     return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
 
 
-def _galleries(results: Results, name: str) -> list[dict[str, Any]]:
-    task = results.records[name]
-    if task.figure is None or task.figure.kind != PICTURES:
+def _galleries(section: Section, era: str) -> list[dict[str, Any]]:
+    figure = section.subject.figure
+    if figure is None or figure.kind != PICTURES:
         return []
     return [
         {
-            "title": task.figure.title.format(world=world) or world,
-            "tiles": _on_page(tiles(task, rows, results.first[name, world], results.era)),
+            "title": figure.title.format(world=world) or world,
+            "tiles": _on_page(tiles(section.subject, rows, section.first[world], era)),
         }
-        for world, rows in results.tasks[name].items()
+        for world, rows in section.worlds.items()
     ]
 
 

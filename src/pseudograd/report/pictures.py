@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from ..analysis.palette import colour
-from ..tasks import Task, World
-from ..tasks.base import ERAS, INSTALLED, PROJECT
+from ..tasks import World
+from ..tasks.base import Subject
 from ..tasks.words import OURS, are_alike, best
-from ..torch_eras import ERAS as ERAS_OF_TORCH
+from ..trials.variants import INSTALLED, PROJECT, eras
 from .results import Results
 from .tables import cell
 
@@ -45,9 +45,8 @@ class Strip(NamedTuple):
 
 def shown_name(variant: str, era: str = "") -> str:
     """An era of torch.clamp is called by what it is; `era`: the rule of the installed one."""
-    for version, record in ERAS_OF_TORCH.items():
-        if variant == record.rule:
-            return f"torch.clamp, {version}{' (yours)' if variant == era else ''}"
+    if variant in eras():
+        return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
 
 
@@ -56,40 +55,43 @@ def drawn(rows: World) -> World:
     return {name: measured for name, measured in rows.items() if name != INSTALLED}
 
 
-def tiles(task: Task, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
+def tiles(subject: Subject, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
     """Where it starts and where it should go, then what became of it under each rule."""
-    given = [Tile(title, "", picture, FRAME) for title, picture in first.items()]
-    return [*given, *(_tile(task, name, rows, era) for name in drawn(rows))]
+    return [*_given(first), *(_tile(subject, name, rows, era) for name in drawn(rows))]
+
+
+def _given(first: Mapping[str, Tensor]) -> list[Tile]:
+    return [Tile(title, "", picture, FRAME) for title, picture in first.items()]
 
 
 def strip(results: Results) -> Strip | None:
-    """Of the first task that says its finding: start and goals, torch.clamp, our default, and the best if that is another."""
-    for name, worlds in results.tasks.items():
-        task = results.records[name]
-        if task.finding is None or task.figure is None:
+    """Of the first subject that says its finding: start and goals, torch.clamp, our default, and the best if that is another."""
+    for section in results.sections.values():
+        subject = section.subject
+        if subject.finding is None or subject.figure is None:
             continue
-        for world, rows in worlds.items():
+        for world, rows in section.worlds.items():
             if OURS in rows:
-                given = [Tile(title, "", picture, FRAME) for title, picture in results.first[name, world].items()]
-                return Strip(task.finding(rows), [*reversed(given), *_compared(task, rows, results.era)])
+                given = reversed(_given(section.first[world]))
+                return Strip(subject.finding(rows), [*given, *_compared(subject, rows, results.era)])
     return None
 
 
-def _compared(task: Task, rows: World, era: str) -> list[Tile]:
-    key = task.headline[0]
-    values = {name: measured.numbers[key] for name, measured in drawn(rows).items()}
-    closed, opened = (_tile(task, name, rows, era) for name in ERAS)
-    alike = are_alike(*(values[name] for name in ERAS))
-    found = [closed._replace(title="torch.clamp, on any torch")] if alike else [closed, opened]
-    found.append(_tile(task, OURS, rows, era))
+def _compared(subject: Subject, rows: World, era: str) -> list[Tile]:
+    key = subject.headline[0]
+    values = {name: outcome.numbers[key] for name, outcome in drawn(rows).items()}
+    found = [_tile(subject, name, rows, era) for name in eras() if name in rows]
+    if are_alike(*(values[name] for name in eras() if name in rows)):
+        found = [found[0]._replace(title="torch.clamp, on any torch")]
+    found.append(_tile(subject, OURS, rows, era))
     if (first := best(values)) != OURS:
-        tile = _tile(task, first, rows, era)
+        tile = _tile(subject, first, rows, era)
         found.append(tile._replace(title=f"best here: {tile.title}"))
     return found
 
 
-def _tile(task: Task, name: str, rows: World, era: str) -> Tile:
-    key, unit = task.headline
+def _tile(subject: Subject, name: str, rows: World, era: str) -> Tile:
+    key, unit = subject.headline
     return Tile(shown_name(name, era), cell(rows[name].numbers[key], unit), rows[name].arrays["picture"], colour(name))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,14 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..cases.records import from_json
 from ..errors import UnknownNameError, must, unknown_name
-from ..tasks import TASKS, Measured, Task, by_name
-from . import own
+from ..tasks import TASKS, Outcome, Task, by_name
+from ..tasks.base import Section
+from ..trials.comparison import from_json
+from ..trials.comparison import read as number
 from .page import check_numbers
 from .results import ARRAYS, KIND, NUMBERS, Results
+from .sources import results_of
 
 
 class FolderError(ValueError):
@@ -48,7 +49,7 @@ def read(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
         raise _unreadable(f"hold a report of pseudograd {__version__}", version)
     try:
         results = (
-            own.results_of(from_json(numbers["own"])) if "own" in numbers else _without_arrays(numbers, by_name(tasks))
+            results_of(from_json(numbers["own"])) if "own" in numbers else _without_arrays(numbers, by_name(tasks))
         )
         results.edges, results.era = numbers["torch_at_the_bound"], numbers["installed_era"]
         check_numbers(results)
@@ -77,27 +78,22 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
     for name, task in stored["tasks"].items():
         if name not in known:
             raise unknown_name("compare", "task", known, name)
-        results.records[name] = known[name]
-        results.contexts[name] = _numbers(task["settings"])
         seeds = task.get("seeds", {})
-        results.tasks[name] = {
+        worlds = {
             world: {
-                variant: Measured(_numbers(row), seeds=tuple(map(_number, seeds.get(world, {}).get(variant, ()))))
+                variant: Outcome(_numbers(row), seeds=tuple(map(number, seeds.get(world, {}).get(variant, ()))))
                 for variant, row in rows.items()
             }
             for world, rows in task["worlds"].items()
         }
-        results.first |= {(name, world): {} for world in results.tasks[name]}
+        results.sections[name] = Section(
+            known[name], _numbers(task["settings"]), worlds, {world: {} for world in worlds}
+        )
     return results
 
 
 def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _number(value) for key, value in stored.items()}
-
-
-def _number(stored: Any) -> Any:
-    """With what JSON has no number for."""
-    return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(stored, stored)
+    return {key: number(value) for key, value in stored.items()}
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

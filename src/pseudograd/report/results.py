@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..cases.records import Comparison
-from ..tasks import Measured, Task, World
-from ..tasks.base import KINDS
-from ..torch_eras import measure
+from ..tasks import words
+from ..tasks.base import KINDS, Section
+from ..torch_eras import ERAS, installed_era, measure
 from ..torch_forms import at_the_bound
+from ..trials.comparison import Comparison, written
 
 KIND = "pseudograd compare"
 NUMBERS, ARRAYS = "results.json", "arrays.npz"
@@ -25,23 +23,36 @@ NUMBERS, ARRAYS = "results.json", "arrays.npz"
 
 @dataclass
 class Results:
-    """All that a report needs. By task: `records`, the tasks themselves, `contexts`, and what was measured, `tasks[task][world][variant]`.
+    """All that a report needs: a section for each subject, by its name, and the torch that it was run on.
 
-    `first[task, world]` are the pictures that a figure shows before those of the variants, by their title. `own`: the comparison of the
-    user's own that this is a report of.
+    own: the comparison of the user's own that this is a report of.
     """
 
     rules: tuple[str, ...]
     loss: str | None = None
-    records: dict[str, Task] = field(default_factory=dict)
-    contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tasks: dict[str, dict[str, World]] = field(default_factory=dict)
-    first: dict[tuple[str, str], dict[str, Tensor]] = field(default_factory=dict)
+    sections: dict[str, Section] = field(default_factory=dict)
     edges: dict[str, float] = field(default_factory=dict)
     era: str = ""
     torch: str = torch.__version__
     seconds: float = 0.0
     own: Comparison | None = None
+
+    @property
+    def title(self) -> str:
+        return f"Same {'training. Same seeds' if self.own else 'picture. Same loss'}. One backward rule changed."
+
+    @property
+    def installed(self) -> str:
+        return words.installed(self.era, self.edges["clamp(x, min=0)"])
+
+    @property
+    def when_not_to(self) -> list[str]:
+        """The closing words: where something else is as good or better, from this run's own numbers."""
+        simpler: dict[str, list[str]] = {}
+        for section in self.sections.values():
+            for advice, where in section.subject.simpler(section.worlds).items():
+                simpler.setdefault(advice, []).extend(where)
+        return words.closing(simpler)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
@@ -59,46 +70,37 @@ class Results:
             "seconds": self.seconds,
             "tasks": {
                 name: {
-                    "settings": _written(self.contexts[name]),
+                    "settings": written(section.context),
                     "seeds": {
-                        world: {variant: _of_seeds(measured) for variant, measured in rows.items() if measured.seeds}
-                        for world, rows in worlds.items()
+                        world: {variant: written(one.seeds) for variant, one in rows.items() if one.seeds}
+                        for world, rows in section.worlds.items()
                     },
                     "worlds": {
-                        world: {variant: _written(measured.numbers) for variant, measured in rows.items()}
-                        for world, rows in worlds.items()
+                        world: {variant: written(one.numbers) for variant, one in rows.items()}
+                        for world, rows in section.worlds.items()
                     },
                 }
-                for name, worlds in self.tasks.items()
+                for name, section in self.sections.items()
             },
             **own,
         }
 
     def drawn(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """For every array that a figure draws: its name in arrays.npz, and the dict and key where it is here."""
-        for name, worlds in self.tasks.items():
-            if (figure := self.records[name].figure) is None:
+        for name, section in self.sections.items():
+            if (figure := section.subject.figure) is None:
                 continue
-            for world, rows in worlds.items():
+            for world, rows in section.worlds.items():
                 for title in figure.first:
-                    yield f"{name}/{world}/{title}", self.first[name, world], title
-                for variant, measured in rows.items():
+                    yield f"{name}/{world}/{title}", section.first[world], title
+                for variant, outcome in rows.items():
                     for key in KINDS[figure.kind]:
-                        yield f"{name}/{world}/{variant}/{key}", measured.arrays, key
+                        yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
 
 
-def _written(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _as_json(value) for key, value in values.items()}
-
-
-def _of_seeds(measured: Measured) -> list[Any]:
-    return [_as_json(value) for value in measured.seeds]
-
-
-def _as_json(value: Any) -> Any:
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return None if math.isnan(value) else str(value)
+def blank(rules: Sequence[str], **more: Any) -> Results:
+    """Results without sections yet, of the torch that is here."""
+    return Results(tuple(rules), edges=edges_now(), era=ERAS[installed_era()].rule, **more)
 
 
 def edges_now() -> dict[str, float]:

@@ -6,17 +6,18 @@ import math
 from typing import Any
 
 from ..analysis.palette import colour
-from ..tasks import Task, World
+from ..tasks import World
+from ..tasks.base import Subject
 
 
-def table(task: Task, world: str, by_variant: World) -> dict[str, Any]:
+def table(subject: Subject, world: str, by_variant: World) -> dict[str, Any]:
     """One world as a table: a row for each variant, in the order they ran."""
     return {
         "world": world,
-        "columns": list(task.columns.values()),
+        "columns": list(subject.columns.values()),
         "rows": [
-            {"name": name, "colour": colour(name), "cells": [cell(measured.numbers[key]) for key in task.columns]}
-            for name, measured in by_variant.items()
+            {"name": name, "colour": colour(name), "cells": [cell(outcome.numbers[key]) for key in subject.columns]}
+            for name, outcome in by_variant.items()
         ],
     }
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..tasks import Task, World
-from . import sentences
+from ..tasks import World
+from ..tasks.base import Subject
+from ..trials.text import GAP, aligned
 from .pictures import strip
 from .results import Results
 from .tables import cell
 
-GAP = "  "
 Step = Callable[[str, str, str, int, int], None]
 
 
@@ -75,9 +75,9 @@ def show(results: Results) -> None:
         print(results.own)
         return
     columns = [
-        _column(results.records[name], world, rows)
-        for name, worlds in results.tasks.items()
-        for world, rows in worlds.items()
+        _column(section.subject, world, rows)
+        for section in results.sections.values()
+        for world, rows in section.worlds.items()
     ]
     rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
     width = shutil.get_terminal_size().columns
@@ -86,12 +86,12 @@ def show(results: Results) -> None:
     print(textwrap.fill(told, width))
     for block in _blocks(columns, width - max(map(len, rules))):
         print("", *_lines_of(block, rules), sep="\n")
-    for name in results.tasks:
+    for section in results.sections.values():
         print()
-        print(textwrap.fill(results.records[name].title, width))
-        for verdict in sentences.verdicts(name, results):
+        print(textwrap.fill(section.subject.title, width))
+        for verdict in section.verdicts:
             print(textwrap.fill(verdict, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
-    print(f"\n{sentences.installed(results)}")
+    print(f"\n{results.installed}")
 
 
 def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
@@ -102,19 +102,14 @@ def _lines_of(block: list[_Column], rules: list[str]) -> Iterator[str]:
     headings = [[""] * (height - len(column.heading)) + column.heading for column in block]
     lines = [list(line) for line in zip(first, *headings, strict=True)]
     lines += [[rule, *[column.cells.get(rule, "") for column in block]] for rule in shown]
-    widths = [max(map(len, ["rule", *shown])), *[column.width for column in block]]
-    for number, (rule, *cells) in enumerate(lines):
-        row = [rule.ljust(widths[0]), *[text.rjust(size) for text, size in zip(cells, widths[1:], strict=True)]]
-        yield GAP.join(row).rstrip()
-        if number == height - 1:
-            yield GAP.join("-" * size for size in widths)
+    return aligned(lines, str.rjust, height)
 
 
-def _column(task: Task, world: str, rows: World) -> _Column:
-    key, unit = task.headline
-    cells = {variant: cell(measured.numbers[key]) for variant, measured in rows.items()}
-    width = max(len(line) for line in (task.name, world, *cells.values()))
-    return _Column(task.name, [task.name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
+def _column(subject: Subject, world: str, rows: World) -> _Column:
+    key, unit = subject.headline
+    cells = {variant: cell(outcome.numbers[key]) for variant, outcome in rows.items()}
+    width = max(len(line) for line in (subject.name, world, *cells.values()))
+    return _Column(subject.name, [subject.name, world, *textwrap.wrap(unit, width, break_long_words=False)], cells)
 
 
 def _blocks(columns: list[_Column], width: int) -> list[list[_Column]]:

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..cases.kept import Kept
 from ..errors import must
-from ..stopping import held
+from ..running.signals import held
+from ..trials.store import Store
 from .page import page
 from .pictures import strip
 from .read import FolderError, is_report, numbers_in
@@ -57,15 +57,15 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
 
 
-def unfinished(folder: Path, goes_on: bool = True) -> Kept:
+def unfinished(folder: Path, goes_on: bool = True) -> Store:
     """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
-    kept = Kept(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
+    kept = Store(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
     if not goes_on:
         kept.clear()
     return kept
 
 
-def write(results: Results, folder: Path, argument: str = "--out", kept: Kept | None = None) -> Path:
+def write(results: Results, folder: Path, argument: str = "--out", kept: Store | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
     An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from .. import program as programs
 from ..dynamo import when_dynamo_arrives
+from ..running import program as programs
 from ..trace import frames
 from .context import Rewriting
 from .mode import Replacement
@@ -303,5 +303,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: Any) -> _Following:
-    """What `following` calls."""
+    """What `running.process` calls."""
     return _Following(job["asked"], process)

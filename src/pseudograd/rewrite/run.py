@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from .. import program as programs
 from ..errors import must
 from ..rule import OPS, RuleLike
 from ..rule_text import parsed
+from ..running import program as programs
+from ..running.files import checked_file, write
 from ..torch_forms import SWITCHES
 from .context import Rewriting
 from .pin import pin_edge
@@ -73,7 +74,7 @@ def run(
     """
     entered = contexts(asked["pin"], asked["overrides"])
     programs.check("run", program, is_module)
-    target = None if json_file is None else programs.checked_file("run", "--json", json_file)
+    target = None if json_file is None else checked_file("run", "--json", json_file)
     done = programs.run(programs.command_of(program, arguments, is_module), {"module": __name__, "asked": dict(asked)})
     reports = [
         joined([context.report(), *(part.content[at] for part in done.parts)]) for at, context in enumerate(entered)
@@ -82,7 +83,7 @@ def run(
     lines += [f"run: not followed: {error}" for error in dict.fromkeys(done.errors)]
     if target is not None:
         try:
-            programs.write("run", "--json", target, _as_json(reports))
+            write("run", "--json", target, _as_json(reports))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
@@ -140,5 +141,5 @@ class _Following:
 
 
 def begin(job: Mapping[str, Any], process: Any) -> _Following:
-    """What `following` calls."""
+    """What `running.process` calls."""
     return _Following(job["asked"], process)

@@ -1,43 +1,28 @@
-"""The worlds that `compare` runs rules in, one file each. A world knows nothing of rules: it gets a clamp and returns measurements.
+"""The worlds that `compare` runs rules in, one file each. A world knows nothing of rules: it gets a clamp and returns an outcome.
 
-To add a task, write its file, with its words and the kind of its figure, and list it here.
+To add a task, write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 
 from ..errors import must, unknown_name
-from .attack import ATTACK
-from .base import Gallery, Measured, Task, Variant, World, Worlds, variants
-from .basin import BASIN
-from .bounded_head import BOUNDED_HEAD
-from .canvas import CANVAS
-from .curve import CURVE
-from .kinematics import KINEMATICS
-from .least_squares import LEAST_SQUARES
-from .moving_target import MOVING_TARGET
-from .policy import POLICY
-from .quantized import FOUR_BITS, TERNARY
-from .retarget import RETARGET, RETARGET_SRGB
-from .splats import SPLATS
-from .text_to_digit import TEXT_TO_DIGIT
+from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
-_QUICK = (RETARGET, CANVAS, LEAST_SQUARES, BASIN, CURVE)
-_LONGER = (
-    RETARGET_SRGB,
-    ATTACK,
-    TERNARY,
-    FOUR_BITS,
-    BOUNDED_HEAD,
-    KINEMATICS,
-    MOVING_TARGET,
-    SPLATS,
-    TEXT_TO_DIGIT,
-    POLICY,
-)
-TASKS: dict[str, Task] = {task.name: task for task in (*_QUICK, *_LONGER)}
-DEFAULT_TASKS = tuple(task.name for task in _QUICK)  # what a first run takes, in half a minute
 
-__all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Measured", "Task", "Variant", "World", "Worlds", "by_name", "variants"]
+def _found() -> Iterator[Task]:
+    for file in iter_modules(__path__):
+        made = vars(import_module(f"{__name__}.{file.name}")).values()
+        yield from (value for value in made if isinstance(value, Task))
+
+
+TASKS: dict[str, Task] = {task.name: task for task in sorted(_found(), key=lambda task: (task.order, task.name))}
+DEFAULT_TASKS = tuple(
+    name for name, task in TASKS.items() if task.order < 100
+)  # what a first run takes, in half a minute
+
+__all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "by_name"]
 
 
 def by_name(tasks: Iterable[str | Task]) -> dict[str, Task]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..paired import BETTER
+from ..trials.paired import BETTER
 from . import digits as data
 from . import words
-from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
@@ -76,9 +76,9 @@ def attacked(world: str, variant: Variant) -> Tensor:
     return (x + change).clamp(0, 1)
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     left = right(attacked(world, variant))
-    return Measured(numbers={"right": float(left.mean()), "most": float(left.max())}, seeds=tuple(left.tolist()))
+    return Outcome(numbers={"right": float(left.mean()), "most": float(left.max())}, seeds=tuple(left.tolist()))
 
 
 def _context(settings: Settings) -> dict[str, Any]:
@@ -95,9 +95,7 @@ def _context(settings: Settings) -> dict[str, Any]:
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    out = []
-    for world, rows in worlds.items():
-        out += words.of_scores(world, rows, SCORE)
+    out = words.of_worlds(worlds, SCORE)
     if words.OURS in worlds[NO_MAXIMIZE]:
         with_it, without = (worlds[world][words.OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:
@@ -120,4 +118,5 @@ ATTACK = Task(
     context=_context,
     verdicts=_verdicts,
     simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    order=110,
 )

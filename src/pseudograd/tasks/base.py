@@ -1,46 +1,25 @@
-"""What a task is: worlds to run a clamp in, and what is measured there."""
+"""What a task is: worlds to run a clamp in, what is measured there, and the words of a report about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 from torch import Tensor
 
-from .. import torch_eras
 from ..errors import must, unknown_name
-from ..ops.bounds import CLAMP, clamp
-from ..rule import Edge, RuleLike
-from ..rule_text import parsed
+from ..trials.runner import Outcome
+from ..trials.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
+
+# What the file of a task needs, from one place.
+__all__ = ["INSTALLED", "NO_CLAMP", "PROJECT", "Clamp", "Outcome", "Variant", "eras"]
+__all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
 
 if TYPE_CHECKING:
     from .words import Score
 
-Clamp = Callable[[Tensor, float, float], Tensor]
 Loss = Callable[[Tensor], Tensor]
-ERAS = tuple(era.rule for era in torch_eras.ERAS.values())  # what torch of each era does with number bounds
-INSTALLED = "torch.clamp"
-NO_CLAMP = "no clamp"
-PROJECT = "project"
-DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
-
-
-class Variant(NamedTuple):
-    """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
-
-    `maximizing` is the same clamp as gradient ascent needs it, where that is another one.
-    """
-
-    name: str
-    clamp: Clamp
-    projects: bool = False
-    maximizing: Clamp | None = None
-
-    @property
-    def ascending(self) -> Clamp:
-        return self.maximizing or self.clamp
 
 
 @dataclass(frozen=True)
@@ -53,29 +32,13 @@ class Settings:
     loss_name: str = ""
 
 
-@dataclass
-class Measured:
-    """What one variant did in one world: numbers for the table, arrays for the figure.
-
-    `seeds` has the headline of each seed, or of each problem where those are drawn one by one, in the same order for every variant;
-    its mean is the headline in `numbers`. A task whose run has no chance in it leaves it empty.
-    """
-
-    numbers: dict[str, float]
-    arrays: dict[str, Any] = field(default_factory=dict)
-    seeds: tuple[float, ...] = ()
-
-
-World: TypeAlias = dict[str, Measured]  # by variant
+World: TypeAlias = dict[str, Outcome]  # by variant
 Worlds: TypeAlias = Mapping[str, World]
-# What a figure of each kind draws for a variant: the names of these arrays in Measured.
+# What a figure of each kind draws for a variant: the names of these arrays in Outcome.
 KINDS = {
     "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
     "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
-    "paths": (
-        "range",
-        "path",
-    ),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many starts
+    "paths": ("range", "path"),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many
 }
 
 
@@ -95,26 +58,22 @@ class Gallery:
             raise unknown_name("Gallery", "kind", KINDS, self.kind)
 
 
-@dataclass(frozen=True)
-class Task:
-    """worlds(settings) names the worlds; run(world, variant, settings) measures one variant in one of them.
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a report says of one problem, once its outcomes are there.
 
-    `columns` describes its numbers; `headline` is the one for a summary, with a short heading. `context(settings)` gives the numbers
-    that the sentence `setting(context)` needs. `finding(world)` says in plain words what a stranger should know first, for a report
-    that opens with the pictures of this task; the last of its `first` pictures is the target. `verdicts(worlds, context)` are sentences
-    computed from what was measured, and `simpler(worlds)` names the worlds in which a reader does not need us, by the advice of
-    words.closing that they lead to. `score`: the headline, where one is better than another.
+    `columns` describes the numbers; `headline` is the one for a summary, with a short heading. `setting(context)` is the sentence that
+    opens it. `verdicts(worlds, context)` are sentences computed from what was measured, and `simpler(worlds)` names the worlds in which a
+    reader does not need us, by the advice of words.closing that they lead to. `finding(world)` says in plain words what a stranger should
+    know first, for a report that opens with the pictures of this subject; the last of its `first` pictures is the target. `score`: the
+    headline, where one is better than another.
     """
 
     name: str
     title: str
-    worlds: Callable[[Settings], Sequence[str]]
-    run: Callable[[str, Variant, Settings], Measured]
     columns: Mapping[str, str]
     headline: tuple[str, str]
-    has_leaves: bool
     setting: Callable[[Mapping[str, Any]], str]
-    context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
     verdicts: Callable[[Worlds, Mapping[str, Any]], list[str]] = lambda worlds, context: []
     simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
     figure: Gallery | None = None
@@ -123,30 +82,47 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():  # it names the files of the figures
-            raise ValueError(must("Task", "name", "be a name as Python writes them", self.name))
+            raise ValueError(must(type(self).__name__, "name", "be a name as Python writes them", self.name))
 
 
-def variants(rules: Iterable[str | Variant] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
-    """Every rule asked for, both eras, the installed torch's own op, no clamp, and on leaves the honest baseline `project`."""
-    asked = {one if isinstance(one, str) else one.name: one for one in (*ERAS, *rules)}
-    made = [of_rule(one) if isinstance(one, str) else one for one in asked.values()]
-    made.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
-    made.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
-    if has_leaves:
-        made.append(Variant(PROJECT, lambda x, low, high: x * 1, projects=True))
-    return made
+@dataclass
+class Section:
+    """A subject with the numbers that its words need and its outcomes, `worlds[world][variant]`.
+
+    `first[world]` are the pictures that a figure shows before those of the variants, by their title.
+    """
+
+    subject: Subject
+    context: dict[str, Any]
+    worlds: dict[str, World]
+    first: dict[str, dict[str, Tensor]]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Where it ran in one world, its name before each of them would tell nothing."""
+        told = self.subject.verdicts(self.worlds, self.context)
+        if len(self.worlds) > 1:
+            return told
+        ((world, rows),) = self.worlds.items()
+        return [_without(world, tuple(rows), sentence) for sentence in told]
 
 
-def of_rule(name: str, argument: str = "compare: --rules") -> Variant:
-    """A variant from "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error."""
-    rule, edge = parsed(CLAMP, name, argument)
-    return with_rule(name, rule, edge)
+def _without(world: str, rules: tuple[str, ...], sentence: str) -> str:
+    rest = sentence.removeprefix(f"{world}: ")
+    return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
 
 
-def with_rule(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
-    how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
-    return Variant(
-        name,
-        lambda x, low, high: clamp(x, low, high, **how),
-        maximizing=lambda x, low, high: clamp(x, low, high, maximize=True, **how),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Task(Subject):
+    """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one of them.
+
+    `context(settings)` gives the numbers that the sentence `setting(context)` needs. A run whose seeds, or problems, are drawn one by one
+    measures all of them and gives `Outcome.seeds`; one that has no chance in it leaves them empty. order: where it stands among the
+    others; a first run takes those below 100.
+    """
+
+    worlds: Callable[[Settings], Sequence[str]]
+    run: Callable[[str, Variant, Settings], Outcome]
+    has_leaves: bool
+    context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    order: int = 1000

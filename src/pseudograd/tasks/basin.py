@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..trials.text import listed
 from . import words
-from .base import Gallery, Loss, Measured, Settings, Task, Variant, Worlds
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
@@ -35,11 +36,7 @@ def minimum(loss: Loss, settings: Settings) -> tuple[float, float]:
     return float(grid[values.argmin()]), float(values.min())
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(losses(settings))[:1]
-
-
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     low, high = bounds(settings)
     loss = losses(settings)[world]
     x = starts(settings).requires_grad_()
@@ -55,7 +52,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         path.append(x.detach().clone())
     positions = torch.stack(path)
     shown = positions.clamp(low, high)[-LAST:]
-    return Measured(
+    return Outcome(
         numbers=_numbers(positions, shown, loss, settings),
         arrays={"range": torch.tensor([low, high], dtype=torch.float64), "path": positions},
     )
@@ -73,8 +70,7 @@ def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -
 
 
 def _context(settings: Settings) -> dict[str, Any]:
-    world = _worlds(settings)[0]
-    best, least = minimum(losses(settings)[world], settings)
+    best, least = minimum(next(iter(losses(settings).values())), settings)
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
@@ -85,7 +81,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     for name, row in numbers.items():
         counts.setdefault(row["reached"], []).append(name)
     out = [
-        f"{words.listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
+        f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
         for count in sorted(counts, reverse=True)
     ]
     return [*out, *_compared(numbers, words.OURS)] if words.OURS in numbers else out
@@ -109,7 +105,7 @@ def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator
 BASIN = Task(
     name="basin",
     title="Where many starts end up",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(losses(settings))[:1],
     run=_run,
     columns={
         "reached": "starts that reach the minimum",
@@ -122,4 +118,5 @@ BASIN = Task(
     context=_context,
     verdicts=_verdicts,
     figure=Gallery("paths", title="starts that reach the minimum of {world}"),
+    order=40,
 )

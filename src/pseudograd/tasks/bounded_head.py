@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..trials.text import listed
 from . import digits as data
 from . import words
-from .base import Measured, Settings, Task, Variant, Worlds
+from .base import Outcome, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (32, 96, 32), 600, 2e-3
 GAINS = {"usual start": 1, "far start": 30}  # of the last layer's weights
@@ -65,10 +66,10 @@ def _cut(x: Tensor) -> Tensor:
     return x.clamp(0, 1)
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     networks = trained(world, lambda x: variant.clamp(x, 0.0, 1.0))
     error = _error(networks, _cut)
-    return Measured(
+    return Outcome(
         numbers={"error": float(error.mean()), "dead": float(_dead(networks).mean())}, seeds=tuple(error.tolist())
     )
 
@@ -99,13 +100,13 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         for name, measured in rows.items():
             dead.setdefault(measured.numbers["dead"], []).append(name)
         out += [
-            f"{world}: {count:.1f} of {SIZES[-1]} outputs dead, on average: {words.listed(names)}."
+            f"{world}: {count:.1f} of {SIZES[-1]} outputs dead, on average: {listed(names)}."
             for count, names in sorted(dead.items(), reverse=True)
             if count > 0
         ]
         better = [name for name, measured in rows.items() if measured.numbers["error"] < sigmoid]
         out.append(
-            f"{world}: a smaller mean error than a sigmoid ({sigmoid:.4f}): {words.listed(better) if better else 'nothing tried'}."
+            f"{world}: a smaller mean error than a sigmoid ({sigmoid:.4f}): {listed(better) if better else 'nothing tried'}."
         )
     return out
 
@@ -122,4 +123,5 @@ BOUNDED_HEAD = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
+    order=140,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import words
-from .base import PROJECT, Gallery, Measured, Settings, Task, Variant, Worlds
+from .base import PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds
 from .photos import HEIGHT, WIDTH, photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
@@ -44,11 +44,7 @@ def start(world: str) -> Tensor:
     return torch.zeros_like(target) if world == BLACK else (target - 0.5) * EXPOSURE + 0.5
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return (BLACK, OVER_EXPOSED)
-
-
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     target = photo("china")
     goal = _blurred(target)
     first = start(world)
@@ -62,7 +58,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
             with torch.no_grad():
                 x.clamp_(0, 1)
     outside = ((x < 0) | (x > 1)).float().mean()
-    return Measured(
+    return Outcome(
         numbers={"psnr": psnr(x, target), "outside": float(outside)}, arrays={"picture": x.detach().clamp(0, 1)[0]}
     )
 
@@ -91,7 +87,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 CANVAS = Task(
     name="canvas",
     title="A photo from a black canvas, and from one over-exposed",
-    worlds=_worlds,
+    worlds=lambda settings: (BLACK, OVER_EXPOSED),
     run=_run,
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
     headline=("psnr", "dB"),
@@ -105,4 +101,5 @@ CANVAS = Task(
         "pictures",
         first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},
     ),
+    order=20,
 )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..analysis.slopes import gradient, slope
-from . import words
-from .base import Gallery, Loss, Measured, Settings, Task, Variant, Worlds
+from ..trials.text import listed
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 
 LOSSES: dict[str, Loss] = {
     "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
@@ -37,11 +37,7 @@ def points(settings: Settings) -> Tensor:
     return grid
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(losses(settings))
-
-
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     low, high = bounds(settings)
     loss, x = losses(settings)[world], points(settings)
 
@@ -52,7 +48,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
     whole = gradient(lambda x: loss(clamped(x)), x)
     outside = (x < low) | (x > high)
     lost = outside & (whole == 0)
-    return Measured(
+    return Outcome(
         numbers={
             "no_signal_outside": float(lost.sum() / outside.sum()),
             "at_low": float(whole[200]),
@@ -77,7 +73,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         for name, measured in rows.items():
             shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
         out += [
-            f"{world}: no gradient on {share:.0%} of the points outside: {words.listed(names)}."
+            f"{world}: no gradient on {share:.0%} of the points outside: {listed(names)}."
             for share, names in sorted(shares.items(), reverse=True)
             if share > 0
         ]
@@ -87,7 +83,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
 CURVE = Task(
     name="curve",
     title="What each rule does to a loss on a line",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(losses(settings)),
     run=_run,
     columns={
         "no_signal_outside": "share of points outside without a gradient",
@@ -99,4 +95,5 @@ CURVE = Task(
     setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.".format_map,
     verdicts=_verdicts,
     figure=Gallery("curves", title="loss = {world}"),
+    order=50,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import words
-from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 
 TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
 RATES = {"Adam": 0.05, "gradient descent": 0.1}
@@ -67,7 +67,7 @@ def by_scipy() -> Tensor:
     return torch.tensor([(2 * least) ** 0.5 < NEAR for least in found])
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     targets, first = targets_and_starts()
     z = (first.clamp(-1, 1) if variant.projects else first.clone()).requires_grad_()
     optimizer = (torch.optim.Adam if world == "Adam" else torch.optim.SGD)([z], RATES[world])
@@ -82,7 +82,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         shown.append(z.detach().clamp(-1, 1))
     error = (hand(torch.stack(shown)) - targets).pow(2).sum(-1).sqrt()
     reached = (error[-LAST:] < NEAR).all(0).double()
-    return Measured(
+    return Outcome(
         numbers={"reached": float(reached.mean()), "error": float(error[-1].quantile(0.9))},
         seeds=tuple(reached.view(DRAWS, -1).mean(1).tolist()),
     )
@@ -130,4 +130,5 @@ KINEMATICS = Task(
     context=_context,
     verdicts=_verdicts,
     simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    order=150,
 )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..trials.text import listed
 from . import words
-from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,13 +122,13 @@ def arrivals(gap: Tensor) -> Tensor:
     return torch.where(near.any(0), near.double().argmax(0) + 1, len(gap))
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
     gap = problems().gap(descended(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
     # The same draw at each condition number is no problem of its own.
     of_draws = converged.view(len(CONDITIONS), EACH).mean(0)
-    return Measured(
+    return Outcome(
         numbers={
             "converged": float(converged.mean()),
             "steps": float(arrivals(gap).double().median()),
@@ -146,7 +147,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "high": 1,
         "rows": ROWS,
         "each": EACH,
-        "conditions": words.listed([str(condition) for condition in CONDITIONS]),
+        "conditions": listed([str(condition) for condition in CONDITIONS]),
         "active": float(((best < 1e-9) | (best > 1 - 1e-9)).double().mean()),
         "outside": float(((first < 0) | (first > 1)).double().mean()),
         "steps": STEPS,
@@ -187,4 +188,5 @@ LEAST_SQUARES = Task(
     context=_context,
     verdicts=_verdicts,
     simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    order=30,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import words
-from .base import PROJECT, Measured, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descended, matrix, measured
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
@@ -49,13 +49,13 @@ def _optimizer(world: str, x: Tensor) -> torch.optim.Optimizer:
     return kind([x], RATES[world])
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = start().requires_grad_()
     optimizer = _optimizer(world, x)
     gaps = [given.gap(descended(x, optimizer, STEPS, given, variant)) for given in phases()]
     kept_up = torch.stack([(gap[-LAST:] < NEAR).all(0) for gap in gaps[1:]]).all(0).double()
     steps = [float(arrivals(gap).double().median()) for gap in gaps]
-    return Measured(
+    return Outcome(
         numbers={
             "kept_up": float(kept_up.mean()),
             **{f"steps_{number}": value for number, value in enumerate(steps, start=1)},
@@ -112,4 +112,5 @@ MOVING_TARGET = Task(
     context=_context,
     verdicts=_verdicts,
     simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    order=160,
 )

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..ops.policy_rows import policies
-from ..paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
+from ..trials.paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
+from ..trials.text import listed
 from . import words
-from .base import Measured, Settings, Task, Variant, Worlds
+from .base import Outcome, Settings, Task, Variant, Worlds
 
 SEEDS, LETTERS, LENGTH, STRINGS = 20, 6, 8, 16
 LOW, HIGH, NOISE = 0.2, 0.28, 0.3
@@ -102,15 +103,13 @@ def expected(logits: Tensor) -> Tensor:
     return right / LENGTH
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     def loss(log_ratio: Tensor, advantage: Tensor) -> Tensor:
         return -advantage * variant.clamp(log_ratio.exp(), 1 - LOW, 1 + HIGH)
 
     logits = trained(WORLDS[world], loss)
     reward = expected(logits)
-    return Measured(
-        numbers={"reward": float(reward.mean()), "worst": float(reward.min())}, seeds=tuple(reward.tolist())
-    )
+    return Outcome(numbers={"reward": float(reward.mean()), "worst": float(reward.min())}, seeds=tuple(reward.tolist()))
 
 
 @cache
@@ -146,9 +145,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
             f"{name} {fmean(with_policy(world, name)):.3f} ({NOT_TOLD if one.verdict == NO_DIFFERENCE else one.verdict})"
             for name, one in found.items()
         ]
-        out.append(
-            f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {words.listed(others)}."
-        )
+        out.append(f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}.")
     return out
 
 
@@ -164,4 +161,5 @@ POLICY = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
+    order=190,
 )

@@ -5,7 +5,7 @@ The quantiser is the one found in libraries, clamp(round(w / scale), low, high) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..ops.rounding import round as rounded
 from . import digits as data
 from . import words
-from .base import Clamp, Measured, Settings, Task, Variant, Worlds
+from .base import Clamp, Outcome, Settings, Task, Variant
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
 LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
@@ -100,11 +100,11 @@ def _tested(forward: Callable[[Tensor, data.Drawn], Tensor], networks: data.Draw
     return data.accuracy(forward(data.for_each(len(SEEDS), images.test), networks), images.test_labels)
 
 
-def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Outcome:
     networks, silent = trained(partial(logits, quantiser=quantiser, clamp=variant.clamp))
     # What was trained without a clamp is tested with it; the values of all others are those of torch.clamp already.
     right = _tested(partial(logits, quantiser=quantiser, clamp=torch.clamp), networks)
-    return Measured(
+    return Outcome(
         numbers={"accuracy": float(right.mean()), "least": float(right.min()), "silent": float(silent.mean())},
         seeds=tuple(right.tolist()),
     )
@@ -137,16 +137,11 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    (rows,) = worlds.values()
-    return words.of_scores(WORLD, rows, SCORE)
-
-
-def _task(name: str, title: str, setting: str, quantiser: Quantiser) -> Task:
+def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int) -> Task:
     return Task(
         name=name,
         title=title,
-        worlds=_worlds,
+        worlds=lambda settings: (WORLD,),
         run=partial(_run, quantiser),
         columns={
             "accuracy": "share of the test digits right",
@@ -158,13 +153,10 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser) -> Task:
         has_leaves=False,
         setting=setting.format_map,
         context=partial(_context, quantiser),
-        verdicts=_verdicts,
+        verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
+        order=order,
     )
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return (WORLD,)
-
-
-TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS)
-FOUR_BITS = _task("four_bits", "A network with 4-bit weights and activations", _FOUR_BITS, FOUR_BITS_EACH)
+TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS, order=120)
+FOUR_BITS = _task("four_bits", "A network with 4-bit weights and activations", _FOUR_BITS, FOUR_BITS_EACH, order=130)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import words
-from .base import NO_CLAMP, Gallery, Measured, Settings, Task, Variant, Worlds
+from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant
 from .photos import displayed, photo
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
@@ -60,7 +59,7 @@ def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
     return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     places, sizes, colours = (part.clone().requires_grad_() for part in start(world))
     groups = [{"params": [places], "lr": RATE_OF_PLACES}, {"params": [sizes, colours], "lr": RATE}]
     optimizer = torch.optim.Adam(groups)
@@ -70,7 +69,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Measured:
         optimizer.step()
     pictures = displayed(painted(places, sizes, colours))
     psnr = -10 * torch.log10((pictures - target()).double().pow(2).mean((1, 2, 3)))
-    return Measured(
+    return Outcome(
         numbers={"psnr": float(psnr.mean()), "least": float(psnr.min())},
         arrays={"picture": pictures[0]},
         seeds=tuple(psnr.tolist()),
@@ -97,10 +96,6 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
-    return [sentence for world, rows in worlds.items() for sentence in words.of_scores(world, rows, SCORE)]
-
-
 SPLATS = Task(
     name="splats",
     title="A photo painted with Gaussian spots",
@@ -112,8 +107,8 @@ SPLATS = Task(
     has_leaves=False,
     setting=_SETTING.format_map,
     context=_context,
-    verdicts=_verdicts,
-    simpler=lambda worlds: {"own_loss": words.where_better(worlds, NO_CLAMP, SCORE)},
+    verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
+    simpler=lambda worlds: {"own_loss": words.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",
         title="{world}; the picture is the first seed's, dB the mean",
@@ -122,4 +117,5 @@ SPLATS = Task(
             "the start": lambda world: displayed(painted(*start(world)))[0],
         },
     ),
+    order=170,
 )

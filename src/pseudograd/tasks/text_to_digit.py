@@ -6,7 +6,7 @@ support vector machine of scikit-learn, trained on real digits alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..ops.replace import replace_grad
-from ..paired import BETTER
+from ..trials.paired import BETTER
 from . import digits as data
 from . import words
-from .base import Gallery, Measured, Settings, Task, Variant, Worlds
+from .base import Gallery, Outcome, Settings, Task, Variant, Worlds
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "scribble")
 SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
@@ -199,13 +199,13 @@ def _real(world: str) -> Tensor:
     return sheet(torch.stack(by_digit, 1).flatten(0, 1))
 
 
-def _run(world: str, variant: Variant, settings: Settings) -> Measured:
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     pictures = pulled(world, variant)
     asked = torch.arange(10).repeat(SEEDS)
     right = (torch.from_numpy(built().judge.predict(pictures.numpy())) == asked).double().view(SEEDS, 10).mean(1)
     wanted = built().embedded_words[:10].repeat(SEEDS, 1)
     similar = (built().scorer(pictures) * wanted).sum(-1).mean()
-    return Measured(
+    return Outcome(
         numbers={"right": float(right.mean()), "similar": float(similar)},
         arrays={"picture": sheet(pictures)},
         seeds=tuple(right.tolist()),
@@ -238,14 +238,10 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _worlds(settings: Settings) -> Sequence[str]:
-    return tuple(CONTRAST)
-
-
 TEXT_TO_DIGIT = Task(
     name="text_to_digit",
     title="A digit from a word, through a codebook",
-    worlds=_worlds,
+    worlds=lambda settings: tuple(CONTRAST),
     run=_run,
     columns={"right": "share that the judge reads as asked", "similar": "what the scorer thinks of them, at most 1"},
     score=SCORE,
@@ -255,4 +251,5 @@ TEXT_TO_DIGIT = Task(
     context=_context,
     verdicts=_verdicts,
     figure=Gallery("pictures", title="asked for 0 to 9, {world}", first={"real digits": _real}),
+    order=180,
 )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from ..family import Family, family
-from ..paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Better, Difference, difference
-from .base import ERAS, INSTALLED, Measured, World, Worlds
+from ..trials.family import Family, family
+from ..trials.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Better, Difference, difference
+from ..trials.runner import Outcome
+from ..trials.text import listed
+from ..trials.variants import INSTALLED, eras
+from .base import World, Worlds
 
 OURS = "inward"
 APART = 0.5  # dB: two pictures that an eye can tell apart
@@ -26,8 +30,25 @@ _ALWAYS = (
 )
 
 
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+_AT_THE_BOUND = {
+    "closed": "where the gradient at a bound passes",
+    "open": "where it does not",
+    "half": "where half of it does",
+}
+
+
+def where(era: str) -> str:
+    """What an era does at a bound, in a list of all of them, which begins with the closed one."""
+    return _AT_THE_BOUND[eras()[era].edge]
+
+
+def _of_eras(rows: World) -> list[str]:
+    return [era for era in eras() if era in rows]
+
+
+def _in_words(count: int) -> tuple[str, str, str]:
+    """Of so many: all, how many, and which of them is ahead."""
+    return ("both", "two", "better") if count == 2 else (f"all {count}", str(count), "best")
 
 
 def decibels(rows: World) -> dict[str, float]:
@@ -37,28 +58,27 @@ def decibels(rows: World) -> dict[str, float]:
 def of_pictures(world: str, rows: World) -> list[str]:
     """What every world says that ends with a picture: the eras, our lead, what beat us, what broke."""
     values = decibels(rows)
-    out = [_eras(world, values)]
+    of_eras = {era: values[era] for era in _of_eras(rows)}
+    out = [_eras(world, of_eras)]
     if OURS in values:
-        out += [_lead(world, values), _beaten(world, values)]
+        out += [_lead(world, values[OURS], of_eras), _beaten(world, values)]
     broken = [name for name, value in values.items() if not math.isfinite(value)]
     return [*out, f"{world}: not a number at the end: {listed(broken)}."] if broken else out
 
 
-def _eras(world: str, values: Mapping[str, float]) -> str:
-    closed, opened = (values[era] for era in ERAS)
-    if not are_alike(closed, opened):
-        return (
-            f"{world}: which torch is installed decides the picture, {closed:.1f} dB where the gradient at a bound "
-            f"passes and {opened:.1f} dB where it does not."
-        )
-    both = " and ".join(dict.fromkeys(f"{value:.1f}" for value in (closed, opened)))
-    return f"{world}: both eras of torch.clamp end alike, at {both} dB."
+def _eras(world: str, of_eras: Mapping[str, float]) -> str:
+    if not are_alike(*of_eras.values()):
+        each = listed([f"{value:.1f} dB {where(era)}" for era, value in of_eras.items()])
+        return f"{world}: which torch is installed decides the picture, {each}."
+    values = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
+    return f"{world}: {_in_words(len(of_eras))[0]} eras of torch.clamp end alike, at {values} dB."
 
 
-def _lead(world: str, values: Mapping[str, float]) -> str:
-    era, value = max(values[name] for name in ERAS), values[OURS]
+def _lead(world: str, value: float, of_eras: Mapping[str, float]) -> str:
+    era = max(of_eras.values())
     gain = f", {value - era:.1f} dB above" if value > era else " and does not beat"
-    return f"{world}: {OURS} ends at {value:.1f} dB{gain} the better of the two eras of torch.clamp ({era:.1f} dB)."
+    _, two, better = _in_words(len(of_eras))
+    return f"{world}: {OURS} ends at {value:.1f} dB{gain} the {better} of the {two} eras of torch.clamp ({era:.1f} dB)."
 
 
 def _beaten(world: str, values: Mapping[str, float]) -> str:
@@ -70,9 +90,9 @@ def _beaten(world: str, values: Mapping[str, float]) -> str:
     return f"{world}: better than {OURS} here: {listed([f'{name} ({better[name]:.1f} dB)' for name in ranked])}."
 
 
-def are_alike(one: float, other: float) -> bool:
-    """Two pictures, by their dB; those of which neither is a number, too."""
-    return abs(one - other) <= APART or (math.isnan(one) and math.isnan(other))
+def are_alike(*values: float) -> bool:
+    """Pictures, by their dB; those of which none is a number, too."""
+    return all(abs(one - other) <= APART for one, other in combinations(values, 2)) or all(map(math.isnan, values))
 
 
 def best(values: Mapping[str, float]) -> str:
@@ -99,13 +119,13 @@ class Score:
     better: Better = "higher"
     tie: float = 0.0
 
-    def said(self, measured: Measured) -> str:
+    def said(self, measured: Outcome) -> str:
         return self.text.format(self.number(measured))
 
-    def number(self, measured: Measured) -> str:
+    def number(self, measured: Outcome) -> str:
         return format(measured.numbers[self.key], self.places)
 
-    def difference(self, one: Measured, other: Measured) -> Difference:
+    def difference(self, one: Outcome, other: Outcome) -> Difference:
         return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
 
     def family(self, rows: World, with_best: bool = False) -> Family:
@@ -113,7 +133,8 @@ class Score:
         names = [name for name in rows if name != INSTALLED]
         asked = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
         seeds = {self.key: {name: rows[name].seeds for name in names}}
-        return family(seeds, {self.key: self.better}, [*asked, (ERAS[0], ERAS[1])], tie=self.tie, with_best=with_best)
+        asked += combinations(_of_eras(rows), 2)
+        return family(seeds, {self.key: self.better}, asked, tie=self.tie, with_best=with_best)
 
     def against_ours(self, rows: World) -> dict[str, Difference]:
         """Each variant less our default, the best first."""
@@ -122,9 +143,14 @@ class Score:
         names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
         return {name: found.between(self.key, name, OURS) for name in names}
 
-    def eras(self, rows: World) -> Difference:
-        """The old edge less the new one."""
-        return self.family(rows).between(self.key, *ERAS)
+    def eras(self, rows: World) -> list[Difference]:
+        """Every older edge less every newer one."""
+        found = self.family(rows)
+        return [found.between(self.key, *pair) for pair in combinations(_of_eras(rows), 2)]
+
+
+def of_worlds(worlds: Worlds, score: Score) -> list[str]:
+    return [sentence for world, rows in worlds.items() for sentence in of_scores(world, rows, score)]
 
 
 def of_scores(world: str, rows: World, score: Score) -> list[str]:
@@ -136,7 +162,7 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
     out.append(_lead_over_seeds(world, rows, score, found))
     by_verdict: dict[str, list[str]] = {BETTER: [], NO_DIFFERENCE: [], WORSE: []}
     for name, one in found.items():
-        if name not in ERAS:
+        if name not in eras():
             by_verdict[one.verdict].append(f"{name} ({score.number(rows[name])})")
     for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
         if names := by_verdict[verdict]:
@@ -145,22 +171,23 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
 
 
 def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
-    closed, opened = (rows[era] for era in ERAS)
+    first, *others = names = _of_eras(rows)
+    said = [score.said(rows[first]), *(score.number(rows[era]) for era in others)]
     found = score.eras(rows)
-    if found.verdict == NO_DIFFERENCE:
-        how = "end equal" if found.seeds[1] == 0 else f"are {NOT_TOLD}"
-        return f"{world}: the two eras of torch.clamp {how}: {score.said(closed)} and {score.number(opened)}."
-    return (
-        f"{world}: which torch is installed decides: {score.said(closed)} where the gradient at a bound passes, "
-        f"{score.number(opened)} where it does not."
-    )
+    if all(one.verdict == NO_DIFFERENCE for one in found):
+        how = f"are {NOT_TOLD}" if any(one.seeds[1] for one in found) else "end equal"
+        return f"{world}: the {_in_words(len(names))[1]} eras of torch.clamp {how}: {listed(said)}."
+    each = ", ".join(f"{one} {where(era)}" for era, one in zip(names, said, strict=True))
+    return f"{world}: which torch is installed decides: {each}."
 
 
 def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
-    """Against the better of the eras, which is the first of them in `found`."""
-    era = next(name for name in found if name in ERAS)
+    """Against the best of the eras, which is the first of them in `found`."""
+    of_eras = _of_eras(rows)
+    era = next(name for name in found if name in of_eras)
     turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
-    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the better era of torch.clamp ({score.number(rows[era])})."
+    better = _in_words(len(of_eras))[2]
+    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
 
 
 PICTURES = Score("psnr", "{} dB", ".1f")
@@ -171,16 +198,10 @@ def test_of(seeds: str) -> str:
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
-def where_better(worlds: Worlds, name: str, score: Score) -> list[str]:
-    """The worlds in which `name` is better than our default."""
-    return [
-        world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict == BETTER
-    ]
-
-
-def where_no_worse(worlds: Worlds, name: str, score: Score) -> list[str]:
-    """The worlds in which our default is not better than `name`."""
-    return [world for world, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict != WORSE]
+def where_no_worse(worlds: Worlds, name: str, score: Score, or_equal: bool = True) -> list[str]:
+    """The worlds in which our default is not better than `name`; without `or_equal`, those in which `name` is better."""
+    told = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
+    return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in told]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,7 +1,0 @@
-"""Your own case: train what you like with each rule's clamp, over seeds, and say which differ."""
-
-from .comparing import compare
-from .records import Comparison
-from .tuning import Tuning, tune
-
-__all__ = ["Comparison", "Tuning", "compare", "tune"]

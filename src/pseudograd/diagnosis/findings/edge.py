@@ -1,0 +1,49 @@
+"""Much stands exactly at a bound, where the eras of torch differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...torch_eras import ERAS, installed_era
+from .. import advice
+from ..records import Finding, Site
+from .kind import Evidence, Kind, percent
+
+AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
+ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
+# Where the cause is known and reported, by what the path of the line ends in.
+_KNOWN = {
+    "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
+    "kornia/enhance/adjust.py": "https://github.com/kornia/kornia/issues/4229",
+}
+
+
+def is_at_an_edge(site: Site) -> bool:
+    """Does enough of what arrives stand where the eras differ?"""
+    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    for site in filter(is_at_an_edge, evidence.suspects):
+        here = installed_era()
+        other = next(name for name in ERAS if site.eras[name] != site.eras[here])
+        does = "; ".join(f"{name} passes {percent(share)} of it" for name, share in site.eras.items())
+        loses = site.eras[here] < site.eras[other]
+        yield KIND.at_site(
+            site,
+            f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
+            f"this torch is of the era {here}" + (", which cuts there" if loses else f"; {other} cuts there"),
+            advice.pin(site, name := other if loses else here, ERAS[name].edge),
+            site.at_bound_share,
+            issue=next((issue for path, issue in _KNOWN.items() if path in site.where), ISSUE),
+        )
+
+
+KIND = Kind(
+    code="edge",
+    number="PG206",
+    order=60,
+    find=_find,
+    meaning="a thousandth or more of what arrives at a clamp stands exactly at its bound, where the eras of torch differ",
+    next_step="`pin_edge`",
+)

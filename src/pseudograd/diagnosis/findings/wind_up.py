@@ -1,0 +1,45 @@
+"""A value that moves further and further outside its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...trace.frames import named
+from .. import advice
+from ..records import Finding
+from ..windows import NODE
+from .kind import Evidence, Kind, expression_at
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    cuts: dict[tuple[str, str], int] = {}
+    for site in evidence.sites:
+        if site.family == "clamp" or site.op == NODE:
+            key = site.where, site.expression
+            cuts[key] = cuts.get(key, 0) + site.cut
+    for one in evidence.values:
+        key, run = (named(one.place.call), expression_at(one.place)), one.run
+        if not one.runs_away or cuts.get(key, 0) > 0.5 * int(one.outside):
+            continue
+        of = evidence.leaves.names.of
+        names = [name for leaf in evidence.leaves.named(one.leaf or one.detached) if (name := of(leaf))]
+        yield KIND.at(
+            one.place,
+            f"over {int(run.longest) + 1:,} steps the values that enter moved further outside, from {float(run.first):.3g} to "
+            f"{float(run.last):.3g} on average",
+            "the gradient passes outside while the forward saturates, so nothing leads back",
+            advice.inside(one, names),
+            is_muted=evidence.deliberate.place(one.place),
+        )
+
+
+KIND = Kind(
+    code="wind-up",
+    number="PG207",
+    order=70,
+    find=_find,
+    meaning="a value moved further outside its bound in ten steps or more, by half of all that it ever moved, because its gradient passes "
+    "while the forward saturates",
+    details="Also where it came back later",
+    next_step="`project`, or `inward`",
+)

@@ -1,0 +1,173 @@
+"""Parameters that get a gradient in part: dead units and thresholds are findings, what is natural is a calm line or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pseudograd as pg
+from pseudograd.diagnosis import diagnose, missing_gradients
+from pseudograd.diagnosis.context import Diagnosis
+
+
+def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with diagnose(model) as d:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(batch()).square().mean().backward()
+            optimizer.step()
+    assert d.to_json()["errors"] == []
+    return d
+
+
+def half_dead(dead: int, behind: nn.Module | None = None) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), behind or nn.ReLU(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[0].bias[:dead] = -40
+    return model
+
+
+@pytest.mark.parametrize("dead", [12, 16 - 3])
+def test_dead_units(dead: int) -> None:
+    d = train(half_dead(dead), lambda: torch.randn(64, 8))
+    (finding,) = [one for one in d.findings if one.code == "starved"]
+    share = {12: "75.0 %", 13: "81.2 %"}[dead]
+    assert finding.evidence == f"{share} of 0.weight, 0.bias ({dead} of 16 units) got no gradient in any of 4 backwards"
+    assert (finding.module, finding.share) == ("1", dead / 16)
+    assert "override(relu=" in finding.next_step
+    assert d.starved == []
+    (weight, bias, behind) = d.partly
+    assert (weight.entries, weight.without, weight.units, weight.dead_units) == (128, 8 * dead, 16, dead)
+    assert (bias.entries, bias.without, bias.units, bias.dead_units) == (16, dead, 16, dead)
+    assert (behind.parameter, behind.without, behind.dead_units) == ("2.weight", 3 * dead, 0)
+
+
+@pytest.mark.parametrize(
+    ("dead", "steps", "size"), [(8, 4, 64), (12, 2, 64), (12, 4, 4)], ids=["half", "two steps", "few samples"]
+)
+def test_few_dead_units_or_a_short_run_are_none(dead: int, steps: int, size: int) -> None:
+    d = train(half_dead(dead), lambda: torch.randn(size, 8), steps)
+    assert [one for one in d.findings if one.code == "starved"] == []
+
+
+def test_a_remedy_that_is_pasted_wakes_them() -> None:
+    model = half_dead(12)
+    d = train(model, lambda: torch.randn(64, 8))
+    (finding,) = [one for one in d.findings if one.code == "starved"]
+    model.zero_grad()
+    line = finding.next_step.split("#")[0].replace("...", "train(model, lambda: torch.randn(64, 8))")
+    exec(line, {"pseudograd": pg, "train": train, "model": model, "torch": torch})
+    assert model[0].weight.grad is not None
+    assert model[0].weight.grad.any(1).all()
+
+
+class Jump(torch.autograd.Function):
+    """As sae_lens has it: a threshold learns through a rectangle around it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, threshold: Tensor, width: float) -> Tensor:
+        ctx.save_for_backward(x, threshold)
+        ctx.width = width
+        return x * (x > threshold)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, threshold = ctx.saved_tensors
+        near = ((x - threshold) / ctx.width).abs() < 0.5
+        return grad * (x > threshold), (-(threshold / ctx.width) * near * grad).sum(0), None
+
+
+def test_the_thresholds_of_a_custom_function() -> None:
+    torch.manual_seed(0)
+    threshold, x = nn.Parameter(torch.full((64,), 0.1)), torch.randn(512, 64)
+    with diagnose() as d:
+        for _ in range(3):
+            Jump.apply(x, threshold, 1e-3).square().sum().backward()  # type: ignore[no-untyped-call]
+    (finding,) = [one for one in d.findings if one.code == "starved"]
+    assert threshold.grad is not None
+    dead = int((threshold.grad == 0).sum())
+    assert finding.evidence.startswith(f"{100 * dead / 64:.1f} % of parameter 1 of shape (64,) ({dead} of 64 entries)")
+    assert "JumpBackward" in finding.cause
+
+
+def test_one_finding_for_a_window_that_is_too_narrow() -> None:
+    torch.manual_seed(0)
+    threshold, x = nn.Parameter(torch.full((24,), 0.3)), torch.randn(64, 24)
+    with diagnose() as d:
+        for _ in range(3):
+            pg.jumprelu(x, threshold, bandwidth=1e-6).square().sum().backward()
+    (finding,) = d.findings
+    assert "window of jumprelu is too narrow" in finding.cause
+    assert [one.why[:36] for one in d.starved] == ["the window of jumprelu is too narrow"]
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Parameter(torch.randn(100, 8)), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.table[: x.shape[1]])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "says"),
+    [
+        (
+            lambda: nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 2)),
+            lambda: torch.arange(19),
+            "81 of 100 rows of 0.weight",
+        ),
+        (Positions, lambda: torch.randn(4, 19, 8), "81 of 100 rows of table"),
+    ],
+    ids=["words", "positions"],
+)
+def test_rows_that_nobody_asked_for_are_a_calm_line(model: Any, batch: Any, says: str) -> None:
+    d = train(model(), batch)
+    assert d.findings == []
+    assert d.calm == [f"not looked up, so without a gradient: {says}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (lambda: nn.Sequential(nn.Embedding(100, 8, sparse=True), nn.Linear(8, 2)), lambda: torch.arange(19)),
+        (lambda: half_dead(0), lambda: torch.randn(64, 8) * (torch.arange(8) < 2)),  # inputs that are always 0
+        (lambda: half_dead(0, nn.Dropout(0.9)), lambda: torch.randn(64, 8)),
+    ],
+    ids=["sparse", "columns", "dropout"],
+)
+def test_what_is_natural_is_no_finding(model: Any, batch: Any) -> None:
+    assert train(model(), batch).findings == []
+
+
+@pytest.mark.parametrize("by_row", [4, 2**22])
+def test_entries_count_over_all_looks(monkeypatch: pytest.MonkeyPatch, by_row: int) -> None:
+    monkeypatch.setattr(missing_gradients, "_BY_ROW", by_row)
+    found = missing_gradients.Entries(True)
+    for row in range(3):
+        grad = torch.zeros(4, 2)
+        assert found.moved == (row > 0)
+        grad[row] = 1
+        found.add(grad)
+    missing = found.missing()
+    assert missing is not None
+    assert missing[2:] == (4, 1)
+    assert missing[:2] == ((4, 1) if by_row == 4 else (8, 2))
+    found.settle()  # the parameter is gone
+    assert (found.missing(), found.moved) == (missing, True)
+
+
+def test_a_mask_is_dropped_when_every_entry_had_one() -> None:
+    found = missing_gradients.Entries(True)
+    found.add(torch.tensor([1.0, 0.0]))
+    assert found.missing() is not None
+    found.add(torch.tensor([0.0, torch.nan]))
+    assert (found.missing(), found.moved, found.is_complete, found._mask) == (None, True, True, None)

@@ -1,0 +1,100 @@
+"""The runner asks an experiment for a name, variants and trials, an executor for `submit`, and keeps numbers and arrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pseudograd.trials.reached import Reached
+from pseudograd.trials.runner import Asked, Outcome, Runner
+from pseudograd.trials.store import Store
+
+pytest.importorskip("cloudpickle")
+
+
+class Steps:
+    """What a variant's name, a seed and steps make, as a number and as a curve."""
+
+    name = "steps"
+    variants = ("a", "bb")
+    rules = ()
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor, self.made = factor, 0
+
+    @property
+    def depends_on(self) -> Any:
+        return [self.factor]
+
+    def trial(self, variant: str, seed: int, steps: int | None = None) -> Outcome:
+        self.made += 1
+        value = self.factor * (100 * len(variant) + 10 * seed + (steps or 0))
+        curve = {"curve": torch.arange(3.0) * value}
+        return Outcome({"value": value}, curve, (value, value), came_upon=Reached(own=(("f", "a.py:1"),)))
+
+    def check_travels(self) -> None:
+        raise AssertionError("nothing travels here")
+
+
+class Backwards:
+    """Makes what was submitted last first, once it is asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: function(*arguments)))
+        return future
+
+    def run(self) -> None:
+        while self.waiting:
+            future, call = self.waiting.pop()
+            future.set_result(call())
+
+
+def plan(one: Steps) -> list[tuple[Steps, Asked]]:
+    return [(one, Asked(variant, seed)) for seed in (3, 1) for variant in one.variants]
+
+
+def test_outcomes_come_in_the_order_of_the_plan_from_whatever_submits() -> None:
+    executor = Backwards()
+    runner = Runner("compare", [Steps()], executor, None, lambda *_: executor.run())  # type: ignore[arg-type]
+    found = list(runner.outcomes(plan(Steps())))
+    assert [asked for _, asked, _ in found] == [("a", 3, None), ("bb", 3, None), ("a", 1, None), ("bb", 1, None)]
+    assert [outcome.numbers["value"] for *_, outcome in found] == [130.0, 230.0, 110.0, 210.0]
+    assert [outcome.arrays["curve"].tolist() for *_, outcome in found][:2] == [[0.0, 130.0, 260.0], [0.0, 230.0, 460.0]]
+
+
+def test_what_was_kept_is_found_whole_and_not_made_again(tmp_path: Path) -> None:
+    told: list[tuple[Any, ...]] = []
+    first = Steps()
+    runner = Runner("compare", [first], None, Store(tmp_path, "compare"), lambda one, *rest: told.append(rest))
+    made = [outcome for *_, outcome in runner.outcomes(plan(first)[:3], done=2, of=9)]
+    assert told == [(Asked("a", 3), 2, 9), (Asked("bb", 3), 3, 9), (Asked("a", 1), 4, 9)]
+    again = Steps()
+    told.clear()
+    runner = Runner("compare", [again], None, Store(tmp_path, "compare"), lambda one, *rest: told.append(rest))
+    found = [outcome for *_, outcome in runner.outcomes(plan(again))]
+    assert told == [(Asked("bb", 1), 3, 4)]
+    for one, other in zip(made, found[:3], strict=True):
+        assert torch.equal(one.arrays.pop("curve"), other.arrays.pop("curve"))
+        assert one == other
+    assert (first.made, again.made) == (3, 1)
+
+
+def test_another_length_and_another_experiment_are_other_trials(tmp_path: Path) -> None:
+    def value(one: Steps, *asked: Asked) -> list[float]:
+        runner = Runner("compare", [one], None, Store(tmp_path, "compare"), lambda *_: None)
+        return [outcome.numbers["value"] for *_, outcome in runner.outcomes([(one, each) for each in asked])]
+
+    assert value(Steps(), Asked("a", 0), Asked("a", 0, 5)) == [100.0, 105.0]
+    assert value(Steps(2.0), Asked("a", 0), Asked("a", 0, 5)) == [200.0, 210.0]
+    again = Steps()
+    assert value(again, Asked("a", 0, 5), Asked("a", 0)) == [105.0, 100.0]
+    assert again.made == 0
