@@ -24,7 +24,7 @@ def _named(f: Callable[[Tensor], Tensor], low: float = -2.0, high: float = 2.0) 
 
 def _again(name: str) -> Callable[[Tensor], Tensor]:
     """The function that a name stands for, by running it as it is written."""
-    return lambda x: eval(name, {**vars(pg), "rules": rules, "x": x})  # type: ignore[no-any-return]
+    return lambda x: eval(name, {**vars(pg.ops), **vars(pg), "rules": rules, "x": x})  # type: ignore[no-any-return]
 
 
 _CASES = [case for case in cases_of(OPS["clamp"]) if not (case.maximize and (case.is_linear or case.parameters))]
