@@ -18,7 +18,8 @@ import pseudograd as pg
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("adding_a*.md"))
 _STEP = re.compile(
-    r"^In `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n(?:<!--[^\n]*\n)?```(?:python|c)\n(?P<code>.*?)```\n",
+    r"^(?:In|[^`\n]+, in) `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n"
+    r"(?:<!--[^\n]*\n)?```(?:python|c)\n(?P<code>.*?)```\n",
     re.S | re.M,
 )
 _NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build", "pseudograd-report*")

@@ -16,6 +16,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis import leaves as leaves_module
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.optimisers import Optimisers
+from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
 STEPPED_BY_NONE = (
     "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"
@@ -387,3 +388,17 @@ def test_a_complex_parameter_is_told_what_a_real_one_is(dtype: torch.dtype) -> N
         (w.detach().abs() * v).sum().backward()
     (one,) = d.starved
     assert one.why == "its only way to the loss is cut by .detach()"
+
+
+@pytest.mark.skipif(installed_era() == CLOSED_ERA, reason="this torch passes the gradient at the bound")
+def test_what_an_era_cuts_at_the_bound_alone_is_mended_by_a_pin() -> None:
+    """A scorer that starts at 0 stands at every kink of its loss: no rule is wrong there, the edge is."""
+    scorer = nn.Linear(4, 1)
+    for parameter in scorer.parameters():
+        nn.init.zeros_(parameter)
+    with diagnose(scorer) as d:
+        for _ in range(3):
+            better, worse = scorer(torch.randn(8, 4)), scorer(torch.randn(8, 4))
+            nn.functional.margin_ranking_loss(better, worse, torch.ones(8, 1)).backward()
+    found = next(one for one in d.findings if one.code == "starved")
+    assert found.next_step.startswith("with pseudograd.pin_edge('torch<=2.13')")

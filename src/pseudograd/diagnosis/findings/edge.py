@@ -23,6 +23,18 @@ def is_at_an_edge(site: Site) -> bool:
     return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND
 
 
+def is_cut_by_its_era(site: Site) -> bool:
+    """Does all that is cut stand exactly at a bound, where another era passes more than the installed one?"""
+    return (
+        bool(site.eras) and site.cut == site.at_bound > 0 and site.eras[passing_era(site)] > site.eras[installed_era()]
+    )
+
+
+def passing_era(site: Site) -> str:
+    """The era that passes most at the bound."""
+    return max(site.eras, key=site.eras.__getitem__)
+
+
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in filter(is_at_an_edge, evidence.suspects):
         here = installed_era()

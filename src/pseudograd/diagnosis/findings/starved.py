@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ...torch_eras import ERAS
 from .. import advice
 from ..dead_units import grouped
 from ..influence import NEEDS_NOTHING
 from ..records import Finding, Partly, Site, Starved, Structural
 from ..starving import ZEROED
 from ..tally import Tally
+from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind, listed, percent
 
 
@@ -102,6 +104,8 @@ def _remedy(starved: Starved) -> str:
             "requires_grad_(False)."
         )
     if isinstance(cause, Site):
+        if is_cut_by_its_era(cause):
+            return advice.pin(cause, era := passing_era(cause), ERAS[era].edge)
         if cause.family in advice.RULE_TO_TRY:
             return advice.override(cause, cause.family, advice.RULE_TO_TRY[cause.family])
         return "Look at the values that enter there: print their range."
