@@ -1,10 +1,45 @@
-"""Products of parameters that take long: a choice of them in every run, the others with --slow."""
+"""What every run tests of a product of parameters: a choice of its cells, made from what they show. The others run with --slow."""
 
+import heapq
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pytest
+
+Cell = TypeVar("Cell")
+
+
+def covering(cells: Sequence[Cell], shown_by: Callable[[Cell], Iterable[Hashable]]) -> list[bool]:
+    """For each cell whether it is taken: so few that whatever any cell shows is still shown. A new cell that shows something is taken.
+
+    Greedy: always the cell that shows most of what is missing, of equals the first. What a cell would add never grows, so that most
+    cells are looked at once.
+    """
+    shown = [frozenset(shown_by(cell)) for cell in cells]
+    missing = set[Hashable]().union(*shown)
+    taken = [False] * len(cells)
+    queue = [(-len(facts), position) for position, facts in enumerate(shown)]
+    heapq.heapify(queue)
+    while missing:
+        _, position = heapq.heappop(queue)
+        adds = len(shown[position] & missing)
+        if queue and (-adds, position) > queue[0]:
+            heapq.heappush(queue, (-adds, position))
+            continue
+        taken[position] = True
+        missing -= shown[position]
+    return taken
+
+
+def pairs(*values: Hashable) -> list[Hashable]:
+    """Every two of the values, by their places: a covering of these has each value beside each other one that it can stand beside."""
+    return list(itertools.combinations(enumerate(values), 2))
+
+
+def left_out(is_taken: bool) -> Any:
+    """The marks of a cell."""
+    return () if is_taken else pytest.mark.slow
 
 
 def one_in(count: int, *axes: Iterable[Any]) -> list[Any]:
@@ -20,11 +55,28 @@ def one_in(count: int, *axes: Iterable[Any]) -> list[Any]:
         pytest.param(
             *(value for _, value in combination),
             id="-".join(_name(value) for _, value in combination),
-            marks=() if sum(position for position, _ in combination) % count == 0 else pytest.mark.slow,
+            marks=left_out(sum(position for position, _ in combination) % count == 0),
         )
         for combination in itertools.product(*(enumerate(axis) for axis in axes_of_values))
     ]
 
 
+def every_pair(*axes: Iterable[Any]) -> list[Any]:
+    """Every combination of the axes, of which each run has so many that each value meets each value of every other axis."""
+    return as_parameters(list(itertools.product(*axes)), lambda cell: pairs(*map(_name, cell)))
+
+
+def as_parameters(
+    cells: Sequence[tuple[Any, ...]], shown_by: Callable[[tuple[Any, ...]], Iterable[Hashable]]
+) -> list[Any]:
+    """The cells as parameters, those marked slow that a covering leaves out."""
+    return [
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(is_taken))
+        for cell, is_taken in zip(cells, covering(cells, shown_by), strict=True)
+    ]
+
+
 def _name(value: Any) -> str:
-    return str(getattr(value, "__name__", value))
+    if type(value) is tuple:
+        return "/".join(map(_name, value))
+    return str(getattr(value, "__name__", value)).removeprefix("torch.")

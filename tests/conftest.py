@@ -1,4 +1,4 @@
-"""One thread and fixed seeds for every test; `--slow` adds the full compile matrix."""
+"""One thread and fixed seeds for every test. Every run makes a choice; `--slow` adds what it leaves out."""
 
 import importlib
 import os
@@ -17,7 +17,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--slow", action="store_true", help="also run the tests marked slow (every rule through torch.compile)"
+        "--slow", action="store_true", help="also run the tests marked slow: whole products, and what takes minutes"
     )
     parser.addoption(
         "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run as a page of the docs"
@@ -30,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from .contract.matrix_page import Collector
 
         config.pluginmanager.register(Collector(config.getoption("--matrix")), "value matrix")
-    config.addinivalue_line("markers", "slow: takes minutes; left out unless --slow is given")
+    config.addinivalue_line(
+        "markers", "slow: takes minutes, or repeats what others show; left out unless --slow is given"
+    )
     # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
     config.addinivalue_line(
         "filterwarnings", "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated"
@@ -38,8 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:.*should not be instantiated")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Without --slow, parameters that are marked slow become no tests: to make tens of thousands and leave them out costs many seconds."""
+    if metafunc.config.getoption("--slow"):
+        return
+    for marker in metafunc.definition.iter_markers("parametrize"):
+        cells = marker.args[1]
+        if isinstance(cells, list):  # where all are slow, the tests are left out below
+            cells[:] = [cell for cell in cells if not _is_slow(cell)] or cells
+
+
+def _is_slow(cell: object) -> bool:
+    return any(mark.name == "slow" for mark in getattr(cell, "marks", ()))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --slow the slow ones are left out whole: to skip thousands costs seconds."""
+    """Without --slow the slow ones are left out whole."""
     if config.getoption("--slow"):
         return
     slow = [item for item in items if "slow" in item.keywords]

@@ -230,17 +230,29 @@ WITH_TORCH_ALONE = {
 }
 
 
-@pytest.mark.parametrize("asked", WITH_TORCH_ALONE)
-def test_only_compare_needs_more_than_torch(asked: str, tmp_path: Path) -> None:
-    """NumPy is more, too: torch only suggests it."""
+ALONE = """\
+import json, sys
+sys.modules.update(dict.fromkeys(("numpy", "matplotlib", "rich", "sklearn", "scipy")))
+from pseudograd.cli import main
+for asked in json.loads(sys.argv[1]):
+    try:
+        status = main(asked.split())
+    except SystemExit as stop:
+        status = stop.code or 0
+    for stream in (sys.stdout, sys.stderr):
+        print("answered", status, file=stream, flush=True)
+"""
+
+
+def test_only_compare_needs_more_than_torch(tmp_path: Path) -> None:
+    """NumPy is more, too: torch only suggests it. One process answers all."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    more = ("numpy", "matplotlib", "rich", "sklearn", "scipy")
-    script = f"import sys; sys.modules.update(dict.fromkeys({more})); from pseudograd.cli import main; sys.exit(main())"
-    command = [sys.executable, "-W", "ignore", "-c", script, *asked.split()]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    status, text = WITH_TORCH_ALONE[asked]
-    assert text in found.stdout + found.stderr
-    assert found.returncode == status
+    command = [sys.executable, "-W", "ignore", "-c", ALONE, json.dumps(list(WITH_TORCH_ALONE))]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    answers = [re.split(r"answered (\d+)\n", stream) for stream in (found.stdout, found.stderr)]
+    for at, (asked, (status, text)) in enumerate(WITH_TORCH_ALONE.items()):
+        assert text in answers[0][2 * at] + answers[1][2 * at], asked
+        assert int(answers[0][2 * at + 1]) == status, asked
 
 
 def test_what_is_not_installed_is_named_with_an_install_that_exists(
@@ -333,7 +345,7 @@ POOR = {
 }
 
 
-@pytest.mark.parametrize("terminal", [pytest.param("ascii", marks=pytest.mark.slow), "cp1252", "C"])
+@pytest.mark.parametrize("terminal", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("ascii", "cp1252")), "C"])
 def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None:
     encoding = {"C": "ascii"}.get(terminal, terminal)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"} | POOR[terminal]
@@ -348,7 +360,11 @@ def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
-@pytest.mark.parametrize("arguments", [("rules",), ("doctor",), ("--help",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [("rules",), *(pytest.param((one,), marks=pytest.mark.slow) for one in ("doctor", "--help"))],
+    ids=" ".join,
+)
 def test_a_reader_who_leaves(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

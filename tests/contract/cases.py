@@ -1,5 +1,7 @@
-"""Every case of the table, as parameters for tests. New cases appear by themselves."""
+"""Every case of the table, as parameters for tests. New cases appear by themselves, and the choice of every run is made from the table."""
 
+import itertools
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import pytest
@@ -9,48 +11,53 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.inputs import DTYPES
 
+from ..choices import as_parameters, pairs
+
 CASES = sorted((case for op in OPS.values() for case in cases_of(op)), key=str)
 LINEAR_CASES = [case for case in CASES if case.is_linear]
 OTHER_CASES = [case for case in CASES if not case.is_linear]
-ONE_SIDED = ("lower_bound", "upper_bound")
-BY_ANOTHER_NAME = ("relu", "relu6", "hardtanh")
+_OF_ONE_SET = {
+    op.rule_set: [other.name for other in OPS.values() if other.rule_set == op.rule_set] for op in OPS.values()
+}
+_FIRST_OF_SEVERAL = {names[0] for names in _OF_ONE_SET.values() if len(names) > 1}
 
 
-def repeats_a_clamp(case: Case) -> bool:
-    """The rules of clamp run again behind another name; left to --slow, but for a choice in which everything varies once.
+def shown_by(case: Case) -> set[Hashable]:
+    """What a case tests: a choice that shows all of it takes every path through a rule.
 
-    Of clamp every case runs. Of the others: every rule at the default edge, up and down; parameters other than the default there; every
-    edge with every rule where a bound is missing or a grid lies between, and with two rules, one of each kind, where nothing does.
+    Every rule at every edge, up and down; of the first of several ops with one set of rules (clamp; the others are its other names) every
+    rule at every edge; and of op, rule, edge, direction and whether parameters are given, each value beside each value of the others.
     """
-    if case.op.name not in (*ONE_SIDED, *BY_ANOTHER_NAME, "fake_quantize"):
-        return False
-    is_usual = case.edge == case.op.default_edge
-    if case.parameters:
-        return not is_usual or case.maximize
-    if case.op.name in BY_ANOTHER_NAME:
-        return not is_usual and (case.maximize or case.rule.name not in ("zero", "inward"))
-    return case.op.name == "fake_quantize" and not is_usual and case.maximize
+    op, rule = case.op.name, case.rule.name
+    shown = {*pairs(op, rule, case.edge, case.maximize, bool(case.parameters)), (rule, case.edge, case.maximize)}
+    return shown | {(op, rule, case.edge)} if op in _FIRST_OF_SEVERAL else shown
 
 
-def as_parameters(cases: list[Case]) -> list[Any]:
-    return [pytest.param(case, id=str(case), marks=pytest.mark.slow if repeats_a_clamp(case) else ()) for case in cases]
+def each(cases: Iterable[Case]) -> list[Any]:
+    """As parameters: in every run so many that all they show is shown."""
+    return with_every(cases)
 
 
-every_case = pytest.mark.parametrize("case", as_parameters(CASES))
-every_linear_case = pytest.mark.parametrize("case", as_parameters(LINEAR_CASES))
-every_other_case = pytest.mark.parametrize("case", as_parameters(OTHER_CASES))
-# Every case in two of the dtypes, every dtype with half of the cases; --slow adds the others.
-every_case_and_dtype = pytest.mark.parametrize(
-    ("case", "dtype"),
-    [
-        pytest.param(
-            case,
-            dtype,
-            id=f"{case}-{str(dtype).removeprefix('torch.')}",
-            marks=pytest.mark.slow if repeats_a_clamp(case) or (at + DTYPES.index(dtype)) % 2 else (),
-        )
-        for at, case in enumerate(CASES)
-        for dtype in DTYPES
-    ],
-)
+def with_every(cases: Iterable[Case], *axes: Iterable[Any]) -> list[Any]:
+    """Cases with each value of some axes, such as dtypes.
+
+    Every run has what the cases show; each value of an axis with each op, rule, edge, direction and value of another axis; and with each
+    rule at each edge of the first of several ops.
+    """
+    return as_parameters(list(itertools.product(cases, *axes)), _shown_by_cell)
+
+
+def _shown_by_cell(cell: tuple[Any, ...]) -> set[Hashable]:
+    case, values = cell[0], list(enumerate(map(str, cell[1:])))
+    op, rule = case.op.name, case.rule.name
+    beside: list[Hashable] = [("op", op), ("rule", rule), ("edge", case.edge), ("ascent", case.maximize)]
+    if op in _FIRST_OF_SEVERAL:
+        beside.append((op, rule, case.edge))
+    return {*shown_by(case), *itertools.combinations(values, 2), *itertools.product(values, beside)}
+
+
+every_case = pytest.mark.parametrize("case", each(CASES))
+every_linear_case = pytest.mark.parametrize("case", each(LINEAR_CASES))
+every_other_case = pytest.mark.parametrize("case", each(OTHER_CASES))
+every_case_and_dtype = pytest.mark.parametrize(("case", "dtype"), with_every(CASES, DTYPES))
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))

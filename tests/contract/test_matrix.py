@@ -19,7 +19,7 @@ from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
 from . import batches, limits, matrix
-from .cases import BY_ANOTHER_NAME, ONE_SIDED
+from .cases import with_every
 from .matrix import MATRIX_CASES, Way
 
 EAGER = {**matrix.FIRST, **matrix.SECOND, **matrix.FORWARD, **matrix.FORWARD_SECOND}
@@ -34,7 +34,6 @@ FORWARD_MODE = {*matrix.FORWARD, *matrix.FORWARD_SECOND}
 SECOND_ORDER = {*matrix.SECOND, *matrix.FORWARD_SECOND}
 # Compiled without --slow: one rule by every way; a linear one in forward mode, and where the compiler sees another structure.
 USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}
-TRACING = {"make_fx", "compiled autograd"}
 BY_EVERY_WAY = "clamp-inward-closed"
 SOME_WAYS = {
     "plain",
@@ -72,24 +71,7 @@ def _record(record: Callable[[str, Any], None], place: str, name: str, case: Cas
     record("cell", (place, name, f"{case.op.name}/{case.rule.name}", outcome))
 
 
-def _eager_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
-    """(case, way); in the default run all but those that repeat another, and take long."""
-    return [
-        pytest.param(case, name, id=f"{case}-{name}", marks=pytest.mark.slow if _is_a_repeat(case, name) else ())
-        for case in cases
-        for name in names
-    ]
-
-
-def _is_a_repeat(case: Case, name: str) -> bool:
-    """Ops that are clamp by another name or with one bound, and the two ways that trace: two rules show both kinds."""
-    is_one_of_two = case.rule.name in ("zero", "inward")
-    if case.op.name in (*ONE_SIDED, *BY_ANOTHER_NAME):
-        return not is_one_of_two or name in TRACING
-    return name in TRACING and case.op.rule_set == "clamp" and not is_one_of_two
-
-
-@pytest.mark.parametrize(("case", "name"), _eager_cells(MATRIX_CASES, EAGER))
+@pytest.mark.parametrize(("case", "name"), with_every(MATRIX_CASES, EAGER))
 def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     _check(case, name, EAGER[name], record_property, "eager")
 
@@ -159,7 +141,7 @@ def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Ten
     return batches.together(way, functions, given, weights, compiled)
 
 
-@pytest.mark.parametrize(("case", "name"), _eager_cells(matrix.CASES_OF_MANY, matrix.ALL_INPUTS))
+@pytest.mark.parametrize(("case", "name"), with_every(matrix.CASES_OF_MANY, matrix.ALL_INPUTS))
 def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any], None]) -> None:
     for what, f, tensors, weight in all_inputs.problems(case):
         found = matrix.ALL_INPUTS[name](f, tensors, weight)

@@ -1,17 +1,12 @@
 """The same values by every transform, in every layout; forward mode where the rule is linear, and our error where it is not."""
 
-import itertools
-from typing import Any
-
-import pytest
 import torch
 
 import pseudograd as pg
 from pseudograd.testing.contract import transforms, values
 from pseudograd.testing.contract.cases import Case
-from pseudograd.testing.measure.inputs import DTYPES
 
-from .cases import CASES, as_parameters, every_case, every_linear_case, every_other_case
+from .cases import CASES, every_case, every_case_and_dtype, every_linear_case, every_other_case
 
 
 @every_case
@@ -34,25 +29,7 @@ def test_other_rules_refuse_forward_mode(case: Case) -> None:
     transforms.check_forward_mode_raises(case, case.samples()[0])
 
 
-def _layout_cells() -> list[Any]:
-    """Every dtype at the default edge, going down; elsewhere float32 shows the layouts, and the other dtypes are for --slow."""
-    cells = itertools.product(as_parameters(CASES), DTYPES)
-    return [
-        pytest.param(
-            *case.values,
-            dtype,
-            id=f"{case.id}-{str(dtype).removeprefix('torch.')}",
-            marks=case.marks if _is_usual(*case.values) or dtype is torch.float32 else pytest.mark.slow,
-        )
-        for case, dtype in cells
-    ]
-
-
-def _is_usual(case: Case) -> bool:
-    return case.edge == case.op.default_edge and not case.maximize and not case.parameters
-
-
-@pytest.mark.parametrize(("case", "dtype"), _layout_cells())
+@every_case_and_dtype
 def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> None:
     transforms.check_layouts(case, dtype)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from pseudograd.diagnosis.processes import merged, values_of
 from pseudograd.running import program as programs
 from pseudograd.running.program import Part, Run
 
+from ..commands import answer
+
+PSEUDOGRAD = [sys.executable, "-m", "pseudograd"]
 BASE = """\
 import time
 import torch
@@ -39,13 +43,21 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def command(source: str, *options: str) -> list[str]:
     Path("train.py").write_text(source)
-    return [sys.executable, "-m", "pseudograd", "diagnose", *options, "--json", "found.json", "train.py"]
+    return ["diagnose", *options, "--json", "found.json", "train.py"]
 
 
-def run(source: str, *options: str, **how: Any) -> tuple[int, str, dict[str, Any]]:
-    """Status, standard error, and the JSON."""
-    done = subprocess.run(command(source, *options), capture_output=True, text=True, check=False, **how)
-    return done.returncode, done.stderr, json.loads(Path("found.json").read_text())
+Ran = Callable[..., tuple[int, str, dict[str, Any]]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Ran:
+    """Status, standard error, and the JSON. The command itself is no process of its own, the program is."""
+
+    def ran(source: str, *options: str) -> tuple[int, str, dict[str, Any]]:
+        status, _, err = answer(capfd, *command(source, *options))
+        return status, err, json.loads(Path("found.json").read_text())
+
+    return ran
 
 
 SPAWN = """\
@@ -66,8 +78,13 @@ CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("how", CHILDREN)
-def test_children_are_followed(how: str) -> None:
+_QUICK = ("spawned", "forked")  # the two ways in which a child comes to python's own start, or does not
+
+
+@pytest.mark.parametrize(
+    "how", [how if how in _QUICK else pytest.param(how, marks=pytest.mark.slow) for how in CHILDREN]
+)
+def test_children_are_followed(how: str, run: Ran) -> None:
     if "fork" in how and not hasattr(os, "fork"):
         pytest.skip("no fork here")
     status, err, found = run(CHILDREN[how], "--fail-on", "starved")
@@ -78,7 +95,7 @@ def test_children_are_followed(how: str) -> None:
     assert "diagnose: backward passes by process: process " in err
 
 
-def test_the_processes_are_counted_together_and_apart() -> None:
+def test_the_processes_are_counted_together_and_apart(run: Ran) -> None:
     status, _, found = run(SPAWN.replace("nprocs=1", "nprocs=2") + "    base.train(1)\n")
     assert status == 0
     assert sorted((one["is_main"], one["backwards"]) for one in found["processes"]) == [
@@ -112,7 +129,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("how", ENDINGS)
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_however_it_ends(how: str) -> None:
+def test_however_it_ends(how: str, run: Ran) -> None:
     source, wanted, backwards = ENDINGS[how]
     status, err, found = run(source, "--fail-on", "any")
     assert (status, found["backwards"]) == (wanted, backwards)
@@ -137,7 +154,10 @@ def test_however_it_ends(how: str) -> None:
 )
 def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, handler: str, wanted: int) -> None:
     process = subprocess.Popen(
-        command(f"import base\n{handler}base.train(2, 60)"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PSEUDOGRAD, *command(f"import base\n{handler}base.train(2, 60)")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -170,18 +190,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.filterwarnings("default")
-def test_workers_that_load_data_are_not_followed() -> None:
+def test_workers_that_load_data_are_not_followed(run: Ran) -> None:
     starts = ["spawn", *(["fork"] if hasattr(os, "fork") else [])]
     status, err, found = run(LOADER.format(starts=starts))
     assert (status, len(found["processes"])) == (0, 1), err
 
 
-def test_a_process_without_torch_is_left_alone() -> None:
+def test_a_process_without_torch_is_left_alone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("sitecustomize.py").write_text("import builtins; builtins.theirs = 1")
     source = "import sys; print(theirs, [name for name in sys.modules if name.startswith(('torch', 'pseudograd'))])"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command(source), capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stdout) == (0, "1 []\n"), done.stderr
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+    status, out, err = answer(capfd, *command(source))
+    assert (status, out) == (0, "1 []\n"), err
 
 
 WARNS = """\
@@ -192,7 +214,7 @@ torch.ones(3).type(torch.complex64).to(torch.float32)
 """
 
 
-def test_a_warning_of_torch_is_located_at_the_program_s_line() -> None:
+def test_a_warning_of_torch_is_located_at_the_program_s_line(run: Ran) -> None:
     status, err, _ = run(WARNS)
     assert (status, "UserWarning: Casting complex" in err) == (1, True)
     status, err, _ = run(WARNS.replace("error", "default"))

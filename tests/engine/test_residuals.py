@@ -25,6 +25,7 @@ from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
+from ..contract.cases import every_case
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
 X = torch.tensor([-torch.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, torch.inf, torch.nan, -1.5])
@@ -111,7 +112,7 @@ def by_reentrant_checkpoint(f: Function) -> Tensor:
 WAYS["reentrant checkpoint"] = by_reentrant_checkpoint
 
 
-@pytest.mark.parametrize("case", [case for op in OPS.values() for case in cases_of(op)], ids=str)
+@every_case
 def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd takes more without a word."""
     monkeypatch.setattr(codes, "least", 1)

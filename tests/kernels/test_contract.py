@@ -13,7 +13,8 @@ from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
-from ..choices import one_in
+from ..choices import every_pair
+from ..contract.cases import with_every
 from .ways import WAYS, way
 
 CASES = [
@@ -26,8 +27,7 @@ LONG = sorted({(op.rule_set, name) for op in OPS.values() for name, rule in op.r
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize(("case", "dtype"), one_in(4, CASES, DTYPES))
+@pytest.mark.parametrize(("case", "dtype", "how"), with_every(CASES, DTYPES, WAYS))
 def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
     with way(how):
         values.check_forward(case, dtype)
@@ -36,9 +36,7 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
         values.check_reduced(case, dtype)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("of_grad", ["of x", "transposed", "expanded"])
-@pytest.mark.parametrize("key", LONG, ids="/".join)
+@pytest.mark.parametrize(("key", "of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2]))
 def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula on a part of x at a time; the last is shorter."""
     monkeypatch.setattr(in_parts, "LEAST", 100)
@@ -107,8 +105,7 @@ def test_what_is_computed_in_no_parts(kind: str, monkeypatch: pytest.MonkeyPatch
     assert in_parts._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
 
 
-@pytest.mark.parametrize("how", WAYS[:3])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "how"), with_every(CASES, WAYS[:3]))
 def test_what_is_saved(case: Case, how: str) -> None:
     with way(how):
         values.check_saved(case)

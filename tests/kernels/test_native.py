@@ -27,6 +27,7 @@ from pseudograd.kernels import codes, few_bits, native
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 
+from ..choices import every_pair
 from ..engine.two_bits import TWO_BITS
 from .ways import FOR_EVERYTHING, WITH_A_CODE, codes_from, needs_native, way
 
@@ -108,9 +109,9 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Te
 HOW = [(rule, edge) for rule in WITH_A_CODE for edge in OPS["clamp"].edges]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rule", "edge"), HOW)
-def test_every_processor_gives_the_formula(rule: str, edge: str, dtype: torch.dtype, level: None) -> None:
+@pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
+def test_every_processor_gives_the_formula(how: tuple[str, str], dtype: torch.dtype, level: None) -> None:
+    rule, edge = how
     for size, (low, high), maximize in itertools.product(SIZES, BOUNDS, (False, True)):
         x, grad = numbers(dtype, size)
 
@@ -119,15 +120,14 @@ def test_every_processor_gives_the_formula(rule: str, edge: str, dtype: torch.dt
 
         with way("formula"):
             y, expected = gradient(f, x, grad)
-        for how in ("native", "native code", "code"):
-            with way(how):
+        for kernel in ("native", "native code", "code"):
+            with way(kernel):
                 found_y, found = gradient(f, x, grad)
-            assert same_bits(found_y, y), (how, size, low, high, maximize)
-            assert same(found, expected), (how, size, low, high, maximize)
+            assert same_bits(found_y, y), (kernel, size, low, high, maximize)
+            assert same(found, expected), (kernel, size, low, high, maximize)
 
 
-@pytest.mark.parametrize("flushes", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "level", "flushes"), every_pair(DTYPES, LEVELS, [False, True]), indirect=["level"])
 def test_every_processor_gives_the_formula_of_elastic(
     dtype: torch.dtype, level: None, flushes: bool, calls: list[str]
 ) -> None:
@@ -165,10 +165,10 @@ def test_elastic_has_its_edge_too(edge: str) -> None:
         assert gradient(lambda x: pg.clamp(x, -1, 1, rule="elastic", edge=edge), x, grad)[1].tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("rule", "edge"), HOW)
-def test_the_code_is_the_plain_one_bit_for_bit(rule: str, edge: str, dtype: torch.dtype, level: None) -> None:
+@pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
+def test_the_code_is_the_plain_one_bit_for_bit(how: tuple[str, str], dtype: torch.dtype, level: None) -> None:
     """So one pass may be the kernel's and the other the plain formula's."""
+    rule, edge = how
     for size, bounds in itertools.product(SIZES, BOUNDS):
         x, _ = numbers(dtype, size)
         call = call_for(OPS["clamp"], rule, edge)
@@ -224,9 +224,11 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "every second column"])
+@pytest.mark.parametrize(
+    ("layout", "shape", "dtype", "level"),
+    every_pair(["contiguous", "channels_last", "every second column"], SHAPES, DTYPES, LEVELS),
+    indirect=["level"],
+)
 def test_tensor_bounds(layout: str, shape: str, dtype: torch.dtype, level: None) -> None:
     flat_x, flat_grad = numbers(dtype, 120)
     x, grad = LAYOUTS[layout](flat_x.reshape(2, 3, 4, 5)), flat_grad.reshape(2, 3, 4, 5)
@@ -1018,7 +1020,7 @@ WITH_A_CODE: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp_": lambda x: pg.clamp_(x * 1, -1, 1),
     "between tensors": lambda x: pg.clamp(x, torch.full_like(x, -1), torch.full_like(x, 1)),
     "between channels": lambda x: pg.clamp(x, torch.full((1,), -1.0), torch.full((1,), 1.0)),
-    "leaky_relu": lambda x: pg.leaky_relu(x, 0.2),
+    "leaky_relu": lambda x: pg.ops.leaky_relu(x, 0.2),
     "gelu": lambda x: pg.gelu(x, rule="fewbit"),
     "silu": lambda x: pg.silu(x, rule="fewbit"),
     "round": lambda x: pg.round(x, rule="trust"),
@@ -1064,9 +1066,14 @@ def test_a_code_that_lost_bytes_is_an_error(name: str) -> None:
 # --- the sign of zero between tensors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(4096,), (4099,), (70, 71), (40000,)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("zeros", list(itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0))), ids=str)
+ZEROS = list(itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("zeros", "dtype", "shape", "level"),
+    every_pair(ZEROS, DTYPES, [(4096,), (4099,), (70, 71), (40000,)], LEVELS),
+    indirect=["level"],
+)
 def test_a_zero_between_tensors_has_torchs_sign(
     zeros: tuple[float, ...], dtype: torch.dtype, shape: tuple[int, ...], level: None
 ) -> None:
@@ -1287,9 +1294,9 @@ def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
 FEW = [
     (lambda x, bits=bits, f=f: f(x, rule=pg.rules.fewbit(bits=bits))) for f in (pg.gelu, pg.silu) for bits in (2, 3)
 ] + [
-    lambda x: pg.leaky_relu(x, 0.25),
-    lambda x: pg.leaky_relu(x, -0.5),
-    pg.hardsigmoid,
+    lambda x: pg.ops.leaky_relu(x, 0.25),
+    lambda x: pg.ops.leaky_relu(x, -0.5),
+    pg.ops.hardsigmoid,
     pg.sign,
     lambda x: pg.heaviside(x, rule=pg.rules.window(scale=0.1, height=3.0)),
 ]
@@ -1402,8 +1409,9 @@ SLOPES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", range(len(SLOPES)))
+@pytest.mark.parametrize(
+    ("which", "dtype", "level"), every_pair(range(len(SLOPES)), DTYPES, LEVELS), indirect=["level"]
+)
 def test_slopes_are_those_of_the_formula(which: int, dtype: torch.dtype, level: None) -> None:
     f, rule, given = SLOPES[which]
     row = getattr(pg.rules, rule)(**given)

@@ -19,6 +19,7 @@ from pseudograd.rewrite.mode import Replacement
 from pseudograd.torch_eras import ERAS, Slopes, installed_era, measure
 from pseudograd.torch_forms import EDGE, at_the_bound
 
+from ..choices import every_pair
 from .eras import GRAD, VALUES, cases, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
@@ -43,9 +44,7 @@ def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
             assert gradients(*CASES[name]) == MEASURED[era][name]
 
 
-@pytest.mark.parametrize("elsewhere", ERAS)
-@pytest.mark.parametrize("edge", SHARES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "edge", "elsewhere"), every_pair(CASES, SHARES, ERAS))
 def test_an_edge_changes_the_edge_alone(name: str, edge: str, elsewhere: str) -> None:
     function, bounds = CASES[name]
     with forced(edge, elsewhere):

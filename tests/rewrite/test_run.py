@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pseudograd.rewrite.run import programs
 from pseudograd.rewrite.run import run as run_program
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
-from ..commands import answer
+from ..commands import answer, run_once
 
 PROGRAM = """\
 import sys
@@ -48,6 +49,12 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is made of a program's reports: one run of it serves all that ask the same of it."""
+    monkeypatch.setattr(programs, "run", run_once)
+
+
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     return answer(capfd, "run", *arguments)
 
@@ -63,6 +70,7 @@ def test_a_pin_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_pin_to_the_installed_era(capfd: pytest.CaptureFixture[str]) -> None:
     era = installed_era()
     assert run(capfd, "--pin", era, "train.py") == (
@@ -220,12 +228,14 @@ def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str
 # --- --require --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("one_process")
 def test_nothing_is_required_unless_that_is_said() -> None:
     asked = {"pin": None, "overrides": ["relu=inward"], "imports": []}
     assert run_program("train.py", [], False, asked) == 0
     assert run_program("train.py", [], False, asked, requires=True) == 3
 
 
+@pytest.mark.usefixtures("one_process")
 def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--require", "--pin", "half", "train.py")[0] == 0
     code, out, err = run(capfd, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
@@ -236,12 +246,14 @@ def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.C
     assert run(capfd, "--override", "relu=inward", "train.py")[0] == 0
 
 
+@pytest.mark.usefixtures("one_process")
 def test_require_takes_a_pin_to_the_installed_era_for_done(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--require", "--pin", installed_era(), "train.py")[0] == 0
     assert run(capfd, "--require", "--pin", OTHER, "train.py")[0] == 0
     assert run(capfd, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
 
 
+@pytest.mark.usefixtures("one_process")
 def test_require_leaves_a_status_of_the_program(capfd: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capfd, "--require", "--override", "relu=inward", "train.py", "--exit")
     assert code == 7
