@@ -35,10 +35,10 @@ def peak():
     kilo = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilo / 2**20
 
-pg.vector_quantize(x[:10], codebook[:10], rule=rule)[0].sum().backward()
+pg.codebook.vector_quantize(x[:10], codebook[:10], rule=rule)[0].sum().backward()
 again.clear()
 before, start = peak(), time.perf_counter()
-pg.vector_quantize(x, codebook, rule=rule)[0].sum().backward()
+pg.codebook.vector_quantize(x, codebook, rule=rule)[0].sum().backward()
 print(json.dumps([peak() - before, time.perf_counter() - start, sum(again) / rows]))
 """
 

@@ -25,7 +25,7 @@ print("torch", ".".join(torch.__version__.split(".")[:2]))
 # %% [markdown]
 # ## A gradient to look at
 #
-# `pg.gradient(f, x)` (also called `pg.get_gradient`) is the slope of an element-wise `f` at every `x`. A first test
+# `pg.gradient(f, x)` (also called `pg.familiar.get_gradient`) is the slope of an element-wise `f` at every `x`. A first test
 # is a curve whose slope we know: `sin(5x)` has the slope `5 cos(5x)`, by the chain rule.
 #
 # The original notebook drew `sin(5x)` next to a curve labelled `dsin(x)/dx`. What it computed was the slope of `sin`
@@ -118,10 +118,10 @@ print("dL/dx of torch.clamp is 0 at all 200 points outside")
 # else it is blocked. This is not the derivative of anything, and is not meant to be: it is a pseudo-gradient.
 
 # %%
-drawn = pg.plot([torch.clamp, pg.clamp_with_grad], -1, 1, loss=sine_loss, panels="rules")
+drawn = pg.plot([torch.clamp, pg.familiar.clamp_with_grad], -1, 1, loss=sine_loss, panels="rules")
 
 # %%
-found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad(x, -1, 1)), x)
+found = pg.gradient(lambda x: sine_loss(pg.familiar.clamp_with_grad(x, -1, 1)), x)
 assert torch.equal(found, slope("inward"))
 assert torch.allclose(found[left], torch.tensor(-pi))
 assert (found[right] == 0).all()
@@ -155,16 +155,16 @@ for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
 # earlier notebook gave it. Both names work here.)
 
 # %%
-CLAMPS = [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed]
+CLAMPS = [torch.clamp, pg.familiar.clamp_with_grad, pg.familiar.clamp_with_grad_proposed]
 drawn = pg.plot(CLAMPS, -1, 1, loss=sine_loss, panels="rules")
 
 # %%
-found = pg.gradient(lambda x: sine_loss(pg.clamp_with_grad_proposed(x, -1, 1)), x)
+found = pg.gradient(lambda x: sine_loss(pg.familiar.clamp_with_grad_proposed(x, -1, 1)), x)
 assert torch.equal(found, slope("sign"))
 assert (found[left] == -1).all()
 assert (found[right] == 1).all()
-assert pg.clamp_with_grad2 is pg.clamp_with_grad_proposed
-assert pg.ClampWithGrad2 is pg.ClampWithGradProposed
+assert pg.familiar.clamp_with_grad2 is pg.familiar.clamp_with_grad_proposed
+assert pg.familiar.ClampWithGrad2 is pg.familiar.ClampWithGradProposed
 print("sign: dL/dx is -1 at every point left of the range and +1 at every point right of it")
 
 scaled = slope("sign", lambda y: 1000 * sine_loss(y))
@@ -388,7 +388,7 @@ def product_rule(x, grad):
 
 def rule_by_comparison(x, grad):
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(pg.clamp_with_grad(x, -1, 1), x, grad)[0]
+    return torch.autograd.grad(pg.familiar.clamp_with_grad(x, -1, 1), x, grad)[0]
 
 
 points = torch.tensor([2.0, 0.0])

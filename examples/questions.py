@@ -159,8 +159,8 @@ assert torch.allclose(x.grad, slope_of_sigmoid)
 
 # %%
 x = torch.tensor([-2.0, 0.0, 2.0])
-pushed_down = grad_of(lambda x: pg.ClampWithGrad.apply(x, -1, 1), x, grad=+1.0)  # descent lowers y
-pushed_up = grad_of(lambda x: pg.ClampWithGrad.apply(x, -1, 1), x, grad=-1.0)  # descent raises y
+pushed_down = grad_of(lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), x, grad=+1.0)  # descent lowers y
+pushed_up = grad_of(lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), x, grad=-1.0)  # descent raises y
 print("x           ", x.tolist())
 print("grad = +1 ->", pushed_down)
 print("grad = -1 ->", pushed_up)
@@ -294,8 +294,8 @@ assert arrived == [[10, 10, 10]]
 x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)
 width = 1e-3
 numeric = [round(v, 6) for v in ((x + width).clamp(-1, 1) - (x - width).clamp(-1, 1)).div(2 * width).tolist()]
-that_works = grad_of(lambda x: pg.ClampWithGradThatWorks.apply(x, -1, 1), x)
-with_grad = grad_of(lambda x: pg.ClampWithGrad.apply(x, -1, 1), x)
+that_works = grad_of(lambda x: pg.familiar.ClampWithGradThatWorks.apply(x, -1, 1), x)
+with_grad = grad_of(lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), x)
 open_edge = grad_of(lambda x: pg.clamp(x, -1, 1, rule="zero", edge="open"), x)
 print("x                                  ", x.tolist())
 print("numeric derivative                 ", numeric)

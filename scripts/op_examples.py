@@ -74,7 +74,7 @@ _EXAMPLES = {
 >>> x = torch.randn(128, 32)
 >>> def slope(f):
 ...     return torch.autograd.grad(f(layer(x), 0.2).square().mean(), layer.weight)[0]
->>> torch.equal(slope(pg.leaky_relu), slope(torch.nn.functional.leaky_relu))
+>>> torch.equal(slope(pg.ops.leaky_relu), slope(torch.nn.functional.leaky_relu))
 True
 """,
     ),
@@ -85,7 +85,7 @@ True
 >>> x = torch.randn(128, 32)
 >>> def slope(f):
 ...     return torch.autograd.grad(f(gate(x)).square().mean(), gate.weight)[0]
->>> torch.equal(slope(pg.hardsigmoid), slope(torch.nn.functional.hardsigmoid))
+>>> torch.equal(slope(pg.ops.hardsigmoid), slope(torch.nn.functional.hardsigmoid))
 True
 """,
     ),
@@ -355,9 +355,9 @@ True
 >>> silenced = []
 >>> for step in range(4):
 ...     log_ratio = log_prob() - old
-...     silenced.append(pg.clip_report(log_ratio, advantage).silenced_share)
+...     silenced.append(pg.policy.clip_report(log_ratio, advantage).silenced_share)
 ...     optimizer.zero_grad()
-...     pg.policy_loss(log_ratio, advantage).mean().backward()
+...     pg.policy.loss(log_ratio, advantage).mean().backward()
 ...     optimizer.step()
 >>> silenced[0], silenced[-1] > 0.05
 (0.0, True)
@@ -370,9 +370,9 @@ True
 >>> codebook = torch.nn.Parameter(torch.randn(8, 2))
 >>> x = torch.rand(32, 6)
 >>> z = encoder(x)
->>> codes, indices = pg.vector_quantize(z, codebook)
+>>> codes, indices = pg.codebook.vector_quantize(z, codebook)
 >>> loss = (decoder(codes) - x).square().mean()
->>> loss = loss + pg.codebook_loss(z, codebook, indices) + 0.25 * pg.commitment_loss(z, codes)
+>>> loss = loss + pg.codebook.codebook_loss(z, codebook, indices) + 0.25 * pg.codebook.commitment_loss(z, codes)
 >>> loss.backward()
 >>> encoder.weight.grad.count_nonzero().item(), len(indices.unique()) == codebook.grad.any(1).sum().item()
 (12, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import vector_page
 
 import pseudograd as pg
 from pseudograd.listing import what_is_saved
+from pseudograd.moved import MOVED
 from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,13 +95,18 @@ def _page(op: Op) -> str:
 
 
 def _function(op: Op) -> Any:
-    return getattr(pg, op.name)
+    return attrgetter(_public_name(op))(pg)
+
+
+def _public_name(op: Op) -> str:
+    """As one calls it behind `pseudograd.`: most stand in the root, those for one kind of reader in a module of their own."""
+    return MOVED.get(op.name, op.name)
 
 
 def _signature(op: Op) -> str:
     """As it is written: annotations come as strings, and need no quotes of their own."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(op))))
-    return f"pseudograd.{op.name}{text}".replace("'", '"')
+    return f"pseudograd.{_public_name(op)}{text}".replace("'", '"')
 
 
 def _sentence(op: Op) -> str:

@@ -1,4 +1,4 @@
-"""docs/policy_clips.md and its picture: the policy losses of the table `pseudograd.policies`, side by side."""
+"""docs/policy_clips.md and its picture: the policy losses of the table `pseudograd.policy.presets`, side by side."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _START = """\
 The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. Those of the table below are
 each a rule of [`clamp`](ops/clamp.md) for the probability ratio, so one function has them: [`policy_loss`](ops/policy_loss.md). A few
 others are not, and [stand at the end](#what-is-no-rule). Written by
-`scripts/generate_docs.py` from the table `pseudograd.policies`; every gradient below is tested against the formula of its paper written
-apart, in float64 to 1e-12.
+`scripts/generate_docs.py` from the table `pseudograd.policy.presets`; every gradient below is tested against the formula of its paper,
+written apart, in float64 to 1e-12.
 
 ```python
 import pseudograd as pg
 
-loss = pg.policy_loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
+loss = pg.policy.loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
 # The same by its name, with a mask of the tokens that count.
-loss = pg.policies["dapo"](log_prob - old_log_prob, advantage, mask=mask)
-print(pg.clip_report(log_prob - old_log_prob, advantage, **pg.policies["dapo"].settings))  # which tokens it silences
+loss = pg.policy.presets["dapo"](log_prob - old_log_prob, advantage, mask=mask)
+print(pg.policy.clip_report(log_prob - old_log_prob, advantage, **pg.policy.presets["dapo"].settings))  # which tokens it silences
 ```
 
 r = exp(log_ratio), A is the advantage, c(r) is r clipped to [1 - low, 1 + high]. The clip is *blocked* where a descent step would move the
@@ -96,8 +96,8 @@ def _zoo() -> str:
         "| name | gradient | clip of | low, high | rule | value | from | in |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policies.values()]
-    notes = [f"- `{policy.name}`: {policy.note}." for policy in pg.policies.values() if policy.note]
+    rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policy.presets.values()]
+    notes = [f"- `{policy.name}`: {policy.note}." for policy in pg.policy.presets.values() if policy.note]
     return "\n".join([*rows, "", *notes, ""])
 
 
@@ -128,7 +128,7 @@ def _report() -> str:
     ratios = torch.tensor([0.25, 0.5, 0.75, 0.875, 1.0, 1.125, 1.5, 2.0, 2.5, 3.0])
     log_ratio = ratios.log().repeat(12)
     advantage = torch.tensor([1.0, -1.0, 2.0, -0.5, 0.0]).repeat_interleave(24)
-    shown = str(pg.clip_report(log_ratio, advantage, **pg.policies["dapo"].settings))
+    shown = str(pg.policy.clip_report(log_ratio, advantage, **pg.policy.presets["dapo"].settings))
     return f"```text\n{shown}\n```\n"
 
 
@@ -156,7 +156,7 @@ def draw() -> None:
     figure = Figure(figsize=(15, 7), layout="constrained", dpi=110)
     figure.suptitle(_TITLE, fontsize=14)
     panels: Any = figure.subplots(2, 5)
-    for policy, panel in zip(pg.policies.values(), panels.flat, strict=True):
+    for policy, panel in zip(pg.policy.presets.values(), panels.flat, strict=True):
         _draw_panel(policy, panel)
     for panel in panels[:, 0]:
         panel.set_ylabel("dL/dlog_ratio")

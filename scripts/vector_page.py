@@ -23,7 +23,7 @@ RULES = {
 
 
 def text() -> str:
-    sentence = (inspect.getdoc(pg.vector_quantize) or "").splitlines()[0]
+    sentence = (inspect.getdoc(pg.codebook.vector_quantize) or "").splitlines()[0]
     rows = [f"| `{name}` | {formula} | yes | {source} |" for name, (formula, source) in RULES.items()]
     return "\n".join(
         [
@@ -32,8 +32,9 @@ def text() -> str:
             sentence,
             "",
             "```python",
-            "codes, indices = pseudograd.vector_quantize(x, codebook, *, rule='identity')".replace("'", '"'),
-            "loss = task(codes) + pseudograd.codebook_loss(x, codebook, indices) + 0.25 * pseudograd.commitment_loss(x, codes)",
+            "codes, indices = pseudograd.codebook.vector_quantize(x, codebook, *, rule='identity')".replace("'", '"'),
+            "loss = task(codes) + pseudograd.codebook.codebook_loss(x, codebook, indices)",
+            "loss = loss + 0.25 * pseudograd.codebook.commitment_loss(x, codes)",
             "```",
             "",
             "## Rules",
@@ -79,7 +80,7 @@ def draw(folder: Path) -> None:
 def _draw_panel(panel: Any, rule: str) -> None:
     codebook = torch.tensor([[2.0, 0.3], [-1.2, 1.5], [-1.5, -1.6]])
     x = torch.tensor([[1.3, 1.2], [2.6, -0.9], [-0.4, 1.9], [-2.5, 0.9], [-0.5, -0.9]], requires_grad=True)
-    codes, _ = pg.vector_quantize(x, codebook, rule=rule)
+    codes, _ = pg.codebook.vector_quantize(x, codebook, rule=rule)
     codes[:, 0].sum().backward()
     start, end, grad = x.detach(), codes.detach(), x.grad
     assert grad is not None

@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -18,10 +19,17 @@ import torch
 
 import pseudograd as pg
 from pseudograd import ops, rules
+from pseudograd.moved import MOVED
 from pseudograd.rule import OPS, RuleObject
 
 FUNCTIONS = {name: getattr(pg, name) for name in pg.__all__ if inspect.isfunction(getattr(pg, name))}
 FUNCTIONS["optim.project"] = pg.optim.project
+FUNCTIONS |= {
+    f"{module.__name__.rpartition('.')[2]}.{name}": getattr(module, name)
+    for module in (pg.policy, pg.codebook, pg.familiar)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name))
+}
 PARTS = ("Forward:", "Backward:", "Args:", "Returns:", "Raises:", "Example:", "Source:")
 
 
@@ -31,9 +39,20 @@ def test_all_is_sorted_and_what_the_package_shows() -> None:
     ) or (sorted(pg.__all__) == sorted(set(pg.__all__)))
     for name in pg.__all__:
         assert getattr(pg, name) is not None
-    assert set(ops.__all__) <= set(pg.__all__)
-    for name in ops.__all__:
+    assert len(set(pg.__all__) - {"__version__"}) <= 40
+    for name in set(ops.__all__) - set(MOVED):
         assert getattr(ops, name) is getattr(pg, name)
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_name_that_has_moved_works_and_says_where_it_is(old: str, new: str) -> None:
+    assert old not in dir(pg)
+    module, _, name = new.partition(".")
+    with pytest.warns(DeprecationWarning, match=rf"^pseudograd\.{old} is pseudograd\.{re.escape(new)} now") as caught:
+        found = getattr(pg, old)
+    assert caught[0].filename == __file__
+    assert found is getattr(getattr(pg, module), name)
+    assert name in getattr(pg, module).__all__
 
 
 def test_star_import_gives_exactly_all() -> None:
@@ -49,12 +68,14 @@ def test_version_stands_once() -> None:
 
 
 def test_every_op_of_the_table_is_public_under_its_name() -> None:
-    assert set(OPS) <= set(pg.__all__)
+    assert set(OPS) <= {*pg.__all__, *MOVED}
     for name, op in OPS.items():
         assert op.name == name
         assert op.default_rule in op.rules
         assert op.default_edge in (op.edges or (None,))
-        defaults = {key: p.default for key, p in inspect.signature(getattr(pg, name)).parameters.items()}
+        defaults = {
+            key: p.default for key, p in inspect.signature(attrgetter(MOVED.get(name, name))(pg)).parameters.items()
+        }
         assert defaults.get("rule", op.default_rule) == op.default_rule
         assert ("rule" in defaults) == (len(op.rules) > 1)
         assert defaults.get("edge") == op.default_edge
@@ -153,6 +174,7 @@ PUBLIC: list[tuple[ModuleType, set[str]]] = [
     (pg, set(pg.__all__)),
     (pg.nn, set(pg.nn.__all__)),
     (pg.optim, {"project"}),
+    *((module, set(module.__all__)) for module in (pg.policy, pg.codebook, pg.familiar)),
     (rules, {name for op in OPS.values() for name in op.rules}),
 ]
 

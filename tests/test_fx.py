@@ -28,23 +28,23 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "clamp by what is traced": lambda x: pg.clamp(BOUND, x, None, rule="zero", edge="half"),
     "clamp of an expression": lambda x: pg.clamp(x * 2 + 1, -1, 1, rule="sign", maximize=True) * x,
     "clamp_": lambda x: pg.clamp_(x * 1, -1, 1),
-    "clamp_with_grad": lambda x: pg.clamp_with_grad(x, -1, 1),
-    "clamp_with_grad2": lambda x: pg.clamp_with_grad2(x, -1, 1),
-    "clamp_with_grad_proposed": lambda x: pg.clamp_with_grad_proposed(x, -1, 1),
+    "clamp_with_grad": lambda x: pg.familiar.clamp_with_grad(x, -1, 1),
+    "clamp_with_grad2": lambda x: pg.familiar.clamp_with_grad2(x, -1, 1),
+    "clamp_with_grad_proposed": lambda x: pg.familiar.clamp_with_grad_proposed(x, -1, 1),
     "clip_grad": lambda x: pg.clip_grad(x, 0.5),
-    "codebook_loss": lambda x: pg.codebook_loss(CODES, x.reshape(2, 3), torch.tensor([0, 1])),
-    "commitment_loss": lambda x: pg.commitment_loss(x.reshape(2, 3), CODES),
+    "codebook_loss": lambda x: pg.codebook.codebook_loss(CODES, x.reshape(2, 3), torch.tensor([0, 1])),
+    "commitment_loss": lambda x: pg.codebook.commitment_loss(x.reshape(2, 3), CODES),
     "fake_quantize": lambda x: pg.fake_quantize(x, 0.25, 0, -4, 3, rule="inward"),
     "floor": lambda x: pg.floor(x),
     "gelu": lambda x: pg.gelu(x, approximate="tanh", rule="fewbit"),
-    "hardsigmoid": lambda x: pg.hardsigmoid(x),
+    "hardsigmoid": lambda x: pg.ops.hardsigmoid(x),
     "hardtanh": lambda x: pg.hardtanh(x, rule="elastic"),
     "heaviside": lambda x: pg.heaviside(x, at_zero=0.5),
     "jumprelu": lambda x: pg.jumprelu(x, 0.5, bandwidth=2.0, window_to_x=True, rule="triangle"),
-    "leaky_relu": lambda x: pg.leaky_relu(x, 0.25),
+    "leaky_relu": lambda x: pg.ops.leaky_relu(x, 0.25),
     "leaky": lambda x: pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.5), edge="open"),
     "lower_bound": lambda x: pg.lower_bound(x, 0),
-    "policy_loss": lambda x: pg.policy_loss(x, GRAD, high=0.5, rule=pg.rules.leaky(low=0.5, high=1.0), space="log"),
+    "policy_loss": lambda x: pg.policy.loss(x, GRAD, high=0.5, rule=pg.rules.leaky(low=0.5, high=1.0), space="log"),
     "relu": lambda x: pg.relu(x, rule="inward", edge="closed"),
     "relu6": lambda x: pg.relu6(x, edge="half"),
     "replace_grad": lambda x: pg.replace_grad(x.sign(), x * 2),
@@ -57,10 +57,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "surrogate": pg.surrogate(backward=torch.tanh)(lambda x: torch.sign(x)),
     "trunc": lambda x: pg.trunc(x),
     "upper_bound": lambda x: pg.upper_bound(x, 0, edge="projected"),
-    "vector_quantize": lambda x: pg.vector_quantize(x.reshape(2, 3), CODES, rule="rotation"),
-    "ClampWithGrad.apply": lambda x: pg.ClampWithGrad.apply(x, -1, 1),
-    "ClampWithGradProposed.apply": lambda x: pg.ClampWithGradProposed.apply(x, -1, 1),
-    "ClampWithGradThatWorks.apply": lambda x: pg.ClampWithGradThatWorks.apply(x, -1, 1),
+    "vector_quantize": lambda x: pg.codebook.vector_quantize(x.reshape(2, 3), CODES, rule="rotation"),
+    "ClampWithGrad.apply": lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1),
+    "ClampWithGradProposed.apply": lambda x: pg.familiar.ClampWithGradProposed.apply(x, -1, 1),
+    "ClampWithGradThatWorks.apply": lambda x: pg.familiar.ClampWithGradThatWorks.apply(x, -1, 1),
     "pseudograd.ops": lambda x: pg.ops.clamp(x, -1, 1),
 }
 
@@ -113,9 +113,9 @@ def _same(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 
 def test_every_public_function_is_here() -> None:
-    names = {name for name in pg.ops.__all__ if name.islower()}
-    assert names - set(FUNCTIONS) == {"register_rule"}
-    classes = {f"{name}.apply" for name in pg.ops.__all__ if not name.islower()}
+    names = {name for name in (*pg.ops.__all__, *pg.codebook.__all__, *pg.familiar.__all__) if name.islower()}
+    assert names - set(FUNCTIONS) == {"register_rule", "get_gradient"}
+    classes = {f"{name}.apply" for name in pg.familiar.__all__ if not name.islower()}
     # The one is another name, the other is replace_grad itself, called through a class.
     assert classes - set(FUNCTIONS) == {"ClampWithGrad2.apply", "ReplaceGrad.apply"}
     assert set(pg.nn.__all__) <= set(MODULES)
@@ -169,7 +169,8 @@ def test_modules(name: str) -> None:
 
 
 def _direct(name: str) -> Callable[..., Any]:
-    return getattr(pg, name)  # type: ignore[no-any-return]
+    holder = pg.familiar if name in FAMILIAR else pg.ops
+    return getattr(holder, name)  # type: ignore[no-any-return]
 
 
 GIVEN: dict[str, tuple[Any, ...]] = {
@@ -181,17 +182,15 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 NAMED: dict[str, dict[str, Any]] = {"jumprelu": {"bandwidth": 0.5}}
 
 
-FAMILIAR = [name for name in pg.ops.__all__ if name.startswith("clamp_with_grad")]
-DIRECT = [
-    name for name in pg.ops.__all__ if name.islower() and name not in (*FAMILIAR, "straight_through", "surrogate")
-]
+FAMILIAR = [name for name in pg.familiar.__all__ if name.startswith("clamp_with_grad")]
+DIRECT = [name for name in pg.ops.__all__ if name.islower() and name not in ("straight_through", "surrogate")]
 
 
 @pytest.mark.parametrize("name", [name for name in DIRECT if name not in ("register_rule", "policies")])
 def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> None:
     """`from pseudograd import clamp` makes one; torch.fx exchanges only what it was told of."""
     function = _direct(name)
-    text = r"To trace it call pseudograd\.\w+, or write torch\.fx\.wrap\('\w+'\) below your import of it"
+    text = r"To trace it call pseudograd\.[\w.]+, or write torch\.fx\.wrap\('\w+'\) below your import of it"
     with pytest.raises(TypeError, match=text):
         symbolic_trace(lambda x: function(x, *GIVEN.get(name, ()), **NAMED.get(name, {})))
 
@@ -209,7 +208,7 @@ def test_the_error_names_the_argument() -> None:
     with pytest.raises(TypeError, match=text):
         symbolic_trace(lambda x: imported_clamp(X, x))
     with pytest.raises(TypeError, match=r"To trace it call pseudograd\.replace_grad, or write"):
-        symbolic_trace(lambda x: pg.ReplaceGrad.apply(x, x))
+        symbolic_trace(lambda x: pg.familiar.ReplaceGrad.apply(x, x))
     with pytest.raises(TypeError, match=r"clamp: x must be a tensor, got Proxy\(x\)"):
         symbolic_trace(lambda x: imported_clamp(x, 0))
 

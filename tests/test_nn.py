@@ -8,6 +8,7 @@ import io
 import pickle
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.nn import Linear, Module, Parameter, Sequential
 
 import pseudograd as pg
 from pseudograd import nn, rules
+from pseudograd.moved import MOVED
 
 X = torch.tensor([[-9.0, -1.0, -0.5], [0.0, 0.3, 0.5], [1.0, 1.7, 6.5]])
 WEIGHTS = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 4.0, -0.25], [3.0, -1.0, -2.0]])
@@ -135,7 +137,8 @@ def test_options_are_those_of_the_op(name: str) -> None:
         "LeakyReLU": "leaky_relu",
         "JumpReLU": "jumprelu",
     }
-    op = getattr(pg, known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    name_of_op = known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    op = attrgetter(MOVED.get(name_of_op, name_of_op))(pg)
     of_op = dict(inspect.signature(op).parameters)
     of_op.pop("x")
     of_module = dict(inspect.signature(getattr(nn, name)).parameters)
@@ -467,10 +470,10 @@ def test_vector_quantize_owns_a_codebook_that_the_codebook_loss_teaches(rule: st
     assert torch.equal(codes, layer.codebook[:3])
     codes.backward(WEIGHTS)
     other = X.clone().requires_grad_()
-    pg.vector_quantize(other, layer.codebook, rule=rule)[0].backward(WEIGHTS)
+    pg.codebook.vector_quantize(other, layer.codebook, rule=rule)[0].backward(WEIGHTS)
     assert torch.equal(leaf.grad, other.grad)
     assert layer.codebook.grad is None
-    pg.codebook_loss(X, layer.codebook, indices).backward()
+    pg.codebook.codebook_loss(X, layer.codebook, indices).backward()
     expected = torch.zeros(4, 3)
     expected[:3] = 2 * (layer.codebook.detach()[:3] - X) / 9
     assert torch.allclose(layer.codebook.grad, expected)

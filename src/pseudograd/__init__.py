@@ -11,32 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from . import ops
+from .moved import MOVED
 from .ops import (
-    ClampWithGrad,
-    ClampWithGrad2,
-    ClampWithGradProposed,
-    ClampWithGradThatWorks,
-    ReplaceGrad,
     abs,
     ceil,
     clamp,
     clamp_,
-    clamp_with_grad,
-    clamp_with_grad2,
-    clamp_with_grad_proposed,
     clip_grad,
-    codebook_loss,
-    commitment_loss,
     fake_quantize,
     floor,
     gelu,
-    hardsigmoid,
     hardtanh,
     heaviside,
     jumprelu,
-    leaky_relu,
     lower_bound,
-    policy_loss,
     register_rule,
     relu,
     relu6,
@@ -50,59 +38,43 @@ from .ops import (
     surrogate,
     trunc,
     upper_bound,
-    vector_quantize,
 )
 
 if TYPE_CHECKING:
-    from . import nn, optim, rules
-    from .analysis import get_gradient, gradient, plot
+    from . import codebook, familiar, nn, optim, policy, rules
+    from .analysis import gradient, plot
     from .analysis.auditing import audit
-    from .analysis.clipping import clip_report
     from .diagnosis import diagnose
-    from .ops.policy_rows import policies
     from .rewrite import convert, override, pin_edge
     from .trials import compare, tune
 
 __all__ = [
-    "ClampWithGrad",
-    "ClampWithGrad2",
-    "ClampWithGradProposed",
-    "ClampWithGradThatWorks",
-    "ReplaceGrad",
     "__version__",
     "abs",
     "audit",
     "ceil",
     "clamp",
     "clamp_",
-    "clamp_with_grad",
-    "clamp_with_grad2",
-    "clamp_with_grad_proposed",
     "clip_grad",
-    "clip_report",
-    "codebook_loss",
-    "commitment_loss",
+    "codebook",
     "compare",
     "convert",
     "diagnose",
     "fake_quantize",
+    "familiar",
     "floor",
     "gelu",
-    "get_gradient",
     "gradient",
-    "hardsigmoid",
     "hardtanh",
     "heaviside",
     "jumprelu",
-    "leaky_relu",
     "lower_bound",
     "nn",
     "optim",
     "override",
     "pin_edge",
     "plot",
-    "policies",
-    "policy_loss",
+    "policy",
     "register_rule",
     "relu",
     "relu6",
@@ -118,7 +90,6 @@ __all__ = [
     "trunc",
     "tune",
     "upper_bound",
-    "vector_quantize",
 ]
 # As in `ops`, for calls that are written pseudograd.clamp. A name of `ops` that is not public here is none of this module: torch
 # would look for it in every trace, and every torch.compile would fail.
@@ -132,18 +103,35 @@ __version__: str
 
 _ELSEWHERE = {
     "audit": ".analysis.auditing",
-    "clip_report": ".analysis.clipping",
     "compare": ".trials",
     "convert": ".rewrite",
     "diagnose": ".diagnosis",
-    "get_gradient": ".analysis",
     "gradient": ".analysis",
     "override": ".rewrite",
     "pin_edge": ".rewrite",
     "plot": ".analysis",
-    "policies": ".ops.policy_rows",
     "tune": ".trials",
 }
+
+
+_MODULES = (
+    "codebook",
+    "familiar",
+    "nn",
+    "optim",
+    "policy",
+    "rules",
+)  # a script that clamps by a rule's name needs none of them
+
+
+def _moved(name: str) -> Any:
+    import warnings
+    from importlib import import_module
+
+    module, _, now = MOVED[name].partition(".")
+    said = f"pseudograd.{name} is pseudograd.{MOVED[name]} now; the old name goes with 1.0."
+    warnings.warn(said, DeprecationWarning, stacklevel=3)
+    return getattr(import_module(f".{module}", __name__), now)
 
 
 def _on_demand(name: str) -> Any:
@@ -156,10 +144,12 @@ def _on_demand(name: str) -> Any:
 
         globals()[name] = found = getattr(import_module(_ELSEWHERE[name], __name__), name)
         return found
-    if name in ("nn", "optim", "rules"):
-        from importlib import import_module  # a script that clamps by a rule's name needs none of them
+    if name in _MODULES:
+        from importlib import import_module
 
         return import_module(f".{name}", __name__)
+    if name in MOVED:
+        return _moved(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -277,7 +277,7 @@ class SiLU(_OfAnOp):
 
 
 class LeakyReLU(_OfAnOp):
-    """`pseudograd.leaky_relu` as a layer: torch's own gradient, and one bit kept of each element.
+    """`pseudograd.ops.leaky_relu` as a layer: torch's own gradient, and one bit kept of each element.
 
     Args:
         negative_slope: a finite number.
@@ -295,7 +295,7 @@ class LeakyReLU(_OfAnOp):
 
 
 class Hardsigmoid(_OfAnOp):
-    """`pseudograd.hardsigmoid` as a layer: torch's own gradient, and one bit kept of each element.
+    """`pseudograd.ops.hardsigmoid` as a layer: torch's own gradient, and one bit kept of each element.
 
     Args: none.
     Shape: that of x.
@@ -635,14 +635,14 @@ class FakeQuantize(_OfAnOp):
 
 
 class VectorQuantize(_OfAnOp):
-    """`pseudograd.vector_quantize` as a layer that owns its codebook, a parameter of shape (codes, dim).
+    """`pseudograd.codebook.vector_quantize` as a layer that owns its codebook, a parameter of shape (codes, dim).
 
     The task's loss gives the codebook no gradient: add `commitment_loss(x, codes)` and `codebook_loss(x, layer.codebook, indices)`.
 
     Args:
         codes: how many there are.
         dim: the length of each.
-        rule: "identity" or "rotation", as in `pseudograd.vector_quantize`.
+        rule: "identity" or "rotation", as in `pseudograd.codebook.vector_quantize`.
     Shape: x (..., dim) to codes (..., dim) and indices (...).
     Example:
         >>> layer = VectorQuantize(512, 64); layer

@@ -24,7 +24,7 @@ def _named(f: Callable[[Tensor], Tensor], low: float = -2.0, high: float = 2.0) 
 
 def _again(name: str) -> Callable[[Tensor], Tensor]:
     """The function that a name stands for, by running it as it is written."""
-    return lambda x: eval(name, {**vars(pg), "rules": rules, "x": x})  # type: ignore[no-any-return]
+    return lambda x: eval(name, {**vars(pg.ops), **vars(pg), "rules": rules, "x": x})  # type: ignore[no-any-return]
 
 
 _CASES = [case for case in cases_of(OPS["clamp"]) if not (case.maximize and (case.is_linear or case.parameters))]
@@ -191,7 +191,7 @@ def test_what_a_name_does_not_promise_is_noted() -> None:
 
 
 _OF_THEIR_OWN_KIND: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "leaky_relu": (lambda x: pg.leaky_relu(x, 0.2), "leaky_relu(x, negative_slope=0.2)"),
+    "leaky_relu": (lambda x: pg.ops.leaky_relu(x, 0.2), "leaky_relu(x, negative_slope=0.2)"),
     "leaky_relu of torch": (torch.nn.functional.leaky_relu, "leaky_relu(x, negative_slope=0.01)"),
     "gelu": (pg.gelu, 'gelu(x, rule="exact")'),
     "gelu of tanh": (lambda x: pg.gelu(x, approximate="tanh"), 'gelu(x, approximate="tanh", rule="exact")'),

@@ -198,7 +198,7 @@ def test_any_function(ax: Any) -> None:
 
 
 def test_a_function_of_the_bounds(ax: Any) -> None:
-    (backward,) = pg.plot(pg.ClampWithGrad.apply, -1, 1, grad=(1.0,), ax=ax).backward
+    (backward,) = pg.plot(pg.familiar.ClampWithGrad.apply, -1, 1, grad=(1.0,), ax=ax).backward
     x, slope = _points(_lines(backward)[UP])
     assert torch.equal(slope, (x > -1).double())
     assert list(_lines(ax)) == ["y = clamp_with_grad(x, -1, 1)"]
@@ -329,7 +329,7 @@ def test_a_gradient_is_never_in_the_panel_of_y(ax: Any) -> None:
 
 def test_the_articles_three_panels_by_arguments_alone(ax: Any) -> None:
     """torch.clamp, clamp_with_grad, clamp_with_grad_proposed with its loss: the values of its figure."""
-    clamps = [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed]
+    clamps = [torch.clamp, pg.familiar.clamp_with_grad, pg.familiar.clamp_with_grad_proposed]
     drawn = pg.plot(clamps, -1, 1, loss=_sine, panels="rules", ax=ax)
     assert [panel.get_title() for panel in drawn.forward] == [
         "torch.clamp",
@@ -383,7 +383,11 @@ FIGURES: dict[str, tuple[tuple[float, float], Any, dict[str, Any]]] = {
     "flat": ((8, 2), ["zero", "inward", "sign"], {"panels": "rules", "title": "A title that is above three columns"}),
     "wide": ((14, 4), SEVERAL, {"panels": "rules", "loss": torch.square}),
     "usual": ((6.4, 4.8), torch.clamp, {"loss": _sine}),
-    "long names": ((4, 3), [torch.clamp, pg.clamp_with_grad, pg.clamp_with_grad_proposed], {"panels": "rules"}),
+    "long names": (
+        (4, 3),
+        [torch.clamp, pg.familiar.clamp_with_grad, pg.familiar.clamp_with_grad_proposed],
+        {"panels": "rules"},
+    ),
 }
 
 

@@ -68,13 +68,19 @@ LINES: dict[str, tuple[Line, ...]] = {
     "VQGAN+CLIP scripts, pixray, pytti": (
         Line(
             "clamp_with_grad(x, lo, hi)",
-            "pg.clamp_with_grad(x, lo, hi)",
+            "pg.familiar.clamp_with_grad(x, lo, hi)",
             "Signs are compared instead of multiplied: nothing leaks by underflow, an infinite grad stays infinite inside, and "
             "x = hi = inf passes. A NaN x gets grad, theirs 0. One bound may be a tensor and the other a number.",
             of.towards,
             BOUNDS,
         ),
-        Line("ClampWithGrad.apply(x, lo, hi)", "pg.ClampWithGrad.apply(x, lo, hi)", "As above.", of.towards, BOUNDS),
+        Line(
+            "ClampWithGrad.apply(x, lo, hi)",
+            "pg.familiar.ClampWithGrad.apply(x, lo, hi)",
+            "As above.",
+            of.towards,
+            BOUNDS,
+        ),
         Line(
             "clamp_grad(x, lo, hi)",
             'pg.clamp(x, lo, hi, rule="identity")',
@@ -121,7 +127,7 @@ LINES: dict[str, tuple[Line, ...]] = {
     "joehalliwell's blog": (
         Line(
             "ClampWithGradProposed.apply(x, lo, hi)",
-            "pg.ClampWithGradProposed.apply(x, lo, hi)",
+            "pg.familiar.ClampWithGradProposed.apply(x, lo, hi)",
             'The names of the post work, ClampWithGrad2 too; the rule is called "sign".',
             of.sign_outside,
             BOUNDS,
@@ -727,7 +733,7 @@ LINES: dict[str, tuple[Line, ...]] = {
     "TRL, verl, stable-baselines3: policy losses": (
         Line(
             "-torch.min(x.exp() * a, torch.clamp(x.exp(), 1 - lo, 1 + hi) * a)",
-            "pg.policy_loss(x, a, low=lo, high=hi)",
+            "pg.policy.loss(x, a, low=lo, high=hi)",
             'x is the log ratio, a the advantage. On a bound ours passes all, as theirs on torch ≤ 2.13; `edge="half"` is torch ≥ 2.14. '
             "All that differs: [policy_clips.md](policy_clips.md).",
             of.ppo,
@@ -736,8 +742,8 @@ LINES: dict[str, tuple[Line, ...]] = {
         ),
         Line(
             "-torch.clamp(x.exp(), max=1 + hi).detach() * a * log_prob",
-            'pg.policy_loss(x, a, low=None, high=hi, rule="identity", space="log", value="clipped")',
-            'The same gradient; the value is -a times the clipped ratio. `pg.policies["cispo"]` has the bound that TRL recommends.',
+            'pg.policy.loss(x, a, low=None, high=hi, rule="identity", space="log", value="clipped")',
+            'The same gradient; the value is -a times the clipped ratio. `pg.policy.presets["cispo"]` has the bound that TRL recommends.',
             of.cispo,
             ADVANTAGE,
             is_exact=False,
@@ -809,7 +815,7 @@ LINES: dict[str, tuple[Line, ...]] = {
     "vector-quantize-pytorch": (
         Line(
             "VectorQuantize(rotation_trick=False)(x)",
-            "pg.vector_quantize(x, codebook)[0]",
+            "pg.codebook.vector_quantize(x, codebook)[0]",
             "The code words are exact: theirs come out rounded, 35 % of random ones. The losses are functions of their own.",
             of.nearest_code,
             CODES,
@@ -817,7 +823,7 @@ LINES: dict[str, tuple[Line, ...]] = {
         ),
         Line(
             "VectorQuantize(rotation_trick=True)(x)",
-            'pg.vector_quantize(x, codebook, rule="rotation")[0]',
+            'pg.codebook.vector_quantize(x, codebook, rule="rotation")[0]',
             "The value is the code to the bit (theirs is off by 0.083 in bfloat16), and a zero vector gets grad (theirs about 1e6).",
             of.rotated_to_nearest_code,
             CODES,

@@ -71,7 +71,7 @@ def _underflow() -> None:
 def _infinite_grad() -> None:
     x, g = torch.tensor([0.0, 0.0, 2.0, 2.0, -2.0, -2.0]), torch.tensor([INF, -INF, INF, -INF, INF, -INF])
     assert _product(x, g, -1, 1)[:2].isnan().any() or not torch.equal(_product(x, g, -1, 1)[:2], g[:2])
-    assert _grad(lambda x: pg.clamp_with_grad(x, -1, 1), x, g).tolist() == [INF, -INF, INF, 0, 0, -INF]
+    assert _grad(lambda x: pg.familiar.clamp_with_grad(x, -1, 1), x, g).tolist() == [INF, -INF, INF, 0, 0, -INF]
     assert _grad(lambda x: pg.clamp(x, -1, 1, rule="zero"), x, g).tolist() == [INF, -INF, 0, 0, 0, 0]
 
 
@@ -79,8 +79,8 @@ def _infinite_grad() -> None:
 def _infinite_bound() -> None:
     x, g = torch.tensor([INF, INF, -INF, -INF]), torch.tensor([1.0, -1.0, 1.0, -1.0])
     assert _product(x, g, -INF, INF).tolist() == [0, 0, 0, 0]
-    assert torch.equal(_grad(lambda x: pg.clamp_with_grad(x, -INF, INF), x, g), g)
-    assert torch.equal(_grad(lambda x: pg.clamp_with_grad(x, -1, INF), x[:2], g[:2]), g[:2])
+    assert torch.equal(_grad(lambda x: pg.familiar.clamp_with_grad(x, -INF, INF), x, g), g)
+    assert torch.equal(_grad(lambda x: pg.familiar.clamp_with_grad(x, -1, INF), x[:2], g[:2]), g[:2])
 
 
 @_of("dtype and shape")
@@ -175,10 +175,10 @@ def _code_words() -> None:
         assert torch.equal(pg.replace_grad(code, x.requires_grad_()), code)
         vectors, book = x.detach()[:4000].reshape(-1, 8), code[:64].reshape(8, 8)
         for rule in ("identity", "rotation"):
-            codes, chosen = pg.vector_quantize(vectors.clone().requires_grad_(), book, rule=rule)
+            codes, chosen = pg.codebook.vector_quantize(vectors.clone().requires_grad_(), book, rule=rule)
             assert torch.equal(codes, book[chosen])
     zero = torch.zeros(1, 8, requires_grad=True)
-    pg.vector_quantize(zero, torch.ones(1, 8), rule="rotation")[0].sum().backward()
+    pg.codebook.vector_quantize(zero, torch.ones(1, 8), rule="rotation")[0].sum().backward()
     assert zero.grad is not None
     assert zero.grad.tolist() == [[1] * 8]
 

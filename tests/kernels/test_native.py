@@ -1020,7 +1020,7 @@ WITH_A_CODE: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp_": lambda x: pg.clamp_(x * 1, -1, 1),
     "between tensors": lambda x: pg.clamp(x, torch.full_like(x, -1), torch.full_like(x, 1)),
     "between channels": lambda x: pg.clamp(x, torch.full((1,), -1.0), torch.full((1,), 1.0)),
-    "leaky_relu": lambda x: pg.leaky_relu(x, 0.2),
+    "leaky_relu": lambda x: pg.ops.leaky_relu(x, 0.2),
     "gelu": lambda x: pg.gelu(x, rule="fewbit"),
     "silu": lambda x: pg.silu(x, rule="fewbit"),
     "round": lambda x: pg.round(x, rule="trust"),
@@ -1294,9 +1294,9 @@ def test_every_product_of_half_precision_is_rounded_as_torch_rounds_it(
 FEW = [
     (lambda x, bits=bits, f=f: f(x, rule=pg.rules.fewbit(bits=bits))) for f in (pg.gelu, pg.silu) for bits in (2, 3)
 ] + [
-    lambda x: pg.leaky_relu(x, 0.25),
-    lambda x: pg.leaky_relu(x, -0.5),
-    pg.hardsigmoid,
+    lambda x: pg.ops.leaky_relu(x, 0.25),
+    lambda x: pg.ops.leaky_relu(x, -0.5),
+    pg.ops.hardsigmoid,
     pg.sign,
     lambda x: pg.heaviside(x, rule=pg.rules.window(scale=0.1, height=3.0)),
 ]

@@ -35,7 +35,7 @@ OTHER_OPS_GRADIENTS = [
 PROGRAMS = [["tests/running/test_program.py"], [f"tests/{command}/test_run.py" for command in ("rewrite", "diagnosis")]]
 # Prefixes, the first that fits. A folder's last line is for the files without one of their own, also for those to come.
 TESTS: dict[str, list[list[str]]] = {
-    "ops/familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
+    "familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
     "ops/quantize.py": [
         [f"tests/ops/test_{part}.py" for part in ("fake_quantize", "new_bad_calls")],
         ["tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],

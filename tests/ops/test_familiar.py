@@ -15,13 +15,13 @@ def _gradient(f: object, grad: float) -> list[float]:
 
 
 SAME = {
-    "clamp_with_grad": (pg.clamp_with_grad, {"rule": "inward"}),
-    "ClampWithGrad.apply": (pg.ClampWithGrad.apply, {"rule": "inward"}),
-    "clamp_with_grad_proposed": (pg.clamp_with_grad_proposed, {"rule": "sign"}),
-    "clamp_with_grad2": (pg.clamp_with_grad2, {"rule": "sign"}),
-    "ClampWithGradProposed.apply": (pg.ClampWithGradProposed.apply, {"rule": "sign"}),
-    "ClampWithGrad2.apply": (pg.ClampWithGrad2.apply, {"rule": "sign"}),
-    "ClampWithGradThatWorks.apply": (pg.ClampWithGradThatWorks.apply, {"rule": "zero", "edge": "closed"}),
+    "clamp_with_grad": (pg.familiar.clamp_with_grad, {"rule": "inward"}),
+    "ClampWithGrad.apply": (pg.familiar.ClampWithGrad.apply, {"rule": "inward"}),
+    "clamp_with_grad_proposed": (pg.familiar.clamp_with_grad_proposed, {"rule": "sign"}),
+    "clamp_with_grad2": (pg.familiar.clamp_with_grad2, {"rule": "sign"}),
+    "ClampWithGradProposed.apply": (pg.familiar.ClampWithGradProposed.apply, {"rule": "sign"}),
+    "ClampWithGrad2.apply": (pg.familiar.ClampWithGrad2.apply, {"rule": "sign"}),
+    "ClampWithGradThatWorks.apply": (pg.familiar.ClampWithGradThatWorks.apply, {"rule": "zero", "edge": "closed"}),
 }
 
 
@@ -43,25 +43,26 @@ def test_one_bound_may_be_none(name: str) -> None:
 
 
 def test_what_they_give() -> None:
-    assert _gradient(lambda x: pg.ClampWithGrad.apply(x, -1, 1), 1.0) == [0, 1, 1, 1, 1]
-    assert _gradient(lambda x: pg.ClampWithGrad.apply(x, -1, 1), -1.0) == [-1, -1, -1, -1, 0]
-    assert _gradient(lambda x: pg.ClampWithGradProposed.apply(x, -1, 1), -3.0) == [-1, -3, -3, -3, 1]
-    assert _gradient(lambda x: pg.ClampWithGradThatWorks.apply(x, -1, 1), -3.0) == [0, -3, -3, -3, 0]
+    assert _gradient(lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), 1.0) == [0, 1, 1, 1, 1]
+    assert _gradient(lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1), -1.0) == [-1, -1, -1, -1, 0]
+    assert _gradient(lambda x: pg.familiar.ClampWithGradProposed.apply(x, -1, 1), -3.0) == [-1, -3, -3, -3, 1]
+    assert _gradient(lambda x: pg.familiar.ClampWithGradThatWorks.apply(x, -1, 1), -3.0) == [0, -3, -3, -3, 0]
 
 
 def test_names_that_are_one() -> None:
-    assert pg.clamp_with_grad2 is pg.clamp_with_grad_proposed
-    assert pg.ClampWithGrad2 is pg.ClampWithGradProposed
-    assert pg.get_gradient is pg.gradient
-    assert pg.ReplaceGrad.apply is pg.replace_grad
+    assert pg.familiar.clamp_with_grad2 is pg.familiar.clamp_with_grad_proposed
+    assert pg.familiar.ClampWithGrad2 is pg.familiar.ClampWithGradProposed
+    assert pg.familiar.get_gradient is pg.gradient
+    assert pg.familiar.ReplaceGrad.apply is pg.replace_grad
     assert not any(
-        issubclass(c, torch.autograd.Function) for c in (pg.ClampWithGrad, pg.ClampWithGrad2, pg.ReplaceGrad)
+        issubclass(c, torch.autograd.Function)
+        for c in (pg.familiar.ClampWithGrad, pg.familiar.ClampWithGrad2, pg.familiar.ReplaceGrad)
     )
 
 
 def test_replace_grad_apply() -> None:
     soft = torch.tensor([0.25, 0.75], requires_grad=True)
-    y: Tensor = pg.ReplaceGrad.apply(soft.round(), soft)
+    y: Tensor = pg.familiar.ReplaceGrad.apply(soft.round(), soft)
     y.backward(torch.tensor([2.0, 3.0]))
     assert (y.tolist(), soft.grad.tolist()) == ([0, 1], [2, 3])
 

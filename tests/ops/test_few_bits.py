@@ -32,8 +32,8 @@ WAYS: dict[str, tuple[Function, int]] = {  # and how many bits it keeps
     "gelu, tanh": (lambda x: pg.gelu(x, approximate="tanh", rule="fewbit"), 2),
     "silu, 2 bits": (lambda x: pg.silu(x, rule="fewbit"), 2),
     "silu, 3 bits": (lambda x: pg.silu(x, rule=THREE), 3),
-    "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), 1),
-    "hardsigmoid": (pg.hardsigmoid, 1),
+    "leaky_relu": (lambda x: pg.ops.leaky_relu(x, 0.3), 1),
+    "hardsigmoid": (pg.ops.hardsigmoid, 1),
     "sign": (pg.sign, 1),
     "heaviside": (lambda x: pg.heaviside(x, at_zero=0.5, rule=pg.rules.window(scale=0.3, height=2.5)), 1),
 }
@@ -278,9 +278,9 @@ def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
             lambda x: functional.gelu(x, approximate="tanh"),
         ),
         "silu": (pg.silu, functional.silu),
-        "leaky_relu": (lambda x: pg.leaky_relu(x, 0.3), lambda x: functional.leaky_relu(x, 0.3)),
-        "leaky_relu by default": (pg.leaky_relu, functional.leaky_relu),
-        "hardsigmoid": (pg.hardsigmoid, functional.hardsigmoid),
+        "leaky_relu": (lambda x: pg.ops.leaky_relu(x, 0.3), lambda x: functional.leaky_relu(x, 0.3)),
+        "leaky_relu by default": (pg.ops.leaky_relu, functional.leaky_relu),
+        "hardsigmoid": (pg.ops.hardsigmoid, functional.hardsigmoid),
     }[name]
     for elements in (4096, 100):
         x, grad = inputs(elements, dtype)
@@ -295,7 +295,7 @@ def test_exact_is_torchs_own_gradient(name: str, dtype: torch.dtype) -> None:
 def test_a_slope_of_zero_multiplies_as_torch_does() -> None:
     """0 * inf is NaN there; bits would make 0 of it, so x is kept."""
     x, grad = inputs()
-    f, theirs = lambda x: pg.leaky_relu(x, 0.0), lambda x: functional.leaky_relu(x, 0.0)
+    f, theirs = lambda x: pg.ops.leaky_relu(x, 0.0), lambda x: functional.leaky_relu(x, 0.0)
     assert_same(plainly(f, x, grad), plainly(theirs, x, grad))
     assert [tensor.dtype for tensor in values.saved_by(f, (x.requires_grad_(),))] == [torch.float32]
 
@@ -411,8 +411,8 @@ def test_other_bits_are_an_error(bits: float) -> None:
             "silu: rule must be one of exact, fewbit, got 'true'. 'true' is 'exact' here",
         ),
         (lambda x: pg.gelu(x.long()), "gelu: x must be floating point, got torch.int64"),
-        (lambda x: pg.leaky_relu(x, "a"), "leaky_relu: negative_slope must be a number, got 'a'"),
-        (lambda x: pg.leaky_relu(x, torch.inf), "leaky_relu: negative_slope must be finite, got inf"),
+        (lambda x: pg.ops.leaky_relu(x, "a"), "leaky_relu: negative_slope must be a number, got 'a'"),
+        (lambda x: pg.ops.leaky_relu(x, torch.inf), "leaky_relu: negative_slope must be finite, got inf"),
         (lambda x: pg.override(gelu="inward"), "gelu: rule must be one of exact, fewbit, got 'inward'"),
     ],
 )
@@ -443,8 +443,8 @@ SPELLINGS: dict[str, tuple[str, Function, Function, int]] = {  # family, spellin
     "F.leaky_relu_": ("leaky_relu", lambda x: functional.leaky_relu_(x * 1, 0.3), WAYS["leaky_relu"][0], 1),
     "nn.LeakyReLU": ("leaky_relu", lambda x: nn.LeakyReLU(0.3)(x), WAYS["leaky_relu"][0], 1),
     "aten.leaky_relu": ("leaky_relu", lambda x: aten.leaky_relu(x, 0.3), WAYS["leaky_relu"][0], 1),
-    "F.hardsigmoid": ("hardsigmoid", functional.hardsigmoid, pg.hardsigmoid, 1),
-    "nn.Hardsigmoid": ("hardsigmoid", lambda x: nn.Hardsigmoid(inplace=True)(x * 1), pg.hardsigmoid, 1),
+    "F.hardsigmoid": ("hardsigmoid", functional.hardsigmoid, pg.ops.hardsigmoid, 1),
+    "nn.Hardsigmoid": ("hardsigmoid", lambda x: nn.Hardsigmoid(inplace=True)(x * 1), pg.ops.hardsigmoid, 1),
 }
 
 
@@ -469,7 +469,7 @@ def test_hardsigmoid_has_the_rules_of_relu_too_and_its_own_switch_counts_first()
     with pg.override(relu="identity"):
         assert_same(plainly(functional.hardsigmoid, x, grad), grad * (1 / 6))
     with pg.override(relu="identity", hardsigmoid="exact"):
-        assert_same(plainly(functional.hardsigmoid, x, grad), plainly(pg.hardsigmoid, x, grad))
+        assert_same(plainly(functional.hardsigmoid, x, grad), plainly(pg.ops.hardsigmoid, x, grad))
 
 
 def test_override_around_a_checkpoint_with_its_backward_outside() -> None:

@@ -32,8 +32,8 @@ ONE_ARGUMENT: dict[str, Callable[..., object]] = {
     "jumprelu": lambda x: pg.jumprelu(x, 0.5, bandwidth=0.5),
     "gelu": pg.gelu,
     "silu": pg.silu,
-    "leaky_relu": pg.leaky_relu,
-    "hardsigmoid": pg.hardsigmoid,
+    "leaky_relu": pg.ops.leaky_relu,
+    "hardsigmoid": pg.ops.hardsigmoid,
 }
 
 CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {

@@ -58,7 +58,7 @@ def problem(rows: int = 7, size: int = 4, codes: int = 9, dtype: torch.dtype = t
 def test_indices_are_those_of_least_float64_distance(dtype: torch.dtype, scale: float, shift: float) -> None:
     """Also where single precision loses the distances, under- or overflows, and with many codes alike."""
     x, codebook = (torch.randn(n, 8, dtype=torch.float64).mul(scale).add(shift).to(dtype) for n in (300, 200))
-    codes, indices = pg.vector_quantize(x, codebook)
+    codes, indices = pg.codebook.vector_quantize(x, codebook)
     assert torch.equal(indices, least_by_definition(x, codebook))
     same = torch.nan_to_num(codes), torch.nan_to_num(codebook[indices])  # 1e30 in float16 is infinite
     assert torch.equal(*same)
@@ -80,7 +80,7 @@ def test_near_ties_are_decided_in_float64(dtype: torch.dtype, monkeypatch: pytes
     x, codebook = midway(200, 64, dtype)
     for k in range(200):  # two codes and a vector between them, one problem each
         two = codebook[[k, 200 + k]]
-        assert torch.equal(pg.vector_quantize(x[k], two)[1], least_by_definition(x[k], two)), k
+        assert torch.equal(pg.codebook.vector_quantize(x[k], two)[1], least_by_definition(x[k], two)), k
     assert sum(settled) > (50 if dtype in (torch.float32, torch.float64) else 0)
 
 
@@ -95,11 +95,11 @@ def test_plain_products_would_be_wrong_there() -> None:
 def test_the_first_of_equal_codes_is_taken(dtype: torch.dtype) -> None:
     x, codebook = problem(40, 5, 6, dtype)
     codebook = codebook.repeat(3, 1)[torch.randperm(18)]
-    assert torch.equal(pg.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
-    assert pg.vector_quantize(x, torch.zeros(9, 5, dtype=dtype))[1].unique().tolist() == [0]
+    assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
+    assert pg.codebook.vector_quantize(x, torch.zeros(9, 5, dtype=dtype))[1].unique().tolist() == [0]
     mirrored = torch.tensor([[2.0], [1.0], [-1.0]], dtype=dtype)  # 0 is equally far from two codes
-    assert pg.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored)[1].tolist() == [1]
-    assert pg.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored.flip(0))[1].tolist() == [0]
+    assert pg.codebook.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored)[1].tolist() == [1]
+    assert pg.codebook.vector_quantize(torch.zeros(1, 1, dtype=dtype), mirrored.flip(0))[1].tolist() == [0]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -112,7 +112,7 @@ def test_what_is_not_finite_is_decided_as_argmin_does(value: float, place: str) 
         codebook[4, 2], codebook[7] = value, value
     if place == "all codes":
         codebook[:, 1] = value
-    indices = pg.vector_quantize(x, codebook)[1]
+    indices = pg.codebook.vector_quantize(x, codebook)[1]
     assert torch.equal(indices, least_by_definition(x, codebook))
     if value != value and place == "x":
         assert indices[[3, 5]].tolist() == [0, 0]
@@ -135,7 +135,7 @@ def test_the_bound_covers_what_is_no_rounding_of_the_product(
 ) -> None:
     x, codebook = torch.tensor([[vector]], dtype=dtype), torch.tensor(codes, dtype=dtype).unsqueeze(1)
     assert least_by_definition(x, codebook).item() == nearest_is
-    assert pg.vector_quantize(x, codebook)[1].item() == nearest_is
+    assert pg.codebook.vector_quantize(x, codebook)[1].item() == nearest_is
 
 
 def gamma_by_definition(size: int, eps: float) -> float:
@@ -203,7 +203,7 @@ def test_what_is_certain_is_not_searched_again(
     monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1])
     monkeypatch.setattr(nearest, "_keeps_single_precision", lambda device: not lowered)
     x, codebook = (torch.tensor(v, dtype=dtype).unsqueeze(1) for v, dtype in zip((vectors, codes), dtypes, strict=True))
-    assert torch.equal(pg.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
+    assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
     assert not again
 
 
@@ -214,7 +214,7 @@ def test_chunks_do_not_show(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None
     for shift in (0, 1000):
         expected = least_by_definition(x + shift, codebook + shift)
         monkeypatch.setattr(nearest, "CHUNK", chunk)
-        assert torch.equal(pg.vector_quantize(x + shift, codebook + shift)[1], expected)
+        assert torch.equal(pg.codebook.vector_quantize(x + shift, codebook + shift)[1], expected)
 
 
 def test_chunks_have_a_row_at_least_and_are_as_large_as_they_may_be() -> None:
@@ -238,7 +238,7 @@ def test_codes_close_together_and_far_from_0_cost_little_more(
     settled: list[int] = []
     settle = nearest._settled
     monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
-    assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+    assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], expected)
     assert sum(settled) < 40  # of 400
 
 
@@ -276,13 +276,13 @@ def test_autocast_and_lowered_products_do_not_touch_the_distances() -> None:
     x, codebook = midway(300, 64, torch.float32)
     expected = least_by_definition(x, codebook)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+        assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], expected)
     before = torch.get_float32_matmul_precision()
     try:
         for lowered in ("high", "medium"):
             torch.set_float32_matmul_precision(lowered)
             assert not nearest._keeps_single_precision(torch.device("cpu"))
-            assert torch.equal(pg.vector_quantize(x, codebook)[1], expected)
+            assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], expected)
     finally:
         torch.set_float32_matmul_precision(before)
     assert nearest._keeps_single_precision(torch.device("cpu"))
@@ -324,12 +324,12 @@ def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
         x, codebook = problem(30, 6, 12, dtype)
         codebook[3] = codebook[5]
         before = copy.deepcopy((x, codebook))
-        expected = pg.vector_quantize(x, codebook)
+        expected = pg.codebook.vector_quantize(x, codebook)
         assert torch.equal(x, before[0])
         assert torch.equal(codebook, before[1])
-        strided = pg.vector_quantize(x.mT.contiguous().mT, codebook.repeat_interleave(2, 1)[:, ::2])
+        strided = pg.codebook.vector_quantize(x.mT.contiguous().mT, codebook.repeat_interleave(2, 1)[:, ::2])
         assert all(torch.equal(a, b) for a, b in zip(strided, expected, strict=True))
-        expanded = pg.vector_quantize(x[:1].expand(4, 3, 6), codebook)
+        expanded = pg.codebook.vector_quantize(x[:1].expand(4, 3, 6), codebook)
         assert expanded[0].shape == (4, 3, 6)
         assert expanded[1].shape == (4, 3)
         assert expanded[1].unique().tolist() == expected[1][:1].tolist()
@@ -339,19 +339,19 @@ def test_without_recording_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(vector, "_rotated", None)
     x, codebook = problem()
     expected = codebook[least_by_definition(x, codebook)]
-    assert torch.equal(pg.vector_quantize(x, codebook, rule="rotation")[0], expected)
+    assert torch.equal(pg.codebook.vector_quantize(x, codebook, rule="rotation")[0], expected)
     with torch.no_grad():
-        assert torch.equal(pg.vector_quantize(x.requires_grad_(), codebook, rule="rotation")[0], expected)
+        assert torch.equal(pg.codebook.vector_quantize(x.requires_grad_(), codebook, rule="rotation")[0], expected)
 
 
 def test_one_vector_no_vector_and_one_code() -> None:
     x, codebook = problem()
-    codes, index = pg.vector_quantize(x[0], codebook)
+    codes, index = pg.codebook.vector_quantize(x[0], codebook)
     assert (codes.shape, index.shape) == ((4,), ())
     assert index == least_by_definition(x[:1], codebook)[0]
-    codes, index = pg.vector_quantize(x[:0], codebook)
+    codes, index = pg.codebook.vector_quantize(x[:0], codebook)
     assert (codes.shape, index.shape) == ((0, 4), (0,))
-    assert pg.vector_quantize(x, codebook[:1])[1].tolist() == [0] * 7
+    assert pg.codebook.vector_quantize(x, codebook[:1])[1].tolist() == [0] * 7
 
 
 SHAPES = [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)]
@@ -359,7 +359,7 @@ SHAPES = [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes_are_known_without_values(shape: tuple[int, ...]) -> None:
-    codes, indices = pg.vector_quantize(torch.empty(shape, device="meta"), torch.empty(5, 4, device="meta"))
+    codes, indices = pg.codebook.vector_quantize(torch.empty(shape, device="meta"), torch.empty(5, 4, device="meta"))
     assert (codes.shape, indices.shape, indices.dtype) == (shape, shape[:-1], torch.int64)
 
 
@@ -370,8 +370,8 @@ def test_vectors_of_any_shape_are_quantised_one_by_one(rule: str, shape: tuple[i
     x, grad = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
     codebook = torch.randn(6, 4, dtype=torch.float64)
     leaf, rows = x.clone().requires_grad_(), x.reshape(-1, 4).clone().requires_grad_()
-    codes, indices = pg.vector_quantize(leaf, codebook, rule=rule)
-    codes_in_rows, indices_in_rows = pg.vector_quantize(rows, codebook, rule=rule)
+    codes, indices = pg.codebook.vector_quantize(leaf, codebook, rule=rule)
+    codes_in_rows, indices_in_rows = pg.codebook.vector_quantize(rows, codebook, rule=rule)
     assert indices.shape == shape[:-1]
     assert torch.equal(indices.flatten(), indices_in_rows)
     assert torch.equal(codes.reshape(-1, 4), codes_in_rows)
@@ -379,8 +379,11 @@ def test_vectors_of_any_shape_are_quantised_one_by_one(rule: str, shape: tuple[i
     codes_in_rows.backward(grad.reshape(-1, 4))
     assert torch.allclose(leaf.grad.reshape(-1, 4), rows.grad, rtol=1e-12, atol=1e-12)
     for found, expected in (
-        (pg.commitment_loss(x, codes), pg.commitment_loss(x.reshape(-1, 4), codes_in_rows)),
-        (pg.codebook_loss(x, codebook, indices), pg.codebook_loss(x.reshape(-1, 4), codebook, indices_in_rows)),
+        (pg.codebook.commitment_loss(x, codes), pg.codebook.commitment_loss(x.reshape(-1, 4), codes_in_rows)),
+        (
+            pg.codebook.codebook_loss(x, codebook, indices),
+            pg.codebook.codebook_loss(x.reshape(-1, 4), codebook, indices_in_rows),
+        ),
     ):
         assert torch.allclose(found, expected, rtol=1e-12)
 
@@ -431,7 +434,7 @@ def test_gradient_is_that_of_the_dense_matrix(rule: str, route: str, sign: float
     weight = sign * torch.rand_like(x)
 
     def loss(x: Tensor) -> Tensor:
-        return (weight * pg.vector_quantize(x, codebook, rule=rule)[0].sin()).sum()
+        return (weight * pg.codebook.vector_quantize(x, codebook, rule=rule)[0].sin()).sum()
 
     codes = codebook[least_by_definition(x, codebook)]
     expected = torch.einsum("nij,ni->nj", matrices(rule, x, codes), weight * codes.cos())
@@ -446,7 +449,7 @@ def test_gradient_in_every_dtype(rule: str, dtype: torch.dtype) -> None:
     x, codebook = problem(20, 16, 30, dtype)
     x.requires_grad_()
     grad = torch.randn(20, 16).to(dtype)
-    codes, indices = pg.vector_quantize(x, codebook, rule=rule)
+    codes, indices = pg.codebook.vector_quantize(x, codebook, rule=rule)
     codes.backward(grad)
     assert torch.equal(codes, codebook[indices])
     expected = torch.einsum("nij,ni->nj", matrices(rule, x.detach(), codes.detach()), grad.double())
@@ -465,13 +468,15 @@ def test_double_backward_takes_the_turn_for_a_constant(rule: str, compiled: bool
     w, v = torch.randn_like(x), torch.randn_like(x)
 
     def product(x: Tensor) -> Tensor:
-        return (v * torch.func.grad(lambda x: (w * pg.vector_quantize(x, codebook, rule=rule)[0].sin()).sum())(x)).sum()
+        return (
+            v * torch.func.grad(lambda x: (w * pg.codebook.vector_quantize(x, codebook, rule=rule)[0].sin()).sum())(x)
+        ).sum()
 
     if compiled:
         got = _compiled(torch.func.grad(product))(x)
     else:
         leaf = x.clone().requires_grad_()
-        codes = pg.vector_quantize(leaf, codebook, rule=rule)[0]
+        codes = pg.codebook.vector_quantize(leaf, codebook, rule=rule)[0]
         (first,) = torch.autograd.grad((w * codes.sin()).sum(), leaf, create_graph=True)
         (got,) = torch.autograd.grad((v * first).sum(), leaf)
         assert torch.allclose(got, torch.func.grad(product)(x), rtol=1e-12, atol=1e-12)
@@ -495,8 +500,8 @@ def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], c
     ]
 
     def one(x: Tensor, codebook: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        codes, indices = pg.vector_quantize(x, codebook, rule=rule)
-        grad = torch.func.grad(lambda x: pg.vector_quantize(x, codebook, rule=rule)[0].sin().sum())(x)
+        codes, indices = pg.codebook.vector_quantize(x, codebook, rule=rule)
+        grad = torch.func.grad(lambda x: pg.codebook.vector_quantize(x, codebook, rule=rule)[0].sin().sum())(x)
         return codes, indices, grad
 
     mapped = torch.vmap(one, in_dims)
@@ -510,7 +515,7 @@ def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], c
 
 def test_vmap_over_single_vectors() -> None:
     x, codebook = problem()
-    codes, indices = torch.vmap(lambda row: pg.vector_quantize(row, codebook, rule="rotation"))(x)
+    codes, indices = torch.vmap(lambda row: pg.codebook.vector_quantize(row, codebook, rule="rotation"))(x)
     assert torch.equal(indices, least_by_definition(x, codebook))
     assert torch.equal(codes, codebook[indices])
 
@@ -520,7 +525,7 @@ def test_vmap_over_vectors_is_one_search(monkeypatch: pytest.MonkeyPatch) -> Non
     search = nearest._of_finite
     monkeypatch.setattr(nearest, "_of_finite", lambda x, codes: (searched.append(len(x)), search(x, codes))[1])
     x, codebook = problem(12)
-    indices = torch.vmap(lambda rows: pg.vector_quantize(rows, codebook)[1])(x.unflatten(0, (3, 4)))
+    indices = torch.vmap(lambda rows: pg.codebook.vector_quantize(rows, codebook)[1])(x.unflatten(0, (3, 4)))
     assert torch.equal(indices.flatten(), least_by_definition(x, codebook))
     assert searched == [12]
 
@@ -529,7 +534,7 @@ def test_vmap_over_vectors_is_one_search(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_compiled_values_are_the_codes_themselves(rule: str) -> None:
     x, codebook = problem(dtype=torch.float32)
     codebook[2] = codebook[6]
-    codes, indices = _compiled(lambda x: pg.vector_quantize(x, codebook, rule=rule))(x.requires_grad_())
+    codes, indices = _compiled(lambda x: pg.codebook.vector_quantize(x, codebook, rule=rule))(x.requires_grad_())
     assert torch.equal(indices, least_by_definition(x, codebook))
     assert torch.equal(codes, codebook[indices])
 
@@ -556,7 +561,7 @@ NO_TURN = {
 def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
     vector, code = NO_TURN[case]
     x = torch.tensor([vector], requires_grad=True)
-    codes, _ = pg.vector_quantize(x, torch.tensor([code]), rule="rotation")
+    codes, _ = pg.codebook.vector_quantize(x, torch.tensor([code]), rule="rotation")
     assert torch.equal(codes, torch.tensor([code]))
     grad = torch.tensor([[3.0, -5.0, 7.0]], requires_grad=True)
     (first,) = torch.autograd.grad(codes, x, grad, create_graph=True)
@@ -576,7 +581,7 @@ def test_where_a_turn_ends(eps: float, turns: bool, short: str, dtype: torch.dty
     x, code = (little, long) if short == "x" else (long, little)
     grad = torch.linspace(-1, 2, 16, dtype=dtype).unsqueeze(0)
     x = x.requires_grad_()
-    (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
+    (found,) = torch.autograd.grad(pg.codebook.vector_quantize(x, code, rule="rotation")[0], x, grad)
     expected = grad[0].double() @ turn_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
     torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
@@ -590,7 +595,7 @@ def test_where_opposite_ends(apart: float, turns: bool, dtype: torch.dtype) -> N
     x = torch.tensor([[1.0, 0.0]], dtype=dtype, requires_grad=True)
     code = torch.tensor([[-1.0, apart * torch.finfo(dtype).eps ** 0.5]], dtype=dtype)
     grad = torch.tensor([[3.0, -5.0]], dtype=dtype)
-    (found,) = torch.autograd.grad(pg.vector_quantize(x, code, rule="rotation")[0], x, grad)
+    (found,) = torch.autograd.grad(pg.codebook.vector_quantize(x, code, rule="rotation")[0], x, grad)
     assert torch.allclose(found, -grad if turns else grad, rtol=1e-2)
 
 
@@ -601,7 +606,7 @@ def test_without_a_turn_the_largest_gradients_pass_too(case: str) -> None:
     x, codebook, grad = torch.tensor([vector]), torch.tensor([code]), torch.full((1, 3), 2e38)
 
     def quantized(x: Tensor) -> Tensor:
-        return pg.vector_quantize(x, codebook, rule="rotation")[0]
+        return pg.codebook.vector_quantize(x, codebook, rule="rotation")[0]
 
     assert torch.equal(torch.func.vjp(quantized, x)[1](grad)[0], grad)
     assert torch.equal(torch.func.jvp(quantized, (x,), (grad,))[1], grad)
@@ -613,7 +618,7 @@ def test_the_turn_has_no_scale(scale: float) -> None:
     x, code = torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([[0.5, 1.0, 1.0]])
     grad = torch.tensor([[1.0, -2.0, 0.5]])
     leaf = (x * scale).requires_grad_()
-    pg.vector_quantize(leaf, code * scale, rule="rotation")[0].backward(grad)
+    pg.codebook.vector_quantize(leaf, code * scale, rule="rotation")[0].backward(grad)
     expected = turn_by_definition(x[0], code[0]).mT @ grad[0].double()
     assert torch.allclose(leaf.grad[0].double(), expected, rtol=1e-5)
 
@@ -623,7 +628,7 @@ def test_the_turn_keeps_the_angle_between_gradient_and_code() -> None:
     x, codebook = problem(20, 8, 30)
     x.requires_grad_()
     grad = torch.randn_like(x)
-    codes, _ = pg.vector_quantize(x, codebook, rule="rotation")
+    codes, _ = pg.codebook.vector_quantize(x, codebook, rule="rotation")
     codes.backward(grad)
     before, after = (torch.cosine_similarity(*pair) for pair in ((grad, codes), (x.grad, x)))
     assert torch.allclose(before, after)
@@ -637,8 +642,8 @@ def test_the_turn_keeps_the_angle_between_gradient_and_code() -> None:
 def test_the_codebook_gets_no_gradient_and_no_graph_is_kept_for_nobody(rule: str) -> None:
     x, codebook = problem()
     codebook.requires_grad_()
-    assert not pg.vector_quantize(x, codebook, rule=rule)[0].requires_grad
-    codes, indices = pg.vector_quantize(x.requires_grad_(), codebook, rule=rule)
+    assert not pg.codebook.vector_quantize(x, codebook, rule=rule)[0].requires_grad
+    codes, indices = pg.codebook.vector_quantize(x.requires_grad_(), codebook, rule=rule)
     assert codes.requires_grad
     assert not indices.requires_grad
     codes.sum().backward()
@@ -656,7 +661,7 @@ def test_saved_tensors_are_what_the_docstring_says(rule: str, tensors: int) -> N
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        codes, _ = pg.vector_quantize(x.requires_grad_(), codebook, rule=rule)
+        codes, _ = pg.codebook.vector_quantize(x.requires_grad_(), codebook, rule=rule)
     assert len(seen - {x.data_ptr()}) == tensors
     assert codes.requires_grad
 
@@ -664,7 +669,7 @@ def test_saved_tensors_are_what_the_docstring_says(rule: str, tensors: int) -> N
 @pytest.mark.parametrize("rule", RULES)
 def test_x_in_half_and_codes_in_single_as_under_autocast(rule: str) -> None:
     x, codebook = torch.randn(6, 4).half().requires_grad_(), torch.randn(5, 4)
-    codes, indices = pg.vector_quantize(x, codebook, rule=rule)
+    codes, indices = pg.codebook.vector_quantize(x, codebook, rule=rule)
     codes.sum().backward()
     assert codes.dtype is torch.float32
     assert x.grad.dtype is torch.float16
@@ -674,18 +679,18 @@ def test_x_in_half_and_codes_in_single_as_under_autocast(rule: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_losses_are_mean_squares_with_one_side_constant(dtype: torch.dtype) -> None:
     x, codebook = (v.requires_grad_() for v in problem(6, 4, 5, dtype))
-    codes, indices = pg.vector_quantize(x, codebook)
+    codes, indices = pg.codebook.vector_quantize(x, codebook)
     difference = (x.detach().double() - codes.detach().double()).numpy()
     close = {"rtol": 8 * torch.finfo(dtype).eps, "atol": 8 * torch.finfo(dtype).eps}
 
-    committed = pg.commitment_loss(x, codes)
+    committed = pg.codebook.commitment_loss(x, codes)
     committed.backward()
     assert torch.allclose(committed.double(), torch.tensor((difference**2).mean()), **close)
     assert torch.allclose(x.grad.double(), torch.tensor(2 * difference / 24), **close)
     assert codebook.grad is None
 
     x.grad = None
-    learned = pg.codebook_loss(x, codebook, indices)
+    learned = pg.codebook.codebook_loss(x, codebook, indices)
     learned.backward()
     expected = torch.zeros(5, 4, dtype=torch.float64)
     for row, code in enumerate(indices.tolist()):
@@ -703,7 +708,7 @@ def test_a_codebook_learns_its_clusters() -> None:
     optimizer = torch.optim.SGD([codebook], lr=1.0)
     for _ in range(100):
         optimizer.zero_grad()
-        pg.codebook_loss(x, codebook, pg.vector_quantize(x, codebook)[1]).backward()
+        pg.codebook.codebook_loss(x, codebook, pg.codebook.vector_quantize(x, codebook)[1]).backward()
         optimizer.step()
     means = torch.stack([x[k::4].mean(0) for k in range(4)])
     assert torch.allclose(codebook.detach(), means, atol=1e-3)
@@ -717,17 +722,18 @@ def test_names_of_the_field_are_translated(asked: str, translation: str) -> None
     with pytest.raises(
         ValueError, match=f"one of identity, rotation, got '{asked}'. '{asked}' is '{translation}' here"
     ):
-        pg.vector_quantize(*problem(), rule=asked)
+        pg.codebook.vector_quantize(*problem(), rule=asked)
 
 
 def test_rule_objects_are_rules() -> None:
     x, codebook = problem()
     assert torch.equal(
-        pg.vector_quantize(x, codebook, rule=pg.rules.identity())[0], codebook[least_by_definition(x, codebook)]
+        pg.codebook.vector_quantize(x, codebook, rule=pg.rules.identity())[0],
+        codebook[least_by_definition(x, codebook)],
     )
     for wrong in (pg.rules.inward(), pg.rules.leaky(0.1), "rotatoin", None, 3, ["identity"]):
         with pytest.raises(KeyError, match="vector_quantize: rule must be one of identity, rotation, got"):
-            pg.vector_quantize(x, codebook, rule=wrong)
+            pg.codebook.vector_quantize(x, codebook, rule=wrong)
 
 
 def test_bad_calls() -> None:
@@ -746,10 +752,10 @@ def test_bad_calls() -> None:
         ((x, codebook.to("meta")), ValueError, "codebook must be on cpu, the device of x, got 'meta'"),
     ):
         with pytest.raises(kind, match=f"^vector_quantize: {text}"):
-            pg.vector_quantize(*arguments)
+            pg.codebook.vector_quantize(*arguments)
         if kind is ValueError:
             with pytest.raises(ValueError, match=f"^codebook_loss: {text}"):
-                pg.codebook_loss(*arguments, torch.zeros(7, dtype=torch.int64))
+                pg.codebook.codebook_loss(*arguments, torch.zeros(7, dtype=torch.int64))
 
 
 def test_bad_calls_of_the_losses() -> None:
@@ -757,17 +763,17 @@ def test_bad_calls_of_the_losses() -> None:
     with pytest.raises(
         ValueError, match=r"commitment_loss: codes must have shape \(7, 4\), got \(1, 4\). Give the codes"
     ):
-        pg.commitment_loss(x, codebook[:1])
+        pg.codebook.commitment_loss(x, codebook[:1])
     with pytest.raises(TypeError, match=r"commitment_loss: codes must be floating point, got torch.int64"):
-        pg.commitment_loss(x, codebook.long())
+        pg.codebook.commitment_loss(x, codebook.long())
     with pytest.raises(TypeError, match=r"codebook_loss: indices must be an int64 tensor, got a Tensor of torch.int32"):
-        pg.codebook_loss(x, codebook, torch.zeros(7, dtype=torch.int32))
+        pg.codebook.codebook_loss(x, codebook, torch.zeros(7, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"codebook_loss: indices must have shape \(7,\), got \(7, 1\)"):
-        pg.codebook_loss(x, codebook, torch.zeros(7, 1, dtype=torch.int64))
+        pg.codebook.codebook_loss(x, codebook, torch.zeros(7, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"codebook_loss: indices must have shape \(2, 3\), got \(2,\)"):
-        pg.codebook_loss(x[:6].unflatten(0, (2, 3)), codebook, torch.zeros(2, dtype=torch.int64))
+        pg.codebook.codebook_loss(x[:6].unflatten(0, (2, 3)), codebook, torch.zeros(2, dtype=torch.int64))
 
 
 def test_scripting_is_refused_in_our_words() -> None:
     with pytest.raises(NotImplementedError, match=r"vector_quantize: torch.jit.script must not be used"):
-        torch.jit.script(pg.vector_quantize)
+        torch.jit.script(pg.codebook.vector_quantize)

@@ -34,7 +34,7 @@ def test_counts_and_energy_are_those_of_a_loop_over_the_tokens(name: str) -> Non
         cell[1] += adv != 0 and s == 0
         cell[2] += (adv * r) ** 2
         cell[3] += s**2
-    report = pg.clip_report(lr, a, **pg.policies[name].settings)
+    report = pg.policy.clip_report(lr, a, **pg.policy.presets[name].settings)
     assert len(report.cells) == 9
     for one in report.cells:
         tokens_there, silenced, energy, passed = counted.get((one.sign, one.side), [0, 0, 0.0, 0.0])
@@ -49,7 +49,7 @@ def test_counts_and_energy_are_those_of_a_loop_over_the_tokens(name: str) -> Non
 
 def test_which_side_is_silenced_depends_on_the_sign_of_the_advantage() -> None:
     lr, a = tokens()
-    report = pg.clip_report(lr, a)
+    report = pg.policy.clip_report(lr, a)
     assert report.share("A > 0", "above") > 0.1
     assert report.share("A < 0", "below") > 0.1
     assert report.share("A > 0", "below") == report.share("A < 0", "above") == report.share("A = 0", "above") == 0
@@ -61,25 +61,25 @@ def test_the_mask_is_left_out_and_nothing_is_left_behind() -> None:
     mask[:, :5] = True
     leaf = lr.clone().requires_grad_()
     with torch.no_grad():
-        report = pg.clip_report(leaf, a, mask=mask)
-    assert report == pg.clip_report(lr[:, :5], a[:, :5])
+        report = pg.policy.clip_report(leaf, a, mask=mask)
+    assert report == pg.policy.clip_report(lr[:, :5], a[:, :5])
     assert leaf.grad is None
 
 
 def test_ties_are_counted_in_the_dtype_of_the_log_ratio() -> None:
     lr = torch.tensor([HALF_LOW, TWICE, TWICE, 0.1], dtype=torch.float64)
-    report = pg.clip_report(lr, torch.ones(4), low=0.5, high=1.0)
+    report = pg.policy.clip_report(lr, torch.ones(4), low=0.5, high=1.0)
     assert (report.at_low, report.at_high, report.ties) == (1, 2, 3)
     generator = torch.Generator().manual_seed(0)
     drawn = 0.3 * torch.randn(4000, generator=generator)
     a = torch.randn(4000, generator=generator)
-    assert pg.clip_report(drawn, a).ties == 0
-    assert pg.clip_report(drawn.bfloat16(), a.bfloat16()).ties > 20
+    assert pg.policy.clip_report(drawn, a).ties == 0
+    assert pg.policy.clip_report(drawn.bfloat16(), a.bfloat16()).ties > 20
 
 
 def test_what_it_says_of_the_eras_is_what_they_do() -> None:
     lr, a = torch.tensor([TWICE], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    report = pg.clip_report(lr, a, low=0.5, high=1.0)
+    report = pg.policy.clip_report(lr, a, low=0.5, high=1.0)
     for era, share in report.eras.items():
         leaf = lr.clone().requires_grad_()
         with pg.pin_edge(era):
@@ -90,7 +90,7 @@ def test_what_it_says_of_the_eras_is_what_they_do() -> None:
 def test_prints() -> None:
     lr = torch.tensor([0.5, 0.5, 0.0, -0.5, -0.5, math.log(2.0)], dtype=torch.float64)
     a = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 0.0], dtype=torch.float64)
-    assert str(pg.clip_report(lr, a, low=None, high=1.0)) == "\n".join(
+    assert str(pg.policy.clip_report(lr, a, low=None, high=1.0)) == "\n".join(
         [
             "clip_report: 6 tokens, ratio clipped to [0, 2], rule inward",
             "                          below  between    above",
@@ -109,13 +109,13 @@ def test_prints() -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3)])
 def test_of_nothing(shape: tuple[int, ...]) -> None:
-    report = pg.clip_report(torch.zeros(shape), torch.zeros(shape))
+    report = pg.policy.clip_report(torch.zeros(shape), torch.zeros(shape))
     assert (report.tokens, report.silenced_share, report.energy_share) == (0, 0.0, 0.0)
     assert "0 tokens" in str(report)
 
 
 def test_raises_as_policy_loss_does() -> None:
     with pytest.raises(ValueError, match="policy_loss: low must be between 0 and 1"):
-        pg.clip_report(torch.zeros(2), torch.zeros(2), low=2.0)
+        pg.policy.clip_report(torch.zeros(2), torch.zeros(2), low=2.0)
     with pytest.raises(TypeError, match="policy_loss: log_ratio must be floating point"):
-        pg.clip_report(torch.zeros(2).long(), torch.zeros(2))
+        pg.policy.clip_report(torch.zeros(2).long(), torch.zeros(2))

@@ -35,18 +35,18 @@ def test_the_usual_form_overflows_in_half_precision() -> None:
     (theirs,) = torch.autograd.grad(usual_form(leaf, a, 0.8, 1.2).sum(), leaf)
     assert theirs.isnan().all()  # 0 * inf, of a token that should be silent
     leaf = lr.clone().requires_grad_()
-    y = pg.policy_loss(leaf, -a)
+    y = pg.policy.loss(leaf, -a)
     assert y == a.float() * math.exp(12.0)
     assert torch.autograd.grad(y, leaf)[0].isfinite().all()
     leaf = lr.clone().requires_grad_()
-    assert torch.autograd.grad(pg.policy_loss(leaf, a), leaf)[0] == 0
+    assert torch.autograd.grad(pg.policy.loss(leaf, a), leaf)[0] == 0
 
 
 def test_the_clip_fraction_of_stable_baselines3_is_twice_the_silenced_share() -> None:
     generator = torch.Generator().manual_seed(0)
     lr, a = 0.4 * torch.randn(20000, generator=generator), torch.randn(20000, generator=generator)
     fraction = ((lr.exp() - 1).abs() > 0.2).float().mean().item()
-    assert fraction == pytest.approx(2 * pg.clip_report(lr, a).silenced_share, rel=0.02)
+    assert fraction == pytest.approx(2 * pg.policy.clip_report(lr, a).silenced_share, rel=0.02)
 
 
 def of_torchrl(lr: Tensor, a: Tensor, low: float, high: float) -> Tensor:
@@ -61,7 +61,7 @@ def test_torchrl_clips_the_log_ratio_and_passes_all_at_a_tie() -> None:
     for era in ("torch<=2.13", "torch>=2.14"):
         with pg.pin_edge(era):
             theirs = slope_of(lambda lr: of_torchrl(lr, a, 0.5, 1.0).sum(), lr)
-        ours = slope_of(lambda lr: pg.policy_loss(lr, a, low=0.5, high=1.0, space="log").sum(), lr)
+        ours = slope_of(lambda lr: pg.policy.loss(lr, a, low=0.5, high=1.0, space="log").sum(), lr)
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_verl_passes_half_at_the_ceiling() -> None:
         with pg.pin_edge(era):
             found = slope_of(lambda lr: theirs(lr, a, torch.ones(1, 1), 0.2, 0.2, clip_ratio_c=4.0), lr)[1]
         assert found.item() == pytest.approx(2.0)
-    assert slope_of(lambda lr: pg.policy_loss(lr, a, ceiling=4.0, edge="half").sum(), lr)[1] == 2.0
+    assert slope_of(lambda lr: pg.policy.loss(lr, a, ceiling=4.0, edge="half").sum(), lr)[1] == 2.0
 
 
 def fields_of(package: str, *path: str) -> dict[str, Any]:

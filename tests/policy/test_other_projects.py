@@ -92,7 +92,7 @@ def test_trl(name: str) -> None:
     lr, a = tokens()
     mask = ragged(lr)
     theirs = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, **OF_TRL[name]), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policies[name](lr, a, mask=mask), mask), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets[name](lr, a, mask=mask), mask), lr)
     torch.testing.assert_close(ours, theirs, **ROUNDING)
 
 
@@ -102,7 +102,7 @@ def test_trl_cispo_has_our_gradient_and_another_value() -> None:
     lr, a = tokens()
     mask = ragged(lr)
     value, slope = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, loss_type="cispo", epsilon_high=5.0), lr)
-    ours = slope_of(lambda lr: pg.policies["cispo"](lr, a, mask=mask).sum() / mask.sum(), lr)
+    ours = slope_of(lambda lr: pg.policy.presets["cispo"](lr, a, mask=mask).sum() / mask.sum(), lr)
     torch.testing.assert_close(ours[1], slope, **ROUNDING)
     assert (ours[0] - value).abs() > 0.01
 
@@ -170,7 +170,7 @@ def test_verl_vanilla_is_the_dual_clip(ceiling: float) -> None:
     lr, a = tokens()
     mask = ragged(lr)
     found = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.28, clip_ratio_c=ceiling), lr)
-    policy = pg.policies["dual_clip"]
+    policy = pg.policy.presets["dual_clip"]
     ours = slope_of(lambda lr: mean_of_means(policy(lr, a, mask=mask, high=0.28, ceiling=ceiling), mask), lr)
     torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)  # they add 1e-8 to the number of tokens
 
@@ -180,7 +180,7 @@ def test_verl_gspo() -> None:
     lr, a = tokens()
     mask = ragged(lr)
     found = slope_of(lambda lr: theirs(lr, a, mask, 3e-4, 4e-4), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policies["gspo"](lr, a, mask=mask), mask), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["gspo"](lr, a, mask=mask), mask), lr)
     torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
 
 
@@ -189,7 +189,7 @@ def test_verl_geo_mean_is_gmpo_with_bounds_of_the_log_ratio() -> None:
     lr, a = tokens()
     mask = ragged(lr)
     found = slope_of(lambda lr: theirs(lr, a, mask, 0.4, 0.4), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policies["gmpo"](lr, a, mask=mask), mask), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["gmpo"](lr, a, mask=mask), mask), lr)
     torch.testing.assert_close(ours, found, rtol=1e-7, atol=1e-7)
 
 
@@ -198,7 +198,7 @@ def test_verl_cispo_bounds_both_sides_and_has_our_gradient() -> None:
     lr, a = tokens()
     mask = ragged(lr)
     value, slope = slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)
-    ours = slope_of(lambda lr: mean_of_means(pg.policies["cispo"](lr, a, mask=mask, low=0.2, high=0.2), mask), lr)
+    ours = slope_of(lambda lr: mean_of_means(pg.policy.presets["cispo"](lr, a, mask=mask, low=0.2, high=0.2), mask), lr)
     torch.testing.assert_close(ours[1], slope, rtol=1e-7, atol=1e-7)
     assert (ours[0] - value).abs() > 0.01
 
@@ -207,7 +207,7 @@ def test_verl_silences_beyond_a_log_ratio_of_20_and_we_do_not() -> None:
     theirs = of_verl("compute_policy_loss_vanilla")
     lr, a, mask = torch.tensor([[-21.0]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64), torch.ones(1, 1)
     assert slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)[1] == 0
-    (ours,) = slope_of(lambda lr: pg.policy_loss(lr, a).sum(), lr)[1]
+    (ours,) = slope_of(lambda lr: pg.policy.loss(lr, a).sum(), lr)[1]
     assert ours == -torch.exp(lr)
 
 
@@ -281,6 +281,6 @@ def test_stable_baselines3_with_policy_loss_is_stable_baselines3() -> None:
     from stable_baselines3 import PPO
 
     ours = (
-        "policy_loss = pg.policy_loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
+        "policy_loss = pg.policy.loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
     )
     assert same(trained(twin(LOSS, f"{ours}, edge={EDGE!r}).mean()")), trained(PPO))

@@ -24,14 +24,14 @@ def gradient_of(loss: Any, *at: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def test_there_is_a_formula_for_every_policy_and_no_other() -> None:
-    assert set(FORMULAS) == set(pg.policies)
+    assert set(FORMULAS) == set(pg.policy.presets)
 
 
-@pytest.mark.parametrize("name", pg.policies)
+@pytest.mark.parametrize("name", pg.policy.presets)
 def test_value_and_gradient_are_those_of_the_formula_written_apart(name: str) -> None:
     lr, a = tokens()
     value, slope = FORMULAS[name](lr, a)
-    found, (to_log_ratio, to_advantage) = gradient_of(pg.policies[name], lr, a)
+    found, (to_log_ratio, to_advantage) = gradient_of(pg.policy.presets[name], lr, a)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
     assert {
@@ -45,7 +45,7 @@ def test_value_and_gradient_are_those_of_the_formula_written_apart(name: str) ->
 def test_what_is_blocked_depends_on_the_advantage_and_not_on_the_sign_of_grad(grad: float) -> None:
     """As in PPO's own form: a loss that is maximised, or weighted below 0, has the gradient times that weight."""
     lr, a = tokens()
-    (found,) = gradient_of(lambda lr: grad * pg.policy_loss(lr, a), lr)[1]
+    (found,) = gradient_of(lambda lr: grad * pg.policy.loss(lr, a), lr)[1]
     torch.testing.assert_close(found, grad * formulas.ppo(lr, a)[1], **ROUNDING)
 
 
@@ -55,7 +55,7 @@ def test_one_sided_clips(lo: float | None, hi: float | None, space: str) -> None
     lr, a = tokens()
     value, slope = formulas.ppo(lr, a, lo or 0.0, hi or math.inf)
     low, high = None if lo is None else 1 - lo, None if hi is None else hi - 1
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy_loss(lr, a, low=low, high=high, space=space), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.loss(lr, a, low=low, high=high, space=space), lr)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
 
@@ -63,7 +63,7 @@ def test_one_sided_clips(lo: float | None, hi: float | None, space: str) -> None
 def test_the_plain_clip_is_zero_in_ratio_space() -> None:
     lr, a = tokens()
     value, slope = formulas.plain_clip(lr, a)
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy_loss(lr, a, high=0.28, rule="zero", value="clipped"), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.loss(lr, a, high=0.28, rule="zero", value="clipped"), lr)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
 
@@ -72,8 +72,8 @@ def test_the_plain_clip_is_zero_in_ratio_space() -> None:
 @pytest.mark.parametrize("space", ["ratio", "log"])
 def test_the_value_does_not_change_the_gradient_to_log_ratio(rule: Any, space: str) -> None:
     lr, a = tokens()
-    shown, (first,) = gradient_of(lambda lr: pg.policy_loss(lr, a, rule=rule, space=space), lr)
-    clipped, (second,) = gradient_of(lambda lr: pg.policy_loss(lr, a, rule=rule, space=space, value="clipped"), lr)
+    shown, (first,) = gradient_of(lambda lr: pg.policy.loss(lr, a, rule=rule, space=space), lr)
+    clipped, (second,) = gradient_of(lambda lr: pg.policy.loss(lr, a, rule=rule, space=space, value="clipped"), lr)
     assert torch.equal(first, second)
     torch.testing.assert_close(shown, formulas.ppo(lr, a)[0], **ROUNDING)
     torch.testing.assert_close(clipped, -a * lr.exp().clamp(0.8, 1.2), **ROUNDING)
@@ -101,7 +101,7 @@ def test_at_a_tie_the_edge_is_what_the_era_computes(era: str) -> None:
         (usual,) = gradient_of(lambda lr: usual_form(lr, a, 0.5, 2.0), lr)[1]
     assert usual.tolist() == (-a * lr.exp() * share).tolist()
     edge = EDGE_OF_USUAL_FORM[ERAS[era].edge]
-    (ours,) = gradient_of(lambda lr: pg.policy_loss(lr, a, low=0.5, high=1.0, edge=edge), lr)[1]
+    (ours,) = gradient_of(lambda lr: pg.policy.loss(lr, a, low=0.5, high=1.0, edge=edge), lr)[1]
     assert torch.equal(ours, usual)
 
 
@@ -109,7 +109,7 @@ def test_the_usual_form_of_the_installed_torch_is_the_one_of_its_era() -> None:
     lr, a = at_ties()
     (usual,) = gradient_of(lambda lr: usual_form(lr, a, 0.5, 2.0), lr)[1]
     edge = EDGE_OF_USUAL_FORM[ERAS[installed_era()].edge]
-    assert torch.equal(gradient_of(lambda lr: pg.policy_loss(lr, a, low=0.5, high=1.0, edge=edge), lr)[1][0], usual)
+    assert torch.equal(gradient_of(lambda lr: pg.policy.loss(lr, a, low=0.5, high=1.0, edge=edge), lr)[1][0], usual)
 
 
 @pytest.mark.parametrize(("edge", "share"), [("closed", 1.0), ("half", 0.5), ("open", 0.0)])
@@ -118,7 +118,7 @@ def test_at_a_tie_every_rule_gives_the_share_of_its_edge(edge: str, share: float
     lr, a = at_ties()
     how: dict[str, Any] = {"low": 0.5, "high": 1.0, "edge": edge, "space": space}
     for rule in ("inward", "zero", "leaky"):
-        (found,) = gradient_of(partial(pg.policy_loss, advantage=a, rule=rule, **how), lr)[1]
+        (found,) = gradient_of(partial(pg.policy.loss, advantage=a, rule=rule, **how), lr)[1]
         torch.testing.assert_close(found, -a * lr.exp() * share, **ROUNDING)
 
 
@@ -126,7 +126,7 @@ def test_at_a_tie_every_rule_gives_the_share_of_its_edge(edge: str, share: float
 def test_at_a_tie_the_second_derivatives_are_those_of_the_inside(space: str) -> None:
     """Of -r * A: -r * A by log_ratio twice, and -r by log_ratio and the advantage, in either order."""
     lr, a = (one.clone().requires_grad_() for one in at_ties())
-    y = pg.policy_loss(lr, a, low=0.5, high=1.0, space=space)
+    y = pg.policy.loss(lr, a, low=0.5, high=1.0, space=space)
     by_lr, by_a = torch.autograd.grad(y.sum(), (lr, a), create_graph=True)
     twice, mixed = torch.autograd.grad(by_lr.sum(), (lr, a), retain_graph=True)
     (other_order,) = torch.autograd.grad(by_a.sum(), lr)
@@ -140,7 +140,7 @@ def test_at_a_tie_the_second_derivatives_are_those_of_the_inside(space: str) -> 
 def test_at_the_ceiling_too(edge: str, share: float) -> None:
     lr, a = torch.tensor([math.log(4.0)], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)
     assert lr.exp() == 4
-    assert gradient_of(lambda lr: pg.policy_loss(lr, a, ceiling=4.0, edge=edge), lr)[1][0] == 4.0 * share
+    assert gradient_of(lambda lr: pg.policy.loss(lr, a, ceiling=4.0, edge=edge), lr)[1][0] == 4.0 * share
 
 
 @pytest.mark.parametrize("edge", ["closed", "half", "open"])
@@ -148,7 +148,7 @@ def test_at_the_ceiling_too(edge: str, share: float) -> None:
 def test_at_the_ceiling_an_advantage_that_is_not_negative_passes_whole(advantage: float, edge: str) -> None:
     lr = torch.tensor([math.log(4.0)], dtype=torch.float64, requires_grad=True)
     a = torch.tensor([advantage], dtype=torch.float64, requires_grad=True)
-    y = pg.policy_loss(lr, a, high=None, ceiling=4.0, edge=edge)
+    y = pg.policy.loss(lr, a, high=None, ceiling=4.0, edge=edge)
     (first,) = torch.autograd.grad(y.sum(), lr, create_graph=True)
     assert (first.item(), torch.autograd.grad(first.sum(), a)[0].item()) == (-4.0 * advantage, -4.0)
 
@@ -158,10 +158,10 @@ def test_a_ceiling_is_for_negative_advantages_and_gives_way_to_a_bound_below_it(
         torch.tensor([2.0, 4.0, 4.0, 4.0], dtype=torch.float64).log(),
         torch.tensor([-1.0, 1.0, -1.0, 0.5], dtype=torch.float64),
     )
-    value, (slope,) = gradient_of(lambda lr: pg.policy_loss(lr, a, high=None, ceiling=3.0), lr)
+    value, (slope,) = gradient_of(lambda lr: pg.policy.loss(lr, a, high=None, ceiling=3.0), lr)
     torch.testing.assert_close(value, torch.tensor([2.0, -4.0, 3.0, -2.0], dtype=torch.float64), **ROUNDING)
     torch.testing.assert_close(slope, torch.tensor([2.0, -4.0, 0.0, -2.0], dtype=torch.float64), **ROUNDING)
-    clipped = pg.policy_loss(lr, a, high=1.0, ceiling=3.0, value="clipped")
+    clipped = pg.policy.loss(lr, a, high=1.0, ceiling=3.0, value="clipped")
     torch.testing.assert_close(clipped, torch.tensor([2.0, -2.0, 2.0, -1.0], dtype=torch.float64), **ROUNDING)
 
 
@@ -172,7 +172,7 @@ def test_equals_the_usual_form_bit_for_bit_off_the_ties() -> None:
     lr, a = tokens()
     for dtype in (torch.float32, torch.float64):
         at = lr.to(dtype), a.to(dtype)
-        ours, usual = gradient_of(pg.policy_loss, *at), gradient_of(usual_form, *at)
+        ours, usual = gradient_of(pg.policy.loss, *at), gradient_of(usual_form, *at)
         assert torch.equal(ours[0], usual[0])
         assert torch.equal(ours[1][0], usual[1][0])
         moved = at[1] != 0  # where A is 0 both branches tie, and min takes half of each
@@ -184,22 +184,22 @@ def test_first_and_second_derivatives_by_differences(name: str) -> None:
     """Of the objectives whose gradient is one."""
     lr, a = tokens()
     at = lr[3:8, :4].clone().requires_grad_(), (a[3:8, :4] + 0.01).requires_grad_()
-    assert torch.autograd.gradcheck(pg.policies[name], at)
-    assert torch.autograd.gradgradcheck(pg.policies[name], at)
+    assert torch.autograd.gradcheck(pg.policy.presets[name], at)
+    assert torch.autograd.gradgradcheck(pg.policy.presets[name], at)
 
 
 def test_the_second_derivative_by_the_advantage_exists_where_it_is_0() -> None:
     lr, a = torch.tensor([0.1], requires_grad=True), torch.zeros(1, requires_grad=True)
-    (first,) = torch.autograd.grad(pg.policy_loss(lr, a).sum(), lr, create_graph=True)
+    (first,) = torch.autograd.grad(pg.policy.loss(lr, a).sum(), lr, create_graph=True)
     assert torch.autograd.grad(first.sum(), a)[0] == -lr.exp()
 
 
-@pytest.mark.parametrize("name", pg.policies)
+@pytest.mark.parametrize("name", pg.policy.presets)
 def test_equal_under_transforms(name: str) -> None:
     lr, a = tokens(torch.float32)
     lr, a = lr[:8], a[:8]
     mask = torch.arange(lr.numel()).reshape(lr.shape) % 5 > 0
-    policy = pg.policies[name]
+    policy = pg.policy.presets[name]
 
     def loss(lr: Tensor) -> Tensor:
         return policy(lr, a, mask=mask).sum()
@@ -222,13 +222,13 @@ def test_equal_under_transforms(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", pg.policies)
+@pytest.mark.parametrize("name", pg.policy.presets)
 def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype) -> None:
     lr = torch.tensor([-20.0, -10.0, -0.3, 0.0, 0.3, 10.0, 20.0], dtype=dtype).repeat(3, 1)
     a = torch.tensor([[1.5], [-1.5], [0.0]], dtype=dtype).expand_as(lr).clone()
     lr, a = lr.reshape(-1, 1), a.reshape(-1, 1)  # sequences of one token: no mean levels the extremes
     value, slope = FORMULAS[name](lr.double(), a.double())
-    found, (to_log_ratio, to_advantage) = gradient_of(pg.policies[name], lr, a)
+    found, (to_log_ratio, to_advantage) = gradient_of(pg.policy.presets[name], lr, a)
     assert found.dtype is torch.float32
     assert to_log_ratio.dtype is to_advantage.dtype is dtype
     torch.testing.assert_close(found, value.float(), rtol=1e-5, atol=1e-8)
@@ -236,12 +236,12 @@ def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype
     assert not to_log_ratio.isnan().any()
     exceeds = slope.abs() > torch.finfo(dtype).max
     # With level="sequence" the mean of a sequence, in float32, gets the gradient first.
-    is_of_tokens = pg.policies[name].level != "sequence"
+    is_of_tokens = pg.policy.presets[name].level != "sequence"
     assert not is_of_tokens or torch.equal(
         to_log_ratio[exceeds], torch.finfo(dtype).max * slope.sign().to(dtype)[exceeds]
     )
     leaf = lr.clone().requires_grad_()
-    (scaled,) = torch.autograd.grad(pg.policies[name](leaf, a).sum() * torch.inf, leaf)  # as GradScaler looks for
+    (scaled,) = torch.autograd.grad(pg.policy.presets[name](leaf, a).sum() * torch.inf, leaf)  # as GradScaler looks for
     assert not scaled[slope != 0].isfinite().any()
     fits = slope.abs() < torch.finfo(dtype).max
     torch.testing.assert_close(to_log_ratio[fits], slope.to(dtype)[fits], rtol=torch.finfo(dtype).eps, atol=1e-7)
@@ -252,7 +252,7 @@ def test_each_gradient_ends_where_its_own_dtype_does() -> None:
     """r = exp(12) is above the largest float16, not above the largest float32."""
     for of_ratio, of_advantage in ((torch.float16, torch.float32), (torch.float32, torch.float16)):
         lr, a = torch.tensor([12.0], dtype=of_ratio), torch.tensor([-1.5], dtype=of_advantage)
-        to_log_ratio, to_advantage = gradient_of(pg.policy_loss, lr, a)[1]
+        to_log_ratio, to_advantage = gradient_of(pg.policy.loss, lr, a)[1]
         assert (to_log_ratio.dtype, to_advantage.dtype) == (of_ratio, of_advantage)
         for found, exact in ((to_log_ratio, 1.5 * math.exp(12)), (to_advantage, -math.exp(12))):
             most = torch.finfo(found.dtype).max
@@ -261,33 +261,33 @@ def test_each_gradient_ends_where_its_own_dtype_does() -> None:
 
 def test_float32_has_infinite_gradients_where_they_are() -> None:
     lr, a = torch.tensor([100.0]), torch.tensor([-1.0])
-    assert gradient_of(pg.policy_loss, lr, a)[1][0].item() == math.inf
+    assert gradient_of(pg.policy.loss, lr, a)[1][0].item() == math.inf
 
 
 def test_infinite_ratios_of_silent_tokens_give_zero() -> None:
     lr = torch.tensor([torch.inf, -torch.inf, torch.inf, 200.0])
     a = torch.tensor([1.0, -1.0, 0.0, 1.0])
-    found, (to_log_ratio, _) = gradient_of(pg.policy_loss, lr, a)
+    found, (to_log_ratio, _) = gradient_of(pg.policy.loss, lr, a)
     assert found.tolist() == pytest.approx([-1.2, 0.8, 0.0, -1.2])
     assert to_log_ratio.tolist() == [0.0] * 4
     leaf = lr.clone().requires_grad_()
-    (first,) = torch.autograd.grad(pg.policy_loss(leaf, a).sum(), leaf, create_graph=True)
+    (first,) = torch.autograd.grad(pg.policy.loss(leaf, a).sum(), leaf, create_graph=True)
     assert torch.autograd.grad(first.sum(), leaf)[0].tolist() == [0.0] * 4
     of_each = a.clone().requires_grad_()
-    by_both = torch.autograd.grad(pg.policy_loss(leaf, of_each).sum(), (leaf, of_each), create_graph=True)
+    by_both = torch.autograd.grad(pg.policy.loss(leaf, of_each).sum(), (leaf, of_each), create_graph=True)
     assert by_both[1].tolist() == pytest.approx([-1.2, -0.8, -1.2, -1.2])
     for one in by_both:
         assert torch.autograd.grad(one.sum(), leaf, retain_graph=True)[0].tolist() == [0.0] * 4
     assert torch.autograd.grad(by_both[0].sum(), of_each)[0].tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("name", pg.policies)
+@pytest.mark.parametrize("name", pg.policy.presets)
 def test_masked_tokens_have_no_loss_no_gradient_and_no_say(name: str) -> None:
     lr, a = (one[:10] for one in tokens())
     mask = torch.ones_like(lr, dtype=torch.bool)
     mask[:, 20:] = False
     spoiled = torch.where(mask, lr, torch.nan)
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies[name](lr, a, mask=mask), spoiled)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.presets[name](lr, a, mask=mask), spoiled)
     value, slope = FORMULAS[name](lr[:, :20].contiguous(), a[:, :20].contiguous())
     torch.testing.assert_close(found[:, :20], value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio[:, :20], slope, **ROUNDING)
@@ -298,8 +298,8 @@ def test_masked_tokens_have_no_loss_no_gradient_and_no_say(name: str) -> None:
 def test_a_sequence_of_which_no_token_counts_has_loss_0() -> None:
     lr, a = tokens()
     nothing = torch.zeros_like(lr, dtype=torch.bool)
-    for name in pg.policies:
-        found, to_each = gradient_of(partial(pg.policies[name], mask=nothing), lr, a)
+    for name in pg.policy.presets:
+        found, to_each = gradient_of(partial(pg.policy.presets[name], mask=nothing), lr, a)
         assert not found.any()
         assert not to_each[0].any()
         assert not to_each[1].any()  # NaN would count as some
@@ -311,7 +311,7 @@ def test_the_mean_of_gspo_has_the_gradient_of_the_sequences_loss() -> None:
     def of_sequences(lr: Tensor) -> Tensor:
         return usual_form(lr.mean(-1), a[:, 0], 1 - 3e-4, 1 + 4e-4)
 
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies["gspo"](lr, a).mean(-1), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.presets["gspo"](lr, a).mean(-1), lr)
     value, (slope,) = gradient_of(of_sequences, lr)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
@@ -324,7 +324,7 @@ def test_the_mean_of_gmpo_has_the_gradient_of_the_sequences_loss() -> None:
         sign = a.sign()
         return -a[:, 0] * torch.exp((sign * torch.min(sign * lr, sign * lr.clamp(-0.4, 0.4))).mean(-1))
 
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies["gmpo"](lr, a).mean(-1), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.presets["gmpo"](lr, a).mean(-1), lr)
     value, (slope,) = gradient_of(of_sequences, lr)
     torch.testing.assert_close(found, value, **ROUNDING)
     torch.testing.assert_close(to_log_ratio, slope, **ROUNDING)
@@ -338,7 +338,7 @@ def test_the_last_dimension_is_the_sequence_whatever_comes_before(name: str, sha
     value, slope = FORMULAS[name](lr, a)
     lr, a = lr.reshape(shape), a.reshape(shape)
     for mask in (None, torch.ones(shape, dtype=torch.bool)):
-        found, (to_log_ratio,) = gradient_of(partial(pg.policies[name], advantage=a, mask=mask), lr)
+        found, (to_log_ratio,) = gradient_of(partial(pg.policy.presets[name], advantage=a, mask=mask), lr)
         torch.testing.assert_close(found, value.reshape(shape), **ROUNDING)
         torch.testing.assert_close(to_log_ratio, slope.reshape(shape), **ROUNDING)
 
@@ -348,7 +348,7 @@ def test_a_sequence_of_which_one_token_counts_is_that_token(name: str) -> None:
     lr, a = (one[:10] for one in tokens())
     mask = torch.arange(24).expand_as(lr) == 3
     value, slope = FORMULAS[name](lr[:, 3:4].contiguous(), a[:, 3:4].contiguous())
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policies[name](lr, a, mask=mask), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.presets[name](lr, a, mask=mask), lr)
     torch.testing.assert_close(found[mask], value[:, 0], **ROUNDING)
     torch.testing.assert_close(to_log_ratio[mask], slope[:, 0], **ROUNDING)
 
@@ -356,10 +356,10 @@ def test_a_sequence_of_which_one_token_counts_is_that_token(name: str) -> None:
 def test_the_advantage_broadcasts_and_pays_nothing_where_it_asks_for_nothing() -> None:
     lr, a = tokens()
     of_each = a[:, :1].clone().requires_grad_()
-    (found,) = torch.autograd.grad(pg.policy_loss(lr, of_each).sum(), of_each)
-    expected = gradient_of(lambda a: pg.policy_loss(lr, a), a)[1][0].sum(1, keepdim=True)
+    (found,) = torch.autograd.grad(pg.policy.loss(lr, of_each).sum(), of_each)
+    expected = gradient_of(lambda a: pg.policy.loss(lr, a), a)[1][0].sum(1, keepdim=True)
     torch.testing.assert_close(found, expected, **ROUNDING)
-    assert not pg.policy_loss(lr, a).requires_grad
+    assert not pg.policy.loss(lr, a).requires_grad
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -367,22 +367,22 @@ def test_the_advantage_broadcasts_and_pays_nothing_where_it_asks_for_nothing() -
 
 def test_a_policy_is_policy_loss_with_its_settings_and_takes_changes() -> None:
     lr, a = tokens()
-    for policy in pg.policies.values():
-        assert torch.equal(policy(lr, a), pg.policy_loss(lr, a, **policy.settings))
-    assert torch.equal(pg.policies["ppo"](lr, a, high=0.28), pg.policies["dapo"](lr, a))
-    assert repr(pg.policies) == f"policies: {', '.join(pg.policies)}"
+    for policy in pg.policy.presets.values():
+        assert torch.equal(policy(lr, a), pg.policy.loss(lr, a, **policy.settings))
+    assert torch.equal(pg.policy.presets["ppo"](lr, a, high=0.28), pg.policy.presets["dapo"](lr, a))
+    assert repr(pg.policy.presets) == f"policies: {', '.join(pg.policy.presets)}"
 
 
 def test_a_policy_of_ones_own_is_made_by_names_alone() -> None:
-    kind = type(pg.policies["ppo"])
+    kind = type(pg.policy.presets["ppo"])
     mine = kind(name="mine", paper="none", projects="none", gradient="-A r", high=0.28)
-    assert mine.settings == pg.policies["dapo"].settings
+    assert mine.settings == pg.policy.presets["dapo"].settings
     with pytest.raises(TypeError, match="positional"):
         kind("mine", "none", "none", "-A r")  # type: ignore[misc]
 
 
 def test_every_policy_says_where_it_is_from() -> None:
-    for name, policy in pg.policies.items():
+    for name, policy in pg.policy.presets.items():
         assert policy.name == name
         assert policy.paper
         assert policy.projects
@@ -392,108 +392,108 @@ def test_every_policy_says_where_it_is_from() -> None:
 X, A = torch.zeros(2, 3), torch.ones(2, 3)
 BAD = {
     "low of 0": (
-        lambda: pg.policy_loss(X, A, low=0.0),
+        lambda: pg.policy.loss(X, A, low=0.0),
         ValueError,
         "policy_loss: low must be between 0 and 1, got 0.0. The lower",
     ),
-    "low of 1": (lambda: pg.policy_loss(X, A, low=1), ValueError, "low must be between 0 and 1, got 1.0"),
-    "low below 0": (lambda: pg.policy_loss(X, A, low=-0.2), ValueError, "got -0.2"),
+    "low of 1": (lambda: pg.policy.loss(X, A, low=1), ValueError, "low must be between 0 and 1, got 1.0"),
+    "low below 0": (lambda: pg.policy.loss(X, A, low=-0.2), ValueError, "got -0.2"),
     "high of 0": (
-        lambda: pg.policy_loss(X, A, high=0.0),
+        lambda: pg.policy.loss(X, A, high=0.0),
         ValueError,
         "policy_loss: high must be above 0, got 0.0. The upper bound",
     ),
     "infinite high": (
-        lambda: pg.policy_loss(X, A, high=math.inf),
+        lambda: pg.policy.loss(X, A, high=math.inf),
         ValueError,
         "high must be finite, got inf. Use None for no bound.",
     ),
-    "low is NaN": (lambda: pg.policy_loss(X, A, low=math.nan), ValueError, "low must be finite, got nan"),
+    "low is NaN": (lambda: pg.policy.loss(X, A, low=math.nan), ValueError, "low must be finite, got nan"),
     "a tensor as bound": (
-        lambda: pg.policy_loss(X, A, low=torch.tensor(0.2)),
+        lambda: pg.policy.loss(X, A, low=torch.tensor(0.2)),
         TypeError,
         "low must be a number or None, got a Tensor",
     ),
-    "True as bound": (lambda: pg.policy_loss(X, A, high=True), TypeError, "high must be a number or None, got True"),
+    "True as bound": (lambda: pg.policy.loss(X, A, high=True), TypeError, "high must be a number or None, got True"),
     "ceiling below high": (
-        lambda: pg.policy_loss(X, A, ceiling=1.1),
+        lambda: pg.policy.loss(X, A, ceiling=1.1),
         ValueError,
         "ceiling must be above 1 + high = 1.2, got 1.1. It bounds the ratio itself.",
     ),
     "ceiling at high": (
-        lambda: pg.policy_loss(X, A, high=0.25, ceiling=1.25),
+        lambda: pg.policy.loss(X, A, high=0.25, ceiling=1.25),
         ValueError,
         "ceiling must be above 1 + high = 1.25, got 1.25.",
     ),
     "ceiling at 1 without high": (
-        lambda: pg.policy_loss(X, A, high=None, ceiling=1.0),
+        lambda: pg.policy.loss(X, A, high=None, ceiling=1.0),
         ValueError,
         "ceiling must be above 1 + high = 1, got 1.0.",
     ),
     "no bound": (
-        lambda: pg.policy_loss(X, A, low=None, high=None),
+        lambda: pg.policy.loss(X, A, low=None, high=None),
         ValueError,
         "rule must be 'identity' where low and high are None, got 'inward'. Give one of low and high, or use rule='identity'.",
     ),
     "shapes": (
-        lambda: pg.policy_loss(X, torch.ones(4)),
+        lambda: pg.policy.loss(X, torch.ones(4)),
         ValueError,
         "advantage must broadcast with log_ratio of shape (2, 3), got (4,)",
     ),
     "another device": (
-        lambda: pg.policy_loss(X, A.to("meta")),
+        lambda: pg.policy.loss(X, A.to("meta")),
         ValueError,
         "policy_loss: advantage must be on cpu, the device of log_ratio, got 'meta'. Call .to('cpu') first.",
     ),
     "an integer": (
-        lambda: pg.policy_loss(X, A.long()),
+        lambda: pg.policy.loss(X, A.long()),
         TypeError,
         "advantage must be floating point, got torch.int64. Call a",
     ),
     "an integer ratio": (
-        lambda: pg.policy_loss(X.int(), A),
+        lambda: pg.policy.loss(X.int(), A),
         TypeError,
         "log_ratio must be floating point, got torch.int32",
     ),
-    "no tensor": (lambda: pg.policy_loss([0.0], A), TypeError, "log_ratio must be a tensor, got [0.0]"),  # type: ignore[arg-type]
+    "no tensor": (lambda: pg.policy.loss([0.0], A), TypeError, "log_ratio must be a tensor, got [0.0]"),  # type: ignore[arg-type]
     "a mask of numbers": (
-        lambda: pg.policy_loss(X, A, mask=A),
+        lambda: pg.policy.loss(X, A, mask=A),
         TypeError,
         "mask must be a bool tensor, got torch.float32. Call mask.bool() first.",
     ),
     "a mask that is larger": (
-        lambda: pg.policy_loss(X, A, mask=torch.ones(4, 2, 3) > 0),
+        lambda: pg.policy.loss(X, A, mask=torch.ones(4, 2, 3) > 0),
         ValueError,
         "mask must broadcast to log_ratio",
     ),
     "space": (
-        lambda: pg.policy_loss(X, A, space="logs"),
+        lambda: pg.policy.loss(X, A, space="logs"),
         ValueError,
         "space must be one of log, ratio, got 'logs'. Did you mean 'log'?",
     ),
     "value": (
-        lambda: pg.policy_loss(X, A, value="min"),
+        lambda: pg.policy.loss(X, A, value="min"),
         ValueError,
         "value must be one of clipped, objective, got 'min'",
     ),
     "level": (
-        lambda: pg.policy_loss(X, A, level="seq"),
+        lambda: pg.policy.loss(X, A, level="seq"),
         ValueError,
         "level must be one of geometric, sequence, token, got 'seq'",
     ),
     "edge": (
-        lambda: pg.policy_loss(X, A, edge="projected"),
+        lambda: pg.policy.loss(X, A, edge="projected"),
         ValueError,
         "edge must be one of closed, half, open, got 'projected'",
     ),
     "rule": (
-        lambda: pg.policy_loss(X, A, rule="elastic"),
+        lambda: pg.policy.loss(X, A, rule="elastic"),
         ValueError,
         "rule must be one of identity, inward, leaky, leaky_inward, zero, got 'elastic'",
     ),
-    "a field's name": (lambda: pg.policy_loss(X, A, rule="ste"), ValueError, "'ste' is 'identity' here"),
+    "a field's name": (lambda: pg.policy.loss(X, A, rule="ste"), ValueError, "'ste' is 'identity' here"),
     "a preset": (
-        lambda: pg.policies["dappo"],
+        lambda: pg.policy.presets["dappo"],
         KeyError,
         "policies: name must be one of ce_gppo, cispo, dapo, dual_clip, gmpo, gppo, grpo, gspo, ppo, truncated_is, got 'dappo'. "
         "Did you mean 'dapo'?",
@@ -511,6 +511,6 @@ def test_bad_calls(name: str) -> None:
 
 def test_identity_needs_no_bound() -> None:
     lr, a = tokens()
-    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy_loss(lr, a, low=None, high=None, rule="identity"), lr)
+    found, (to_log_ratio,) = gradient_of(lambda lr: pg.policy.loss(lr, a, low=None, high=None, rule="identity"), lr)
     torch.testing.assert_close(found, -a * lr.exp(), **ROUNDING)
     torch.testing.assert_close(to_log_ratio, -a * lr.exp(), **ROUNDING)

@@ -35,12 +35,12 @@ def measured(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all tokens", "a mask"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("name", pg.policies)
+@pytest.mark.parametrize("name", pg.policy.presets)
 def test_the_second_derivative_is_that_of_the_first(name: str, sign: float, masked: bool) -> None:
     scale = 1e-3 if name == "gspo" else 1.0  # its bounds are close to 1
     x = (LOG_RATIO * scale).requires_grad_()
     a = sign * torch.tensor([[1.0], [0.5]], dtype=torch.float64)
-    f = partial(pg.policies[name], advantage=a, mask=MASK if masked else None)
+    f = partial(pg.policy.presets[name], advantage=a, mask=MASK if masked else None)
     first = gradient(f, x, create=True)
     rows = [torch.autograd.grad(one, x, retain_graph=True)[0].reshape(-1) for one in first.reshape(-1)]
     expected = measured(f, x.detach())
@@ -55,7 +55,7 @@ def test_the_geometric_mean_has_the_gradient_of_its_value(rule: str, space: str)
     a = torch.tensor([[1.0], [-0.5]], dtype=torch.float64)
     x = LOG_RATIO.clone().requires_grad_()
     how: dict[str, Any] = {"low": 0.3, "high": 0.3, "space": space, "value": "clipped"}
-    found = gradient(lambda x: pg.policy_loss(x, a, rule=rule, level="geometric", **how), x)
+    found = gradient(lambda x: pg.policy.loss(x, a, rule=rule, level="geometric", **how), x)
     ratio = LOG_RATIO.exp().clamp(0.7, 1.3)
     outside = ratio != LOG_RATIO.exp()
     blocked = ((LOG_RATIO.exp() > 1.3) & (a > 0)) | ((LOG_RATIO.exp() < 0.7) & (a < 0))
@@ -70,14 +70,14 @@ def test_the_geometric_mean_has_the_gradient_of_its_value(rule: str, space: str)
         own = slope * torch.where(blocked, ratio, LOG_RATIO.exp()) / ratio
     mean = ratio.log().mean(-1, keepdim=True).exp()
     expected = (-a * mean * WEIGHTS).sum(-1, keepdim=True) / 5 * own
-    value = pg.policy_loss(LOG_RATIO, a, rule=rule, level="geometric", **how)
+    value = pg.policy.loss(LOG_RATIO, a, rule=rule, level="geometric", **how)
     torch.testing.assert_close(value, (-a * mean).expand_as(value))
     torch.testing.assert_close(found, expected)
 
 
 def test_a_ratio_that_underflows_spoils_no_geometric_mean() -> None:
     x = torch.tensor([[-200.0, 0.1]], requires_grad=True)
-    y = pg.policies["gmpo"](x, torch.ones(1, 1))
+    y = pg.policy.presets["gmpo"](x, torch.ones(1, 1))
     (found,) = torch.autograd.grad(y.sum(), x)
     assert y.tolist() == [[0.0, 0.0]]
     assert found.tolist() == [[0.0, 0.0]]
@@ -90,11 +90,11 @@ def test_the_largest_number_of_half_precision_passes_its_gradient_on(dtype: torc
     log_ratio = torch.zeros(3, dtype=dtype, requires_grad=True)
     advantage = torch.tensor([-most, most, -1.0], dtype=dtype)
     grad = torch.tensor([1.0, 1.0, 2.0], requires_grad=True)
-    (first,) = torch.autograd.grad(pg.policy_loss(log_ratio, advantage), log_ratio, grad, create_graph=True)
+    (first,) = torch.autograd.grad(pg.policy.loss(log_ratio, advantage), log_ratio, grad, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), grad)
     assert first.tolist() == [most, -most, 2.0]
     assert second.tolist() == [most, -most, 1.0]
-    (first,) = torch.autograd.grad(pg.policy_loss(log_ratio, advantage), log_ratio, 2 * grad, create_graph=True)
+    (first,) = torch.autograd.grad(pg.policy.loss(log_ratio, advantage), log_ratio, 2 * grad, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), grad)
     assert first.tolist() == [most, -most, 4.0]
     assert second.tolist() == [0.0, 0.0, 2.0]

@@ -65,7 +65,7 @@ def test_hardsigmoid_takes_the_rule_of_its_own_op_too() -> None:
     model = nn.Sequential(nn.Hardsigmoid())
     convert(model, "exact")
     assert repr(model[0]) == "Hardsigmoid(rule=exact)"
-    assert torch.equal(gradient(model), gradient(pg.hardsigmoid))
+    assert torch.equal(gradient(model), gradient(pg.ops.hardsigmoid))
 
 
 class Net(nn.Module):

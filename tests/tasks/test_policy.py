@@ -43,7 +43,7 @@ def test_drawn_strings_have_the_expected_reward() -> None:
 
 def test_inward_is_ppo() -> None:
     dapo = fmean(policy.with_policy("many passes", "dapo"))
-    assert (1 - pg.policies["dapo"].low, pg.policies["dapo"].high) == (1 - LOW, HIGH)
+    assert (1 - pg.policy.presets["dapo"].low, pg.policy.presets["dapo"].high) == (1 - LOW, HIGH)
     assert run(POLICY, "many passes", "inward").numbers["reward"] == pytest.approx(dapo, abs=1e-6)
 
 

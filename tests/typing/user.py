@@ -34,8 +34,8 @@ def ops(x: Tensor) -> None:
     assert_type(pg.hardtanh(x, -1.0, 1.0), Tensor)
     assert_type(pg.gelu(x, approximate="tanh", rule="fewbit"), Tensor)
     assert_type(pg.silu(x, rule=rules.fewbit(bits=3)), Tensor)
-    assert_type(pg.leaky_relu(x, 0.2), Tensor)
-    assert_type(pg.hardsigmoid(x), Tensor)
+    assert_type(pg.ops.leaky_relu(x, 0.2), Tensor)
+    assert_type(pg.ops.hardsigmoid(x), Tensor)
     assert_type(pg.abs(x, edge=1), Tensor)
     assert_type(pg.round(x, decimals=1), Tensor)
     assert_type(pg.floor(x), Tensor)
@@ -48,24 +48,24 @@ def ops(x: Tensor) -> None:
     assert_type(pg.scale_grad(x, 0.1), Tensor)
     assert_type(pg.reverse_grad(x), Tensor)
     assert_type(pg.clip_grad(x, 0.5), Tensor)
-    assert_type(pg.policy_loss(x, x, high=None, rule=rules.leaky(low=0.75, high=1.0), space="log", ceiling=3), Tensor)
-    assert_type(pg.policies["dapo"](x, x, mask=x > 0, high=0.3), Tensor)
-    assert_type(pg.clip_report(x, x, **pg.policies["dapo"].settings).silenced_share, float)
+    assert_type(pg.policy.loss(x, x, high=None, rule=rules.leaky(low=0.75, high=1.0), space="log", ceiling=3), Tensor)
+    assert_type(pg.policy.presets["dapo"](x, x, mask=x > 0, high=0.3), Tensor)
+    assert_type(pg.policy.clip_report(x, x, **pg.policy.presets["dapo"].settings).silenced_share, float)
     assert_type(pg.replace_grad(x.round(), x), Tensor)
     codebook = torch.eye(3)
-    codes, indices = pg.vector_quantize(x, codebook, rule="rotation")
-    assert_type(pg.commitment_loss(x, codes) + pg.codebook_loss(x, codebook, indices), Tensor)
+    codes, indices = pg.codebook.vector_quantize(x, codebook, rule="rotation")
+    assert_type(pg.codebook.commitment_loss(x, codes) + pg.codebook.codebook_loss(x, codebook, indices), Tensor)
 
 
 def names_of_others(x: Tensor) -> None:
-    assert_type(pg.clamp_with_grad(x, 0, 1), Tensor)
-    assert_type(pg.clamp_with_grad2(x, 0, 1), Tensor)
-    assert_type(pg.clamp_with_grad_proposed(x, 0, 1), Tensor)
-    assert_type(pg.ClampWithGrad.apply(x, 0, 1), Tensor)
-    assert_type(pg.ClampWithGrad2.apply(x, 0, 1), Tensor)
-    assert_type(pg.ClampWithGradProposed.apply(x, 0, 1), Tensor)
-    assert_type(pg.ClampWithGradThatWorks.apply(x, 0, 1), Tensor)
-    assert_type(pg.ReplaceGrad.apply(x.round(), x), Tensor)
+    assert_type(pg.familiar.clamp_with_grad(x, 0, 1), Tensor)
+    assert_type(pg.familiar.clamp_with_grad2(x, 0, 1), Tensor)
+    assert_type(pg.familiar.clamp_with_grad_proposed(x, 0, 1), Tensor)
+    assert_type(pg.familiar.ClampWithGrad.apply(x, 0, 1), Tensor)
+    assert_type(pg.familiar.ClampWithGrad2.apply(x, 0, 1), Tensor)
+    assert_type(pg.familiar.ClampWithGradProposed.apply(x, 0, 1), Tensor)
+    assert_type(pg.familiar.ClampWithGradThatWorks.apply(x, 0, 1), Tensor)
+    assert_type(pg.familiar.ReplaceGrad.apply(x.round(), x), Tensor)
 
 
 def rule_objects() -> None:
@@ -101,7 +101,7 @@ def from_functions(x: Tensor) -> None:
     assert_type(pg.straight_through(hard)(x, bits=2), Tensor)
     harder_still: Callable[[Tensor], Tensor] = harder
     assert_type(pg.gradient(harder_still, x), Tensor)
-    assert_type(pg.get_gradient(lambda x: pg.clamp(x, 0, 1), x, 2.0), Tensor)
+    assert_type(pg.familiar.get_gradient(lambda x: pg.clamp(x, 0, 1), x, 2.0), Tensor)
 
 
 def registered() -> None:

@@ -6,16 +6,6 @@ from .absolute import abs
 from .activations import gelu, hardsigmoid, leaky_relu, silu
 from .bounds import clamp, clamp_, hardtanh, lower_bound, relu, relu6, upper_bound
 from .codebook import codebook_loss, commitment_loss, vector_quantize
-from .familiar import (
-    ClampWithGrad,
-    ClampWithGrad2,
-    ClampWithGradProposed,
-    ClampWithGradThatWorks,
-    ReplaceGrad,
-    clamp_with_grad,
-    clamp_with_grad2,
-    clamp_with_grad_proposed,
-)
 from .grad_transforms import clip_grad, reverse_grad, scale_grad
 from .jump import jumprelu
 from .policy import policy_loss
@@ -26,18 +16,10 @@ from .rounding import ceil, floor, round, trunc
 from .steps import heaviside, sign
 
 __all__ = [
-    "ClampWithGrad",
-    "ClampWithGrad2",
-    "ClampWithGradProposed",
-    "ClampWithGradThatWorks",
-    "ReplaceGrad",
     "abs",
     "ceil",
     "clamp",
     "clamp_",
-    "clamp_with_grad",
-    "clamp_with_grad2",
-    "clamp_with_grad_proposed",
     "clip_grad",
     "codebook_loss",
     "commitment_loss",

@@ -90,7 +90,7 @@ def policy_loss(
         >>> log_ratio = torch.tensor([0.5, 0.5, 0.0, -0.5, -0.5], requires_grad=True)
         >>> y = policy_loss(log_ratio, torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])); y.sum().backward(); log_ratio.grad
         tensor([ 0.0000,  1.6487, -1.0000, -0.6065,  0.0000])
-    Source: PPO (Schulman et al., 2017); `pseudograd.policies` names its relatives, docs/policy_clips.md compares them.
+    Source: PPO (Schulman et al., 2017); `pseudograd.policy.presets` names its relatives, docs/policy_clips.md compares them.
     """
     _check_tensors(log_ratio, advantage, mask)
     for name, allowed, given in (("space", SPACES, space), ("value", VALUES, value), ("level", LEVELS, level)):

@@ -1,6 +1,6 @@
 """The policy losses that papers name, as rows: which rule, space and bounds of `policy_loss` each of them is.
 
-The rows are the one table: `pseudograd.policies`, the tests and docs/policy_clips.md with its figure all read them.
+The rows are the one table: `pseudograd.policy.presets`, the tests and docs/policy_clips.md with its figure all read them.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 @cache
 def with_policy(world: str, name: str) -> tuple[float, ...]:
-    """The reward of each seed with a loss of `pseudograd.policies`."""
+    """The reward of each seed with a loss of `pseudograd.policy.presets`."""
     return tuple(expected(trained(WORLDS[world], policies[name])).tolist())
 
 
@@ -145,7 +145,9 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
             f"{name} {fmean(with_policy(world, name)):.3f} ({NOT_TOLD if one.verdict == NO_DIFFERENCE else one.verdict})"
             for name, one in found.items()
         ]
-        out.append(f"{world}: losses of pseudograd.policies against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}.")
+        out.append(
+            f"{world}: losses of pseudograd.policy.presets against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}."
+        )
     return out
 
 

@@ -16,7 +16,7 @@ CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a 
 LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
 _OUTWARD = (
     "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
-    "pseudograd.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
+    "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
 )
 
 

@@ -1,13 +1,27 @@
-"""Names people already use, with the meaning they have where people use them."""
+"""Names that scripts already use, with the meaning they have there: `from pseudograd.familiar import ClampWithGrad, replace_grad`."""
 
 from __future__ import annotations
 
 import torch.fx
 from torch import Tensor
 
-from .bound_rules import Bound
-from .bounds import clamp
-from .replace import replace_grad
+from .analysis.slopes import get_gradient
+from .ops.bound_rules import Bound
+from .ops.bounds import clamp
+from .ops.replace import replace_grad
+
+__all__ = [
+    "ClampWithGrad",
+    "ClampWithGrad2",
+    "ClampWithGradProposed",
+    "ClampWithGradThatWorks",
+    "ReplaceGrad",
+    "clamp_with_grad",
+    "clamp_with_grad2",
+    "clamp_with_grad_proposed",
+    "get_gradient",
+    "replace_grad",
+]
 
 
 def clamp_with_grad(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:
@@ -76,7 +90,15 @@ class ReplaceGrad:
     apply = staticmethod(replace_grad)
 
 
-torch.fx.wrap("clamp")  # torch.fx cannot exchange the `apply` of a class, but what it calls
+# As in `ops`. torch.fx cannot exchange the `apply` of a class, but what it calls.
+for _name in ("clamp", "clamp_with_grad", "clamp_with_grad_proposed", "clamp_with_grad2", "replace_grad"):
+    torch.fx.wrap(_name)
+del _name
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
 
 clamp_with_grad2 = clamp_with_grad_proposed
 ClampWithGrad2 = ClampWithGradProposed

@@ -1,0 +1,12 @@
+"""Where a name stands that was in the root of the package in 0.1, and works there with a warning until 1.0."""
+
+MOVED = {
+    "policy_loss": "policy.loss",
+    "policies": "policy.presets",
+    "clip_report": "policy.clip_report",
+    **{name: f"codebook.{name}" for name in ("vector_quantize", "codebook_loss", "commitment_loss")},
+    **{name: f"familiar.{name}" for name in ("clamp_with_grad", "clamp_with_grad2", "clamp_with_grad_proposed")},
+    **{name: f"familiar.{name}" for name in ("ClampWithGrad", "ClampWithGrad2", "ClampWithGradProposed")},
+    **{name: f"familiar.{name}" for name in ("ClampWithGradThatWorks", "ReplaceGrad", "get_gradient")},
+    **{name: f"ops.{name}" for name in ("leaky_relu", "hardsigmoid")},
+}

@@ -1,0 +1,15 @@
+"""The clipped losses of reinforcement learning: `policy.loss`, the papers' own as `policy.presets`, and what a clip does to a batch."""
+
+import torch.fx
+
+from .analysis.clipping import clip_report
+from .ops.policy import policy_loss as loss
+from .ops.policy_rows import policies as presets
+
+__all__ = ["clip_report", "loss", "presets"]
+
+torch.fx.wrap("loss")  # as in `ops`
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
