@@ -241,6 +241,12 @@ def test_any_line_of_ours_may_raise(together: int) -> None:
     assert wrong == []
 
 
+def test_what_is_not_wrapped_is_there() -> None:
+    """Or a file that is called otherwise from now on has its places tried."""
+    files = {path.stem for folder in OURS for path in Path(folder).rglob("*.py")}
+    assert set(NOT_WRAPPED) <= files
+
+
 def amiss(program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor], together: int) -> list[str]:
     """What becomes of a program that gives these numbers, where each of these lines of ours raises in one run, so many together."""
     wrong = []
