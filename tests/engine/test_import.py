@@ -23,7 +23,7 @@ LEVELS = [
     {"tasks"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
-    {"running"},
+    {"running", "policy", "familiar", "codebook"},
     {"analysis"},
     {"testing", "trace"},
     {"ops", "rules", "rule_text", "torch_composites"},
@@ -36,6 +36,7 @@ LEVELS = [
     {"arguments", "torch_private"},
     {"geometry"},
     {"reference", "errors", "record"},
+    {"moved"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

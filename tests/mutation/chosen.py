@@ -36,6 +36,9 @@ PROGRAMS = [["tests/running/test_program.py"], [f"tests/{command}/test_run.py" f
 # Prefixes, the first that fits. A folder's last line is for the files without one of their own, also for those to come.
 TESTS: dict[str, list[list[str]]] = {
     "familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
+    "policy.py": [["tests/test_api.py", "tests/policy/test_policy_loss.py"]],
+    "codebook.py": [["tests/test_api.py", "tests/ops/test_vector_quantize.py"]],
+    "moved.py": [["tests/test_api.py"]],
     "ops/quantize.py": [
         [f"tests/ops/test_{part}.py" for part in ("fake_quantize", "new_bad_calls")],
         ["tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
