@@ -301,7 +301,7 @@ node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
 
 def is_sharded(module: torch.nn.Module) -> bool:
     """Is it the outermost module under fully_shard? Its forward uses whole parameters, made when it first runs."""
-    return hasattr(module, "_get_fsdp_state")
+    return hasattr(type(module), "_get_fsdp_state")
 
 
 def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
@@ -327,6 +327,7 @@ checkpoint_function: Any = checkpoint.CheckpointFunction
 module_call: Any = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
+foreach_norm: Any = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
 fused_nn: Any = _find("torch._C._nn", "its functions keep torch's rule under override", None)
 hardtanh: Any = getattr(fused_nn, "hardtanh", torch.nn.functional.hardtanh)
 

@@ -16,31 +16,26 @@ class Arrays:
     """Those that live, each by the memory it spans, with the mark of the tensor."""
 
     def __init__(self) -> None:
-        self._all: dict[
-            int, tuple[Any, int, int, int]
-        ] = {}  # by id: a weak reference, first and last address, the mark
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        self.all: dict[int, tuple[Any, int, int, int]] = {}  # by id: a weak reference, first and last address, the mark
 
     def add(self, array: Any, mark: int) -> None:
         """Nothing for a number, which has no memory of its own."""
         spans = getattr(array, "__array_interface__", None)
         if spans is None:
             return
-        key, start, some = id(array), spans["data"][0], self._all
+        key, start, some = id(array), spans["data"][0], self.all
         some[key] = weakref.ref(array, partial(forget, some, key)), start, start + max(array.nbytes, 1), mark
 
     def mark_of(self, value: Any) -> int:
         """Of a tensor, or of an array that a call is given."""
-        if not self._all:
+        if not self.all:
             return 0
         at = _address(value)
         return 0 if at is None else self._at(at)
 
     def _at(self, address: int) -> int:
         found = 0
-        for _, start, end, mark in list(self._all.values()):
+        for _, start, end, mark in list(self.all.values()):
             if start <= address < end:
                 found |= mark
         return found

@@ -51,7 +51,7 @@ def harmless(what: str, otherwise: Any = None) -> Callable[[Place], Place]:
             try:
                 return function(*args)
             except Exception as error:
-                _note(what, error, args)
+                note(what, error, args[0] if args else None)
                 return otherwise
 
         return call  # type: ignore[return-value]
@@ -85,8 +85,9 @@ def leave(errors: Errors) -> None:
         _listening = tuple(one for one in _listening if one is not errors)
 
 
-def _note(what: str, error: Exception, args: tuple[Any, ...]) -> None:
-    mine = getattr(args[0], "noted", None) if args else None
+def note(what: str, error: Exception, where: Any) -> None:
+    """Where it has `noted`; else in every diagnosis that is entered."""
+    mine = getattr(where, "noted", None)
     for errors in (mine,) if isinstance(mine, Errors) else _listening:
         errors.note(what, error)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .harmless import harmless
-from .quietly import is_aside
+from .quietly import aside
 
 NAME = "hook"
 
@@ -35,15 +34,11 @@ class Hook:
 
     @harmless("the gradients at a hook")
     def _arrives(self, grad: Tensor) -> None:
-        if self._recorder.is_on and not is_aside():
+        if self._recorder.is_on and not aside.depth:
             self._before = grad
 
     @harmless("the gradients at a hook")
     def _leaves(self, grad: Tensor) -> None:
         before, self._before = self._before, None
-        if before is not None and self._recorder.is_on and not is_aside():
+        if before is not None and self._recorder.is_on and not aside.depth:
             self._recorder.count_hook(self._tally, self._upstream, before, grad)
-
-
-def is_registered_by(func: Any) -> bool:
-    return func is torch.Tensor.register_hook

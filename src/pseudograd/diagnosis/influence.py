@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from ..torch_private import marks_of_profiles, set_grad_enabled
 from ..trace import frames, functions, nodes
@@ -50,6 +50,7 @@ SILENT = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
+_PLAIN = (Tensor, torch.nn.Parameter)
 _HAND_OUT = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
 _LEAVE_TORCH = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
@@ -89,7 +90,7 @@ class Influence:
     """The marks that tensors carry, and the cuts that they stand for."""
 
     def __init__(self, leaves: Leaves, roots: dict[int, weakref.ref[torch.nn.Module]], places: frames.Places) -> None:
-        self.cuts: dict[tuple[Any, ...], Cut] = {}
+        self.cuts: dict[tuple[str, Place], Cut] = {}
         self._by_bit: list[Any] = []  # cuts, and values of clamps
         self._leaves = leaves
         self._places = places
@@ -130,21 +131,21 @@ class Influence:
         return take_again
 
     def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """After a call of torch."""
+        """After a call of torch that is not plain."""
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name not in _HAND_OUT:
                 return
             name = ".data" if name == "data" else name
-        if name in _READ_NO_VALUE or self._is_plain(args, kwargs, result):
+        if name in _READ_NO_VALUE:
             return
         inputs: list[Tensor] = []
         _gather(args, inputs)
         if kwargs:
             _gather(kwargs, inputs)
         marks = 0
-        if self._marks or self._arrays:
+        if self._marks or self._arrays.all:
             for one in inputs or args:  # torch.tensor(array) takes no tensor
                 marks |= self.mark_of(one) | self._arrays.mark_of(one)
         if not (inputs or marks):
@@ -188,19 +189,20 @@ class Influence:
             for one in outputs:
                 self._mark(one, marks)
 
-    def _is_plain(self, args: Any, kwargs: Any, result: Any) -> bool:
+    def is_plain(self, args: Any, kwargs: Any, result: Any) -> bool:
         """Is nothing cut, and nothing marked? For speed alone, as most calls are so: no argument carries a mark, and the result has a
         graph of its own or is the first argument, to which nothing that learns was added where no graph leads.
         """
-        if type(result) not in (Tensor, torch.nn.Parameter) or self._arrays or self._origins:
+        if type(result) not in _PLAIN or self._origins or self._arrays.all:
             return False
-        is_itself = result is args[0] if args else False
-        if torch.is_grad_enabled():
+        is_itself, marks = args and result is args[0], self._marks
+        if is_grad_enabled():
             if nodes.of_tensor(result) is None:
                 return False
+            if not (marks or is_itself):
+                return True
         elif not is_itself:
             return False
-        marks = self._marks
         for one in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(one, Tensor):
                 if id(one) in marks or (is_itself and one is not result and one.requires_grad):
@@ -216,7 +218,7 @@ class Influence:
 
     def _written(self, inputs: list[Tensor], learning: list[Tensor]) -> list[Tensor]:
         """What learns and is written where no graph leads: under no_grad, or into the memory of a leaf."""
-        if torch.is_grad_enabled() and id(inputs[0]) not in self._origins:
+        if is_grad_enabled() and id(inputs[0]) not in self._origins:
             return []
         return [one for one in learning if one is not inputs[0]]
 
@@ -242,7 +244,7 @@ class Influence:
         outputs: list[Tensor] = []
         _gather(result, outputs)
         if not any(one.requires_grad for one in outputs):
-            kind = NEEDS_NOTHING if torch.is_grad_enabled() else "a Function under no_grad"
+            kind = NEEDS_NOTHING if is_grad_enabled() else "a Function under no_grad"
             bits = self._cut(kind, [], upstream=hidden)
             for one in outputs:
                 self._mark(one, bits)
@@ -273,13 +275,9 @@ class Influence:
         return bits >> 1, bool(bits & 1)
 
     def _cut(self, kind: str, learning: list[Tensor], leaves_torch: bool = False, upstream: int = 0) -> int:
-        place = frames.place(4, self._roots)
-        key = (kind, *place.key)
+        place = self._places.here(3, self._roots)
+        key = kind, place
         cut = self.cuts.get(key)
-        if cut is None:
-            place = self._places.same_as(place)
-            key = (kind, *place.key)
-            cut = self.cuts.get(key)
         if cut is None:
             cut = self.cuts[key] = Cut(kind, place, len(self._by_bit))
             self._by_bit.append(cut)
@@ -321,7 +319,7 @@ def _note(notes: dict[int, tuple[weakref.ref[Tensor], int]], tensor: Tensor, bit
 def _cut_off(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """Those without a graph; under no_grad a view of what learns says that it requires a gradient, and is a leaf."""
     new = [one for one in outputs if not one.requires_grad]
-    if not torch.is_grad_enabled():
+    if not is_grad_enabled():
         given = {id(one) for one in inputs}
         new += [one for one in outputs if one.requires_grad and nodes.of_tensor(one) is None and id(one) not in given]
     return new
@@ -334,7 +332,7 @@ def _kind(name: str, is_one_of_several: bool) -> str:
         return ".data"
     if is_one_of_several:
         return f"indices of {name}"
-    if not torch.is_grad_enabled():
+    if not is_grad_enabled():
         return f"{name} under no_grad"
     if name in _COMPARISONS:
         return "comparison"

@@ -75,14 +75,14 @@ class Leaf:
         """By a module, so that model.get_parameter finds it."""
         return self._names.of(self) is not None
 
-    def arrived(self, grad: Tensor | None) -> None:
-        """A gradient is about to be added to it; None where the backward of a custom Function gave none."""
+    def arrived(self, grad: Tensor | None, norm: Any = None) -> None:
+        """A gradient is about to be added to it; None where the backward of a custom Function gave none. norm: see `Sizes.add`."""
         if grad is None:
             return
         self.gradients += 1
-        numbers = has_numbers(grad)
+        numbers = norm is not None or has_numbers(grad)
         if self.sizes is not None and numbers:
-            self.sizes.add(grad)
+            self.sizes.add(grad, norm)
         is_followed = self.gradients < 2 or (self.held and self.seen is not True)
         if self.entries.is_complete and not is_followed:
             return
@@ -145,7 +145,7 @@ def moves(grad: Tensor) -> Any:
 
 @harmless("a parameter that is gone")
 def _tell(gone: Callable[[], None]) -> None:
-    with quietly:
+    with quietly():
         gone()
 
 
@@ -294,6 +294,20 @@ class Leaves:
         self.set_of(tensor)
         return self.known(tensor)
 
+    def are_at_home(self, values: Iterable[Any]) -> bool:
+        """Is every leaf among these of a module that ran?"""
+        for one in values:
+            if isinstance(one, Tensor):
+                if one.requires_grad and nodes.of_tensor(one) is None:
+                    leaf = self.known(one)
+                    if leaf is None or not leaf.has_run:
+                        return False
+            elif isinstance(one, dict) or (
+                isinstance(one, (list, tuple)) and not all(type(item) is int for item in one)
+            ):
+                return False
+        return True
+
     def set_of(self, tensor: Any) -> int:
         """The leaf itself; the empty set for what has no gradient of its own."""
         bit = self._known(tensor)
@@ -333,27 +347,53 @@ class Leaves:
             one, is_ready = stack.pop()
             if self._key in one.metadata:
                 continue
-            if hasattr(one, "variable"):
-                one.metadata[self._key] = self.set_of(one.variable)
-                continue
-            inputs = [other for other, _ in one.next_functions if other is not None]
-            if not is_ready:
+            edges = one.next_functions
+            inputs = [other for other, _ in edges if other is not None]
+            if inputs and not is_ready:
                 stack.append((one, True))
                 stack += [(other, False) for other in inputs if self._key not in other.metadata]
                 continue
-            found = 0
-            for other in inputs:
-                found |= other.metadata.get(self._key, 0)
-            one.metadata[self._key] = found
-            if found and not found & (found - 1) and one.name() in _LOOKUPS:  # of one leaf alone
-                for leaf in self.named(found):
-                    leaf.is_looked_up = True
-            if isinstance(one, _OF_FUNCTIONS):
-                for other in inputs:
-                    if hasattr(other, "variable"):
-                        for leaf in self.named(other.metadata.get(self._key, 0)):
-                            leaf.function = one.name()
+            known = {other: other.metadata.get(self._key, 0) for other in inputs}
+            self.remember(one, self._joined(one, edges, known))
         return int(node.metadata[self._key])
+
+    def remember(self, node: Any, upstream: int) -> None:
+        node.metadata[self._key] = upstream
+
+    def behind(self, starts: Iterable[Any]) -> dict[Any, int]:
+        """Every node that a backward from these can reach, with what lies upstream of it."""
+        found: dict[Any, int] = {}
+        stack = [node for node in starts if node is not None]
+        while stack:
+            node = stack[-1]
+            met = len(stack)
+            edges = node.next_functions
+            for other, _ in reversed(edges):
+                if other is not None and other not in found:
+                    stack.append(other)
+            if len(stack) == met:
+                stack.pop()
+                if node not in found:
+                    found[node] = self._joined(node, edges, found)
+        return found
+
+    def _joined(self, node: Any, edges: Any, of: dict[Any, int]) -> int:
+        """What lies upstream of a node, from what does of its inputs."""
+        if not edges and hasattr(node, "variable"):
+            return self.set_of(node.variable)
+        found = 0
+        for one, _ in edges:
+            if one is not None:
+                found |= of[one]
+        if found and not found & (found - 1) and node.name() in _LOOKUPS:  # of one leaf alone
+            for leaf in self.named(found):
+                leaf.is_looked_up = True
+        if isinstance(node, _OF_FUNCTIONS):
+            for one, _ in edges:
+                if hasattr(one, "variable"):
+                    for leaf in self.named(of[one]):
+                        leaf.function = node.name()
+        return found
 
     def of_tensor(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""

@@ -39,20 +39,17 @@ class Entries:
         if self.is_complete:
             return
         self.looks += 1
-        grad = local(grad)
-        if grad.is_sparse or not self._is_detailed or grad.layout is not torch.strided:
+        grad, mask = local(grad), self._mask
+        if grad.layout is not torch.strided or not self._is_detailed:
             self._note(grad._values() if grad.is_sparse else grad)
-        elif self._mask is None:
+        elif mask is None:
             self._begin(grad)
-        elif self._mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
-            if self._mask.shape == grad.shape:
-                torch.logical_or(self._mask, grad, out=self._mask)
-            else:  # of a row, or of what is laid out otherwise
-                self._mask |= _found(grad)
-            if grad.device.type == "cpu" and not self.looks & (
-                self.looks - 1
-            ):  # at powers of two: a look costs as much as the mask
-                self._drop_if_complete()
+        elif mask.shape == grad.shape:
+            torch.logical_or(mask, grad, out=mask)
+            self._drop_if_complete()
+        elif mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):  # of rows, or laid out otherwise
+            mask |= _found(grad)
+            self._drop_if_complete()
         else:  # another shape than before: what the first one missed says nothing about it
             self.drop()
 
@@ -77,7 +74,10 @@ class Entries:
         self._mask = _found(grad)
 
     def _drop_if_complete(self) -> None:
-        if self._mask is not None and bool(self._mask.all()):
+        """It looks at powers of two: a look costs as much as the mask."""
+        if self.looks & (self.looks - 1) or self._mask is None or self._mask.device.type != "cpu":
+            return
+        if bool(self._mask.all()):
             self.drop()
 
     def settle(self) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..torch_private import local
+from ..torch_private import foreach_norm, local
 
 _TINY = 1e-18  # below it the squares of float32 come near 0: the norm is taken again, in float64
+_AS_THEY_ARE = (torch.float32, torch.float64)  # their norms are taken in the same dtype
 _order = itertools.count()
 
 # A gradient vanishes if it falls with one layer after another, by so many factors of ten in all and so many apart from the largest fall.
@@ -33,11 +34,13 @@ class Sizes:
         self.squares: Any = 0.0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
 
-    def add(self, grad: Tensor) -> None:
+    def add(self, grad: Tensor, norm: Any = None) -> None:
+        """norm: of this gradient, where it is known."""
         if not self.count:
             self.order = next(_order)
         self.count += 1
-        norm = _norm(grad)
+        if norm is None:
+            norm = _norm(grad)
         self.squares = self.squares + norm * norm
 
     @property
@@ -52,8 +55,20 @@ def _norm(grad: Tensor) -> Any:
     norm = torch.linalg.vector_norm(grad, dtype=dtype)
     if grad.device.type != "cpu":
         return norm.double() if norm.device.type == "cuda" else norm
-    found = float(norm)
-    return found if not found < _TINY or not grad.numel() else _in_double(grad)
+    return _precise(float(norm), grad)
+
+
+def norms_at_once(grads: list[Tensor]) -> Iterator[Any]:
+    """One after the other, in one call where that computes the same."""
+    for grad in grads:
+        is_plain = type(grad) is Tensor and grad.dtype in _AS_THEY_ARE and grad.layout is torch.strided and grad.is_cpu
+        if foreach_norm is None or not is_plain:
+            return map(_norm, grads)
+    return map(_precise, map(float, foreach_norm(grads) if grads else ()), grads)
+
+
+def _precise(norm: float, grad: Tensor) -> float:
+    return norm if not norm < _TINY or not grad.numel() else _in_double(grad)
 
 
 def _in_double(grad: Tensor) -> float:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..torch_private import local
+from ..torch_private import local, without_torch_function
 from .harmless import Errors, harmless
 from .leaves import Leaf, Leaves, has_numbers, moves
-from .quietly import is_aside, quietly
+from .quietly import aside, quietly
 
 _KEPT = 64  # optimisers that are gone
 
@@ -77,10 +78,15 @@ class Optimisers:
             self._heard(optimizer, has_closure=True, is_after=True)
 
     def _heard(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> None:
-        if self._is_on() and not is_aside() and not torch.compiler.is_compiling():
-            self.have_stepped = True
-            with quietly:
-                self._look(self._of(optimizer), optimizer, has_closure, is_after)
+        if not self._is_on() or aside.depth or is_compiling():
+            return
+        self.have_stepped = True
+        with without_torch_function():
+            held = self._of(optimizer)
+        held.steps += not is_after
+        if held.pending or not all(group.has_moved for group in held.groups):
+            with quietly():
+                self._look(held, optimizer, has_closure)
 
     def _of(self, optimizer: Optimizer) -> _Held:
         held = self._held.get(id(optimizer))
@@ -109,15 +115,12 @@ class Optimisers:
             self.settle()
             self._held = {key: held for key, held in self._held.items() if held.optimizer() is not None}
 
-    def _look(self, held: _Held, optimizer: Optimizer, has_closure: bool, is_after: bool) -> None:
+    def _look(self, held: _Held, optimizer: Optimizer, has_closure: bool) -> None:
         for group, given in zip(held.groups, optimizer.param_groups, strict=True):
             if not group.has_moved and not _is_zero(given.get("lr")):
                 group.has_moved = True
                 for leaf in group.leaves:
                     leaf.stepped = True
-        held.steps += not is_after
-        if not held.pending:
-            return
         for leaf in held.pending:
             self._look_at(leaf, has_closure)
         if not held.steps & (held.steps - 1):  # at powers of two, as a device has to be waited for

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
-from ..formula import Depth, own
+from ..formula import Depth
 from ..torch_private import (
     dispatch_modes,
     outside_of_transforms,
@@ -15,52 +16,59 @@ from ..torch_private import (
     without_dispatch_modes,
     without_torch_function,
 )
+from .harmless import note
 
-aside = Depth()
+Hook = TypeVar("Hook", bound=Callable[..., None])
 
-
-def is_aside() -> bool:
-    """Is this a computation of a diagnosis, in this thread?"""
-    return aside.depth > 0
+aside = Depth()  # in computations of a diagnosis, in this thread
 
 
-class _Quietly(threading.local):
-    """A context for computations of ours on tensors of the program. It may be entered inside itself.
+class quietly:  # noqa: N801  (a context)
+    """Around computations of ours on tensors of the program. It may be entered inside another.
 
     Modes of functions, of dispatch (a counter of FLOPs, selective checkpoints, fake tensors) and transforms of torch.func belong to the
     program: what they saw of ours would change what they compute.
     """
 
-    def __init__(self) -> None:
-        self._entered: list[list[tuple[Any, Any]]] = []
+    __slots__ = ("_contexts",)
 
     def __enter__(self) -> None:
-        contexts: list[tuple[Any, Any]] = []
-        self._entered.append(contexts)
-        own.depth += 1
         aside.depth += 1
+        modes = without_torch_function()
+        self._contexts: list[tuple[Any, Any]] = [(modes.__enter__(), modes)]
         try:
-            _enter(without_torch_function(), contexts)
             if torch.is_grad_enabled():
-                _enter(torch.no_grad(), contexts)
+                self._enter(torch.no_grad())
             if dispatch_modes():
-                _enter(without_dispatch_modes(), contexts)
+                self._enter(without_dispatch_modes())
             if transforms_are_active():
-                _enter(outside_of_transforms(), contexts)
+                self._enter(outside_of_transforms())
         except BaseException:
             self.__exit__()
             raise
 
+    def _enter(self, context: Any) -> None:
+        self._contexts.append((context.__enter__(), context))  # noted as soon as it is entered
+
     def __exit__(self, *exception: Any) -> None:
-        contexts = self._entered.pop()
-        own.depth -= 1
         aside.depth -= 1
-        for _, one in reversed(contexts):
-            one.__exit__(None, None, None)
+        while self._contexts:
+            self._contexts.pop()[1].__exit__(None, None, None)
 
 
-def _enter(context: Any, contexts: list[tuple[Any, Any]]) -> None:
-    contexts.append((context.__enter__(), context))  # noted as soon as it is entered
+def quiet(what: str) -> Callable[[Hook], Hook]:
+    """For a hook of something that `is_on` and has `noted`: it is harmless, computes quietly, and hears nothing of what is computed so."""
 
+    def wrap(function: Hook) -> Hook:
+        @functools.wraps(function)
+        def call(heard: Any, *args: Any) -> None:
+            if heard.is_on and not aside.depth:
+                try:
+                    with quietly():
+                        function(heard, *args)
+                except Exception as error:
+                    note(what, error, heard)
 
-quietly = _Quietly()
+        return call  # type: ignore[return-value]
+
+    return wrap

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from .. import torch_composites, torch_forms
@@ -18,6 +20,7 @@ from ..formula import own
 from ..torch_private import (
     backward_pass,
     current_node,
+    has_mode_stack,
     is_batched,
     is_fake,
     is_sharded,
@@ -32,12 +35,13 @@ from ..torch_private import (
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
 from . import hooks, slices, tally, values, whatif, windows
-from .harmless import Errors, harmless
+from .arrivals import Arrivals, nobody_else_runs
+from .harmless import Errors, harmless, note
 from .influence import SILENT, Influence
 from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
-from .quietly import is_aside, quietly
+from .quietly import aside, quiet, quietly
 from .tally import Tally
 from .zeros import Zeros
 
@@ -52,8 +56,26 @@ _names = itertools.count()
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
 
 
+def _within(calling: Any, form: torch_forms.Form | None) -> str | None:
+    """The call of torch that makes a node of this form where no override reaches it."""
+    if form is None or torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form):
+        return None
+    return _name(calling)
+
+
 def _name(func: Any) -> str:
     return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
+
+
+class _Thread(threading.local):
+    """What one thread is in the middle of."""
+
+    backwards = 0  # inside each other
+    ranges: nodes.Ranges | None = None
+    calling: Any = _NOBODY
+    place: Place | None = None  # of that call, where it was asked
+    seen: values.Values | None = None  # of that call, what must be followed
+    hook: hooks.Hook | None = None
 
 
 class Recorder:
@@ -63,12 +85,13 @@ class Recorder:
         self.is_full = is_full
         self.is_on = False
         self.backwards = 0
-        self.tallies: dict[tuple[Any, ...], Tally] = {}
-        self.values: dict[tuple[Any, ...], values.Values] = {}
+        self.tallies: dict[tuple[str, Place], Tally] = {}
+        self.values: dict[tuple[str, Place], values.Values] = {}
         key = f"pseudograd diagnosis {next(_names)}"
         self._attached = key
         self.leaves = Leaves(f"{key}: leaves", self._name_roots)
         self.leaves.are_measured = is_full
+        self.arrivals = Arrivals()
         self.noted = Errors()
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.places = frames.Places()
@@ -81,9 +104,9 @@ class Recorder:
         self._named_roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # of these, those whose parameters are known
         self._named = 0  # of the leaves without a name, those that were there when all modules were asked
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
-        self._local = threading.local()
+        self._local = _Thread()
         self._order = 0
-        self._ran_at: set[tuple[Any, ...]] = set()  # places at which a gradient has arrived
+        self._ran_at: set[Place] = set()  # places at which a gradient has arrived
         self.asking: whatif.Asking | None = None
         self.after_backward: Callable[[int], None] | None = None
 
@@ -92,54 +115,47 @@ class Recorder:
     @harmless("a node of autograd")
     def made(self, node: Any) -> None:
         """A node was made, on a torch that says so."""
-        if self.is_on and not own.depth and not is_aside():
-            self._attach(node, 2)
+        if not self.is_on or own.depth or aside.depth:
+            return
+        name, local = node.name(), self._local
+        if name == _LEAF:
+            if not self.leaves.are_at_home((node.variable,)):
+                frames.place(3, self.roots)  # a parameter is used for the first time: by which module?
+        elif self.zeros.suspects or name not in _PASSING:
+            self._attach(node, 3, None if local.calling is _NOBODY else local.place)
 
     def _attach(self, node: Any, depth: int, place: Place | None = None) -> None:
+        """place: None where the frame `depth` above it stands."""
         name = node.name()
-        if name == _LEAF and place is None:
-            frames.place(depth + 1, self.roots)  # a parameter is used for the first time: by which module?
-        if name == _LEAF or self._attached in node.metadata:
-            return
-        if (is_passing := name in _PASSING) and not self.zeros.concern(node):
+        is_passing = name in _PASSING
+        if name == _LEAF or self._attached in node.metadata or (is_passing and not self.zeros.concern(node)):
             return
         if place is None:
-            place = frames.place(depth + 1, self.roots)
+            place = self.places.here(depth, self.roots)
         node.metadata[self._attached] = to = self._tally(name, place)
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
             return
-        form = torch_forms.form_of_node(name)
-        if form is not None:
-            calling = getattr(self._local, "calling", _NOBODY)
-            if to.calling is not calling:
-                is_reached = torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form)
-                to.calling, to.within = calling, None if is_reached else _name(calling)
+        calling = self._local.calling
+        if to.calling is not calling:
+            to.calling, to.within = calling, _within(calling, torch_forms.form_of_node(name))
         node.register_hook(partial(self._ran, to))
 
     def _tally(self, name: str, place: Place) -> Tally:
-        key = (name, *place.key)
-        found = self.tallies.get(key)
-        if found is None:
-            with self._lock:
-                place = self.places.same_as(place)
-                found = self.tallies.setdefault((name, *place.key), Tally(name, place))
-        return found
+        found = self.tallies.get((name, place))
+        return found if found is not None else self.tallies.setdefault((name, place), Tally(name, place))
 
-    @harmless("the gradients at a node")
+    @quiet("the gradients at a node")
     def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
         """After a node ran in a backward: gradients arrived, others leave."""
-        if not self.is_on or is_aside():
-            return
-        with quietly:
-            if _has_numbers(arriving):
-                self._count(to, leaving, arriving)
+        if _have_numbers(arriving):
+            self._count(to, leaving, arriving)
 
     def _close_hook(self, tensor: Any) -> None:
-        hook, self._local.hook = getattr(self._local, "hook", None), None
+        hook, self._local.hook = self._local.hook, None
         if hook is not None:
             some = self.leaves.of_tensor(tensor)
-            handles = hook.close(tensor, self._tally(hooks.NAME, frames.place(5, self.roots)), some)
+            handles = hook.close(tensor, self._tally(hooks.NAME, self.places.here(4, self.roots)), some)
             if nodes.of_tensor(tensor) is None:  # those of other tensors go with their graph
                 self._hook_handles += handles
 
@@ -149,8 +165,8 @@ class Recorder:
 
     @harmless("the gradients at a hook")
     def count_hook(self, to: Tally, upstream: int, arriving: Any, leaving: Any) -> None:
-        with quietly:
-            counted = tally.of_grads((leaving,), (arriving,), self.is_full) if _has_numbers((arriving,)) else None
+        with quietly():
+            counted = tally.of_grads((leaving,), (arriving,), self.is_full) if _have_numbers((arriving,)) else None
             if counted is None:
                 return
             with self._lock:
@@ -161,22 +177,19 @@ class Recorder:
                 to.calls += 1
                 to.add(counted)
 
-    @harmless("the gradients at a node")
+    @quiet("the gradients at a node")
     def _handed_on(self, to: Tally, leaving: Any, arriving: Any) -> None:
         """After a node ran that nothing is counted of."""
-        if self.is_on and not is_aside():
-            with quietly:
-                if _has_numbers(arriving):
-                    self.zeros.look(to, current_node(), leaving, arriving)
+        if _have_numbers(arriving):
+            self.zeros.look(to, current_node(), leaving, arriving)
 
-    @harmless("the gradient of a parameter")
+    @quiet("the gradient of a parameter")
     def _arrived(self, leaf: Leaf, is_itself: bool, grads: Any) -> None:
         """Before a gradient is added to a leaf, after every hook of the tensor."""
-        if self.is_on and not is_aside():
-            with quietly:
-                (leaf.arrived if is_itself else leaf.arrived_in_its_place)(grads[0])
-                if self.asking is not None:
-                    self.asking.arrived(leaf, grads[0])
+        self.arrivals.count_before(leaf)
+        (leaf.arrived if is_itself else leaf.arrived_in_its_place)(grads[0])
+        if self.asking is not None:
+            self.asking.arrived(leaf, grads[0])
 
     def _count(self, to: Tally, leaving: Any, arriving: Any) -> None:
         if self.is_full and to.op == windows.NODE:
@@ -195,7 +208,7 @@ class Recorder:
                 self.zeros.look(to, node or current_node(), leaving, arriving)
             return
         if is_first:
-            self._ran_at.add(to.place.key)
+            self._ran_at.add(to.place)
         if is_first and node is not None:
             self._order += 1
             to.order = self._order
@@ -206,7 +219,7 @@ class Recorder:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if kept is not None and tally.has_sides(counted):
             to.is_known = True
-            to.has_tensor_bound = any(isinstance(one, torch.Tensor) for one in kept.inputs[1:])
+            to.has_tensor_bound = any(isinstance(one, Tensor) for one in kept.inputs[1:])
         with self._lock:
             to.calls += 1
             to.add(counted)
@@ -221,75 +234,80 @@ class Recorder:
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
-    def ranges(self) -> nodes.Ranges:
-        found = getattr(self._local, "ranges", None)
+    def _ranges(self) -> nodes.Ranges:
+        found = self._local.ranges
         if found is None:
             found = self._local.ranges = nodes.Ranges()
             found.start_afresh()
         return found
 
-    @harmless("a call of torch")
     def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
         """Returns the number of the next node, on a torch that announces none."""
         local, spelling = self._local, torch_forms.SPELLINGS.get(func)
-        local.place = None
-        local.seen = self._look(spelling, args, kwargs) if spelling is not None and self.is_full else None
-        if hooks.is_registered_by(func) and isinstance(args[0], torch.Tensor):
+        local.place = local.seen = None
+        if spelling is not None and self.is_full:
+            local.seen = self._look(spelling, args, kwargs)
+        if func is Tensor.register_hook and isinstance(args[0], Tensor):
             with without_torch_function():
                 local.hook = hooks.Hook(self, args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
             local.calling = func
             return 0
-        ranges = self.ranges()
+        ranges = local.ranges or self._ranges()
         if ranges.may_hide_some():
             with without_torch_function():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
             for node in hidden:
                 self._attach(node, 0, NOWHERE)
         local.calling = func
-        return node_number()
+        return ranges.seen_up_to
 
-    @harmless("a call of torch")
     def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
-        if node_creation_hook is None and before is not None:
-            self._find_nodes(func, args, kwargs, result, before)
-        self._local.calling = _NOBODY
+        local = self._local
         with without_torch_function():
-            self._note_value(func, args, result)
-            self.influence.seen(func, args, kwargs, result)
-            if hooks.is_registered_by(func):
+            if node_creation_hook is None and before is not None and (local.ranges or self._ranges()).may_hide_some():
+                self._find_nodes(func, args, kwargs, result, before)
+            local.calling = _NOBODY
+            spelling = torch_forms.SPELLINGS.get(func)
+            if spelling is not None:
+                self._note_value(spelling, args, result)
+            if not self.influence.is_plain(args, kwargs, result):
+                self.influence.seen(func, args, kwargs, result)
+            if func is Tensor.register_hook:
                 self._close_hook(args[0])
-            if self.asking is not None and func is torch.Tensor.register_hook:
-                whatif.note_hook(args[0], args[1], frames.place(4))
+                if self.asking is not None:
+                    whatif.note_hook(args[0], args[1], frames.place(3))
 
-    def _note_value(self, func: Any, args: Any, result: Any) -> None:
+    def _note_value(self, spelling: torch_forms.Spelling, args: Any, result: Any) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
         something learns behind it. Does a loss depend on that all the same?
         """
-        spelling = torch_forms.SPELLINGS.get(func)
-        seen = getattr(self._local, "seen", None)
-        if spelling is None or not isinstance(result, torch.Tensor):
+        if not isinstance(result, Tensor):
             return
+        seen = self._local.seen
         if args and result is args[0]:
             slices.note(spelling.form, result)
         elif seen is not None and (self.backwards or not result.requires_grad):
             self.influence.follow(seen, result)
 
     def _find_nodes(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
-        ranges = self.ranges()
-        with without_torch_function():
-            made = ranges.since(before, result)
-            if not made and ranges.may_hide_some():  # in place: the node is behind the argument
-                made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
-        if made:
-            place = (self._local.calling is func and self._local.place) or frames.place(4, self.roots)
-            for node in made:
-                self._attach(node, 0, place)
+        ranges = self._ranges()
+        made = ranges.since(before, result)
+        if not made and ranges.may_hide_some():  # in place: the node is behind the argument
+            made = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+        if not made:
+            return
+        place = self._local.place if self._local.calling is func else None
+        if place is None and not self.leaves.are_at_home((*args, *kwargs.values()) if kwargs else args):
+            place = self.places.here(3, self.roots)
+        for node in made:
+            if self.zeros.suspects or node.name() not in _PASSING:
+                self._attach(node, 4, place)
 
     @harmless("a custom Function")
     def applied(self, result: Any) -> None:
         """A custom Function ran."""
-        if not self.is_on or is_aside():
+        if not self.is_on or aside.depth:
             return
         if not functions.is_inside():
             with without_torch_function():
@@ -301,133 +319,148 @@ class Recorder:
             made = nodes.of(result)
         place = None
         for node in made:
-            place = place or frames.place(3, self.roots)
+            place = place or self.places.here(3, self.roots)
             self._attach(node, 0, place)
-        self.ranges().forget()
+        self._ranges().forget()
 
     @harmless("the values at a clamp")
     def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
         """Returns what must be followed: see `_note_value`."""
-        place = self._local.place = frames.place(4, self.roots)
-        key = (spelling.name, *place.key)
+        place = self._local.place = self.places.here(3, self.roots)
+        key = spelling.name, place
         found, is_clamp = self.values.get(key), spelling.form.switches[0] == "clamp"
-        if found is None:
-            place = self.places.same_as(place)
-            key = (spelling.name, *place.key)
-            found = self.values.get(key)
         if found is not None and not is_clamp:
             return None  # of others the first call tells
         given = args[0] if args else None
-        with quietly:
-            read = values.read(spelling, args, kwargs)
-            if read is None or not _has_numbers(read):
+        with quietly():
+            read = values.read(spelling, args, kwargs or {})
+            if read is None or not _have_numbers(read):
                 return None
             if found is None:
                 found = self.values[key] = values.Values(spelling, place, *read)
-                if isinstance(given, torch.Tensor) and given.requires_grad:
+                if isinstance(given, Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if nodes.of_tensor(given) is None else None
-                elif isinstance(given, torch.Tensor):
+                elif isinstance(given, Tensor):
                     found.round, is_leaf = self.influence.cut_from(given)
                     found.detached = found.round if is_leaf else 0
             if not is_clamp:
                 return None
             found.add(*read)
-            return found if (found.upstream or found.round) and place.key not in self._ran_at else None
+            return found if (found.upstream or found.round) and place not in self._ran_at else None
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def around_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
-        if not self.is_on or is_aside():
+        if not self.is_on or aside.depth:
             return _nothing
         local = self._local
-        depth = getattr(local, "depth", 0)
+        depth = local.backwards
         is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
-        local.depth = depth + 1
+        local.backwards = depth + 1
         try:
             before = node_number()
-            self._begins(roots, grads, inputs, is_outermost)
-            mode = Watch(self)
-            self._push(mode)
+            mode = WatchOfBackward(self)
+            is_heard = self._push(mode)
+            self._begins(roots, grads, inputs, is_outermost, is_heard)
         except BaseException:  # Ctrl-C
-            local.depth = depth
+            local.backwards = depth
             raise
         return partial(self._ends, inputs, is_outermost, mode, before)
 
     @harmless("the start of a backward")
-    def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool) -> None:
-        if is_outermost:
-            self.backwards += 1
-            self._name_roots()
-            self.influence.reached(roots)
-            self._note_inputs(inputs)
-        behind = nodes.behind(roots)
-        for node in behind:  # nobody saw some being made: in another thread, or before the context
-            if self._attached in node.metadata:
-                continue
-            name = node.name()
-            if name == _LEAF:
-                self._attach_leaf(node)
-            elif name not in _PASSING or self.zeros.suspects:
-                self._attach(node, 0, NOWHERE)
-        for start in nodes.starts(roots):
-            self.reached |= self.leaves.upstream(start)
-        if is_outermost:
-            self._name_what_is_new()
-            self._ask(roots, grads, behind)
+    def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool, is_heard: Any) -> None:
+        """is_heard: does the mode of this backward hear all that the program calls in it?"""
+        with without_torch_function():
+            if is_outermost:
+                self.backwards += 1
+                self._name_roots()
+                self.influence.reached(roots)
+                self._note_inputs(inputs)
+                self.arrivals.expected = {}
+            else:
+                self.program_runs()
+            can_expect = is_heard and is_outermost and not inputs and self.asking is None and nobody_else_runs()
+            starts = nodes.starts(roots)
+            behind = self.leaves.behind(starts)
+            for start in starts:
+                self.reached |= behind.get(start, 0)
+            for node, upstream in behind.items():
+                if self.zeros.suspects or node.name() not in _PASSING:
+                    self._attach_unseen(node, upstream, can_expect)
+            if is_outermost:
+                self._name_what_is_new()
+        if is_outermost and self.asking is not None:
+            self._ask(self.asking, roots, grads, list(behind))
 
     def _note_inputs(self, inputs: Any) -> None:
         """What a backward is asked the gradient of; of every leaf, where nothing is named."""
-        some = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
+        some = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs or ())
         self.accumulates |= not some
         for one in some:
-            leaf = self.leaves.one(self.leaves.set_of(one)) if isinstance(one, torch.Tensor) and one.is_leaf else None
+            leaf = self.leaves.one(self.leaves.set_of(one)) if isinstance(one, Tensor) and one.is_leaf else None
             if leaf is not None:
                 leaf.asked = True
 
     @harmless("a what-if")
-    def _ask(self, roots: Any, grads: Any, behind: list[Any]) -> None:
-        if self.asking is not None and not transforms_are_active():
-            with quietly:
-                self.asking.begins(roots, grads, behind)
+    def _ask(self, asking: whatif.Asking, roots: Any, grads: Any, behind: list[Any]) -> None:
+        if not transforms_are_active():
+            with quietly():
+                asking.begins(roots, grads, behind)
 
-    def _attach_leaf(self, node: Any) -> None:
+    def _attach_unseen(self, node: Any, upstream: int, can_expect: bool) -> None:
+        """Nobody saw some being made: in another thread, or before the context."""
+        if node.name() == _LEAF:
+            leaf = self.leaves.one(upstream)
+            if leaf is not None and not (can_expect and self.arrivals.expect(leaf, node)):
+                self._attach_leaf(node, leaf)
+        else:
+            self.leaves.remember(node, upstream)
+            self._attach(node, 0, NOWHERE)
+
+    def _attach_leaf(self, node: Any, leaf: Leaf) -> None:
         """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
         later may change what it saw.
         """
-        leaf = self.leaves.one(self.leaves.upstream(node))
-        if leaf is not None:
+        if self._attached not in node.metadata:
             node.metadata[self._attached] = True
             node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
 
+    @quiet("the gradient of a parameter")
+    def program_runs(self) -> None:
+        """In a backward, before a call of torch."""
+        self.arrivals.hand_over(self._attach_leaf)
+
     @harmless("the modes of a backward")
-    def _push(self, mode: Watch) -> None:
-        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
-        if not any(isinstance(one, Watch) and one.recorder is self for one in mode_stack()):
+    def _push(self, mode: Watch) -> bool:
+        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again. Returns whether it was."""
+        stack = mode_stack()
+        if not any(isinstance(one, Watch) and one.recorder is self for one in stack):
             push_mode(mode)
+        return not stack and has_mode_stack
 
     def _ends(self, inputs: Any, is_outermost: bool, mode: Watch, before: int, result: Any) -> None:
         """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
-        self._local.depth -= 1
+        self._local.backwards -= 1
         _take_off(mode)
         if result and inputs:
             self._gave(inputs, result, before)
         if is_outermost:
-            self._answered(result is not None)
+            if self.asking is not None:
+                self._answered(self.asking, result is not None)
             self._ended()
 
     @harmless("a what-if")
-    def _answered(self, is_whole: bool) -> None:
-        if self.asking is not None:
-            self.asking.ended(is_whole)
+    def _answered(self, asking: whatif.Asking, is_whole: bool) -> None:
+        asking.ended(is_whole)
 
     @harmless("the gradients of an autograd.grad")
     def _gave(self, inputs: Any, result: Any, before: int) -> None:
         """No node of a leaf runs where autograd.grad asks for its gradient. The first node of this pass had the number `before`."""
-        if self.asking is not None and any(isinstance(one, torch.Tensor) and one.requires_grad for one in result):
+        if self.asking is not None and any(isinstance(one, Tensor) and one.requires_grad for one in result):
             self.asking.made_in_backward.append(range(before, node_number()))
         for one, grad in zip(inputs, result, strict=False):
-            if isinstance(one, torch.Tensor) and one.is_leaf and isinstance(grad, torch.Tensor):
+            if isinstance(one, Tensor) and one.is_leaf and isinstance(grad, Tensor):
                 leaf = self.leaves.one(self.leaves.set_of(one))
                 if leaf is not None:
                     self._arrived(leaf, leaf.tensor() is one, (grad,))
@@ -435,9 +468,11 @@ class Recorder:
     @harmless("the end of a backward")
     def _ended(self) -> None:
         """What the user's own function raises to end a program is no Exception."""
-        with quietly:
+        with quietly():
+            self.arrivals.end()
             for one in list(self.values.values()):
-                one.end_step(one.place.key in self._ran_at)
+                if one.is_open:
+                    one.end_step(one.place in self._ran_at)
             self.leaves.end_backward(self.backwards)
             self.zeros.end_backward(self.backwards)
         if self.after_backward is not None:
@@ -477,18 +512,23 @@ def _nothing(result: Any) -> None:
     """For a backward that nobody counts."""
 
 
-def _has_numbers(values: Any) -> bool:
+def _have_numbers(values: Any) -> bool:
     """Can the tensors among these be read? Not on the device "meta", nor where they are fake, those of a program that traces itself, nor
     element by element where they are nested.
     """
-    tensors = [one for one in values if isinstance(one, torch.Tensor)]
-    return not any(one.is_meta or one.is_nested or is_fake(one) or is_batched(one) for one in tensors)
+    for one in values:  # noqa: SIM110  (each gradient comes here)
+        if isinstance(one, Tensor) and (one.is_meta or one.is_nested or is_batched(one) or is_fake(one)):
+            return False
+    return True
 
 
 @harmless("the modes of a backward")
 def _take_off(mode: Watch) -> None:
     """Also from below others that the program has left on the stack."""
     stack = mode_stack()
+    if stack and stack[-1] is mode:
+        pop_mode()
+        return
     if mode not in stack:
         return  # it was not needed
     above = stack[stack.index(mode) + 1 :]
@@ -506,13 +546,26 @@ class Watch(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in SILENT:
-            return func(*args, **kwargs)
         recorder = self.recorder
-        if not recorder.is_on or own.depth or is_aside() or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        before = recorder.before_call(func, args, kwargs)
-        result = func(*args, **kwargs)
-        recorder.after_call(func, args, kwargs, result, before)
+        if func in SILENT or not recorder.is_on or own.depth or aside.depth or is_compiling():
+            return func(*args, **kwargs) if kwargs else func(*args)
+        before = None
+        try:
+            before = recorder.before_call(func, args, kwargs)
+        except Exception as error:
+            note("a call of torch", error, recorder)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            recorder.after_call(func, args, kwargs, result, before)
+        except Exception as error:
+            note("a call of torch", error, recorder)
         return result
+
+
+class WatchOfBackward(Watch):
+    """In a backward: whatever the program calls there may change gradients."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.recorder.arrivals.expected:
+            self.recorder.program_runs()
+        return super().__torch_function__(func, types, args, kwargs)

@@ -75,7 +75,7 @@ class Stalls:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         some = _stepped(optimizer)
         if some:
-            with quietly:
+            with quietly():
                 self._look_before(some)
 
     def _look_before(self, some: list[Tensor]) -> None:
@@ -89,10 +89,10 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        some = _stepped(optimizer)
-        if not some:
+        if not self._all:
             return
-        with quietly:
+        some = _stepped(optimizer)
+        with quietly():
             for tensor in some:
                 known = self._all.get(id(tensor))
                 if known is not None and known.size == tensor.numel():
@@ -110,8 +110,8 @@ def _stepped(optimizer: Any) -> list[Tensor]:
             for group in optimizer.param_groups
             if _moves(group.get("lr", 1.0))
             for tensor in group["params"]
-            if type(tensor) in (Tensor, torch.nn.Parameter)
-            and tensor.dtype in _LOW
+            if tensor.dtype in _LOW
+            and type(tensor) in (Tensor, torch.nn.Parameter)
             and tensor.grad is not None
             and not tensor.grad.is_sparse
         ]

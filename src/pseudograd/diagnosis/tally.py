@@ -71,8 +71,9 @@ class Tally:
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
     def add(self, found: Sums) -> None:
+        sums = self.sums
         for key, value in found.items():
-            self.sums[key] = self.sums[key] + value if key in self.sums else value
+            sums[key] = sums[key] + value if key in sums else value
 
     def eras(self) -> dict[str, float]:
         """What each era of torch passes exactly at the bound; empty where this op has none."""
@@ -114,21 +115,40 @@ def of_grads(
     kept: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
     of the cut leads back inside, if that can be known: see `has_sides`.
     """
-    grad = next((one for one in arriving if one is not None), None)
+    grad = _first(arriving)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
         return None
-    alike = [one for one in leaving if one is not None and one.shape == grad.shape]
-    if not alike and any(one is not None for one in leaving):
+    alike: list[Tensor] = []
+    others: list[Tensor] = []
+    for one in leaving:
+        if one is not None:
+            (alike if one.shape == grad.shape else others).append(one)
+    if others and not alike:
         return None
-    grad, alike = physical(grad).detach(), [physical(one).detach() for one in alike]
-    grads = Grads(grad, alike)
+    grads = Grads(_here(grad), list(map(_here, alike)))
     found = _counted(grads, is_full, kept)
     if may_move:
         found.update(_by_numbers(grads, found, is_full))
-    others = [one for one in leaving if one is not None and one.shape != grad.shape]
-    if others and not (isinstance(found["cut"], int) and not found["cut"]):
-        found[_ELSEWHERE] = _settled(sum(torch.count_nonzero(physical(one).detach()) for one in others))
+    if others and not _is_nothing(found["cut"]):
+        found[_ELSEWHERE] = _settled(sum(map(torch.count_nonzero, map(_here, others))))
     return found
+
+
+def _first(arriving: tuple[Any, ...]) -> Any:
+    for grad in arriving:
+        if grad is not None:
+            return grad
+    return None
+
+
+def _here(grad: Tensor) -> Tensor:
+    grad = physical(grad)
+    return grad.detach() if grad.requires_grad else grad
+
+
+def _is_nothing(count: Any) -> bool:
+    """A tensor is on a device that must not be waited for."""
+    return not isinstance(count, Tensor) and not count
 
 
 def has_sides(counts: Sums) -> bool:
@@ -142,14 +162,18 @@ def _counted(grads: Grads, is_full: bool, kept: torch_forms.Kept | None) -> Sums
     x, low, high = (None, None, None) if kept is None else _bounded(kept)
     if x is not None and x.shape != grad.shape:
         x = None
-    if x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        counts = native.tally(grad, alike, is_full, x, low, high)
-        if counts is not None:
-            return {**_named(grad, counts, is_full), **_sides_of(counts)}
+    has_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
+    counts = native.tally(grad, alike, is_full, x, low, high) if has_numbers else None
+    if counts is not None:
+        for sign in SIGNS:
+            all_but = sum(counts[side + sign] for side in SIDES if side != "inside")
+            counts[f"inside{sign}"] = counts.pop(f"all{sign}") - all_but
+        return counts
     sides = {} if x is None else _sides(grads, x, low, high)
     counts = native.tally(grad, alike, is_full)
     if counts is not None:
-        return {**_named(grad, counts, is_full), **sides}
+        counts.update(sides)
+        return counts
     arrived, cut = _arrived_and_cut(grads)
     found: Sums = {"elements": grad.numel(), "arrived": arrived}
     found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
@@ -161,19 +185,12 @@ def _counted(grads: Grads, is_full: bool, kept: torch_forms.Kept | None) -> Sums
     return {**{key: _settled(value) for key, value in found.items()}, **sides}
 
 
-def _named(grad: Tensor, counts: Sums, is_full: bool) -> Sums:
-    return {
-        "elements": grad.numel(),
-        **{name: counts[name] for name in (COUNTS[1:] if is_full else ("arrived", "cut"))},
-    }
-
-
 def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
     """What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then positions tell
     nothing: as many are cut as fewer leave than arrive.
     """
     arrived, cut = found["arrived"], found["cut"]
-    if not grads.left or (isinstance(cut, int) and not cut):
+    if not grads.left or _is_nothing(cut):
         return {}
     leaves = grads.left[0] != 0
     for one in grads.left[1:]:
@@ -229,12 +246,6 @@ def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
     for sign, signed in (("-", up), ("+", down)):
         found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
     return {key: _settled(value) for key, value in found.items()}
-
-
-def _sides_of(counts: Sums) -> Sums:
-    for sign in SIGNS:
-        counts[f"inside{sign}"] = counts[f"all{sign}"] - sum(counts[side + sign] for side in SIDES if side != "inside")
-    return {name: counts[name] for name in _KNOWN}
 
 
 def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:

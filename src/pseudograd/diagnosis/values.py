@@ -50,6 +50,11 @@ class Values:
         self._now = mean if self._now is None else self._now + mean
         self._outside = self._outside + torch.count_nonzero(outside)
 
+    @property
+    def is_open(self) -> bool:
+        """Has anything of this step been noted?"""
+        return self._now is not None or self.decides
+
     def end_step(self, has_gradient: bool) -> None:
         """has_gradient: one has arrived at the clamp itself. A step counts with it, or where one goes round."""
         now, outside = self._now, self._outside

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -44,18 +43,26 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        with contextlib.ExitStack() as endings:  # each is called, whatever another of them raises
-            result: list[object] = []
+        endings: list[Callable[[Any], object]] = []
+        result: object = None
+        try:
             for around in _subscribers:
-                end = around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4))
-                endings.callback(_end, end, result)
+                endings.append(around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4)))
             found = self.run(*args, **kwargs)
-            result.append(() if kwargs.get("accumulate_grad", False) else found)
+            result = () if kwargs.get("accumulate_grad", False) else found
             return found
+        finally:
+            _end(endings, result)
 
 
-def _end(end: Callable[[Any], object], result: list[object]) -> None:
-    end(result[0] if result else None)
+def _end(endings: list[Callable[[Any], object]], result: object) -> None:
+    """The last first. Each is called, whatever another of them raises."""
+    while endings:
+        end = endings.pop()
+        try:
+            end(result)
+        finally:
+            _end(endings, result)
 
 
 def _given(args: tuple[object, ...], kwargs: dict[str, object], at: int) -> object:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import weakref
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -146,22 +147,13 @@ def point(frame: FrameType | None) -> Point | None:
     return None if frame is None else Point(frame.f_code, frame.f_lineno, frame.f_lasti)
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, eq=False)  # compared by identity: the hash of a code object would cost more than the walk
+class Place:
     """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
 
     call: Point | None
     program: Point | None
     module: str | None
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for equal places; the hash of a code object would cost more than the walk."""
-        call, program = self.call, self.program
-        return (
-            *((0, 0) if call is None else (id(call.code), call.instruction)),
-            *((0, 0) if program is None else (id(program.code), program.instruction)),
-            self.module,
-        )
 
 
 NOWHERE = Place(None, None, None)
@@ -173,15 +165,29 @@ class Places:
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Place] = {}
+        self._by_instruction: dict[tuple[object, ...], Place] = {}
 
-    def same_as(self, place: Place) -> Place:
-        """The first place that was alike: code is compared by what it does, and a made file by its name without numbers. NOWHERE for
-        one of too many.
+    def here(self, depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
+        """As `place`. The first one that was alike: code is compared by what it does, and a made file by its name without numbers.
+        NOWHERE for one of too many.
         """
-        key = _alike(place.call), _alike(place.program), place.module
-        if key not in self._known and len(self._known) >= _MOST:
+        call, program, module = _seen_from(sys._getframe(depth), roots)
+        key = (*_instruction(call), *_instruction(program), module)
+        known = self._by_instruction.get(key)
+        return self._same_as(key, Place(point(call), point(program), module)) if known is None else known
+
+    def _same_as(self, key: tuple[Any, ...], place: Place) -> Place:
+        alike = _alike(place.call), _alike(place.program), place.module
+        if alike not in self._known and len(self._known) >= _MOST:
             return NOWHERE
-        return self._known.setdefault(key, place)
+        found = self._known.setdefault(alike, place)
+        if found is place:  # its code is kept, so that no other one gets its id
+            self._by_instruction[key] = place
+        return found
+
+
+def _instruction(frame: FrameType | None) -> tuple[int, int]:
+    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _alike(point: Point | None) -> tuple[object, ...] | None:
@@ -204,12 +210,19 @@ def _whose(file: str) -> int:
 
 def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
     """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
+    call, program, module = _seen_from(sys._getframe(depth), roots)
+    return Place(point(call), point(program), module)
+
+
+def _seen_from(
+    frame: FrameType | None, roots: dict[int, weakref.ref[torch.nn.Module]] | None
+) -> tuple[FrameType | None, FrameType | None, str | None]:
+    """The frames of the call and of the program, and the path of the module."""
     call = program = None
     innermost: FrameType | None = (
         None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
     )
     outermost: FrameType | None = None
-    frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
         if code is module_call:
@@ -220,16 +233,16 @@ def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = No
             whose = _whose(code.co_filename)
             if whose:
                 if call is None:
-                    call = Point(code, frame.f_lineno, frame.f_lasti)
+                    call = frame
                 if whose == _OF_THE_PROGRAM:
-                    program = Point(code, frame.f_lineno, frame.f_lasti)
+                    program = frame
         frame = frame.f_back
     if innermost is None or outermost is None:
-        return Place(call, program, None)
+        return call, program, None
     root = outermost.f_locals["self"]
     if roots is not None and (id(root) not in roots or roots[id(root)]() is not root):
         roots[id(root)] = weakref.ref(root)
-    return Place(call, program, _path(root if innermost is outermost else innermost.f_locals["self"], root))
+    return call, program, _path(root if innermost is outermost else innermost.f_locals["self"], root)
 
 
 def shown(code: CodeType | str, line: int) -> str:
@@ -256,27 +269,27 @@ def is_same_line(where: str, given: str) -> bool:
     )  # in a package, whose folder `shown` leaves out
 
 
-_paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
+_Way = tuple[str, ...]  # of names, from a root to a module in it
+_ways: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, _Way]] = weakref.WeakKeyDictionary()
 
 
 def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
-    path = _paths.get(root, {}).get(id(module))
-    if path is None or not _stands_at(path, module, root):
-        _paths[root] = {id(module): path for path, module in root.named_modules()}
-        path = _paths[root].get(id(module))
-    return path
+    if module is root:
+        return ""
+    way = _ways.get(root, {}).get(id(module))
+    if way is None or not _leads_to(module, way, root):
+        _ways[root] = {id(module): tuple(path.split(".")) for path, module in root.named_modules() if path}
+        way = _ways[root].get(id(module))
+    return None if way is None else ".".join(way)
 
 
-def _stands_at(path: str, module: torch.nn.Module, root: object) -> bool:
-    """Is the module still at this path? Layers move where one before them is taken out, and a new one may get the id of an old one.
+def _leads_to(module: torch.nn.Module, way: _Way, root: Any) -> bool:
+    """Does it still? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
     """
-    for name in filter(None, path.split(".")):
-        children: dict[str, object] = getattr(root, "_modules", {})
-        if name not in children:
-            return False
-        root = children[name]
+    for name in way:
+        root = getattr(root, "_modules", {}).get(name)
     return root is module
 
 

@@ -69,19 +69,17 @@ class Ranges:
 def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
     ways = [node for value in values for node in of(value)]
-    if not ways:
-        return []
-    found: list[Node] = []
-    visited: set[Node] = set()
-    while ways:
+    found: dict[Node, None] = {}
+    most = sum(end - start for start, end in spans)
+    while ways and len(found) < most:
         node = ways.pop()
         number = number_of(node)
-        if node in visited or not any(start <= number < end for start, end in spans):
-            continue
-        visited.add(node)
-        found.append(node)
-        ways += [other for other, _ in node.next_functions if other is not None]
-    return found
+        for start, end in spans:
+            if start <= number < end and node not in found:
+                found[node] = None
+                ways += [other for other, _ in node.next_functions if other is not None]
+                break
+    return list(found)
 
 
 def of_tensor(tensor: Tensor) -> Node | None:

@@ -260,48 +260,47 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
 
 
 # In the order of Tally in rules.h: what a diagnosis counts. A sign is that of the gradient.
-TALLIED = (
-    *(
-        "arrived",
-        "cut",
-        "nonfinite",
-        "left",
-        "recoverable",
-        "at_bound",
-        "below-",
-        "below+",
-        "at-",
-        "at+",
-        "above-",
-        "above+",
-    ),
-    *("all-", "all+", "magnitude", "cut_magnitude"),
-)
+_SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
+_LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
 def tally(
     grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None = None, low: Any = None, high: Any = None
-) -> dict[str, Any] | None:
-    """The counts of one backward call in one pass over memory, by the names of TALLIED; None for what the operator does not serve.
+) -> dict[str, float] | None:
+    """The counts of one backward call in one pass over memory, by name; None for what the operator does not serve. No mode may see it.
 
     leaving: at most two of the shape and dtype of grad, or none where nothing leaves. Where x is given, it has bounds that are numbers.
     """
-    if operators is None or len(leaving) > 2 or grad.dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
+    dtype = grad.dtype
+    if operators is None or len(leaving) > 2 or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
         return None
-    others = (*leaving, *(() if x is None else (x,)))
-    if any(one.dtype is not grad.dtype for one in others) or device_of((grad, *others)) != "cpu":
+    tensors = (grad, *leaving) if x is None else (grad, *leaving, x)
+    for one in tensors:
+        if one.dtype is not dtype:
+            return None
+    if device_of(tensors) != "cpu":
         return None
-    has = (_IS_FULL if is_full else 0) | (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)[len(leaving)]
-    if x is not None:
-        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
-    settings = _in_a_tensor((_bound(low, grad.dtype), _bound(high, grad.dtype), float(has)))
+    settings = _settings_of_tally(len(leaving), is_full, x is not None, low, high, dtype)
     one, other = (*leaving, grad, grad)[:2]
-    with without_torch_function():
-        found = operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
+    found = operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
     if not found:
         return None
-    return dict(zip(TALLIED, [*map(int, found[:-2]), *found[-2:]], strict=True))
+    arrived, cut, nonfinite, _, *sides, magnitude, cut_magnitude = found
+    counts = {"elements": float(grad.numel()), "arrived": arrived, "cut": cut}
+    if is_full:
+        counts.update(nonfinite=nonfinite, magnitude=magnitude, cut_magnitude=cut_magnitude)
+    if x is not None:
+        counts.update(zip(_SIDES, sides, strict=True))
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def _settings_of_tally(leaving: int, is_full: bool, has_x: bool, low: Any, high: Any, dtype: torch.dtype) -> Tensor:
+    has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
+    if has_x:
+        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
+    return _in_a_tensor((_bound(low, dtype), _bound(high, dtype), float(has)))
 
 
 def _bound(number: Any, dtype: torch.dtype) -> float:
