@@ -40,7 +40,8 @@ import pseudograd as pg
 loss = pg.policy.loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
 # The same by its name, with a mask of the tokens that count.
 loss = pg.policy.presets["dapo"](log_prob - old_log_prob, advantage, mask=mask)
-print(pg.policy.clip_report(log_prob - old_log_prob, advantage, **pg.policy.presets["dapo"].settings))  # which tokens it silences
+# which tokens it silences
+print(pg.policy.clip_report(log_prob - old_log_prob, advantage, **pg.policy.presets["dapo"].settings))
 ```
 
 r = exp(log_ratio), A is the advantage, c(r) is r clipped to [1 - low, 1 + high]. The clip is *blocked* where a descent step would move the

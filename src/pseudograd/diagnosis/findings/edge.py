@@ -25,9 +25,9 @@ def is_at_an_edge(site: Site) -> bool:
 
 def is_cut_by_its_era(site: Site) -> bool:
     """Does all that is cut stand exactly at a bound, where another era passes more than the installed one?"""
-    return (
-        bool(site.eras) and site.cut == site.at_bound > 0 and site.eras[passing_era(site)] > site.eras[installed_era()]
-    )
+    if not site.eras or not site.cut or site.cut != site.at_bound:
+        return False
+    return site.eras[passing_era(site)] > site.eras[installed_era()]
 
 
 def passing_era(site: Site) -> str:
