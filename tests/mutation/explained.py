@@ -134,7 +134,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "module",
         "x * 1 -> x / 1",
     ): "either is a tensor that may be changed in place, with the values and the slope of x",
-    ("trace/frames.py", "key", "0 -> 1"): "it stands for no line, and no code has either number",
     ("engine.py", "module", "False -> True"): "a gradient to a constant bound is computed and thrown away",
     (
         "engine.py",
