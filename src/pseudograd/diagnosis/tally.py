@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import torch_forms
 from ..kernels import native
+from ..rule import BOUNDED, PRIMITIVES
 from ..torch_private import physical
 from ..trace.frames import Place
 from .windows import Windows
@@ -250,10 +251,13 @@ def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
 
 def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:
     """x and its two bounds, as torch compares them; x None where the primitive has other inputs."""
-    _, primitive, inputs = kept
-    if primitive in ("torch.fmin", "torch.fmax"):
-        inputs = (inputs[0], None, inputs[1]) if primitive == "torch.fmin" else (inputs[0], inputs[1], None)
-    if len(inputs) != 3:
+    if kept.primitive == "torch.fmin":
+        inputs: tuple[Any, ...] = (kept.inputs[0], None, kept.inputs[1])
+    elif kept.primitive == "torch.fmax":
+        inputs = (*kept.inputs, None)
+    elif PRIMITIVES[kept.primitive].inputs == BOUNDED:
+        inputs = kept.inputs
+    else:
         return None, None, None
     x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in inputs)
     return x, low, high
