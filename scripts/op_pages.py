@@ -16,7 +16,7 @@ import vector_page
 
 import pseudograd as pg
 from pseudograd.listing import what_is_saved
-from pseudograd.moved import MOVED
+from pseudograd.public_names import MOVED
 from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import ops, rules
-from pseudograd.moved import MOVED
+from pseudograd.public_names import MOVED
 from pseudograd.rule import OPS, RuleObject
 
 FUNCTIONS = {name: getattr(pg, name) for name in pg.__all__ if inspect.isfunction(getattr(pg, name))}

@@ -19,7 +19,7 @@ from torch.nn import Linear, Module, Parameter, Sequential
 
 import pseudograd as pg
 from pseudograd import nn, rules
-from pseudograd.moved import MOVED
+from pseudograd.public_names import MOVED
 
 X = torch.tensor([[-9.0, -1.0, -0.5], [0.0, 0.3, 0.5], [1.0, 1.7, 6.5]])
 WEIGHTS = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 4.0, -0.25], [3.0, -1.0, -2.0]])

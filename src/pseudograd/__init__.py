@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch.fx
 
 from . import ops
-from .moved import MOVED
 from .ops import (
     abs,
     ceil,
@@ -39,6 +38,7 @@ from .ops import (
     trunc,
     upper_bound,
 )
+from .public_names import MOVED, dir_of
 
 if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
@@ -157,6 +157,4 @@ if not TYPE_CHECKING:  # to a type checker any name would be there
     __getattr__ = _on_demand
 
 
-def __dir__() -> list[str]:
-    """The public names, those not yet loaded too, and no module that one of them happened to import."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__dir__ = dir_of(globals())

@@ -3,6 +3,7 @@
 import torch.fx
 
 from .ops.codebook import codebook_loss, commitment_loss, vector_quantize
+from .public_names import dir_of
 
 __all__ = ["codebook_loss", "commitment_loss", "vector_quantize"]
 
@@ -11,5 +12,4 @@ for _name in __all__:  # as in `ops`
 del _name
 
 
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__dir__ = dir_of(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from .moved import MOVED
+from .public_names import MOVED
 
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:

@@ -9,6 +9,7 @@ from .analysis.slopes import get_gradient
 from .ops.bound_rules import Bound
 from .ops.bounds import clamp
 from .ops.replace import replace_grad
+from .public_names import dir_of
 
 __all__ = [
     "ClampWithGrad",
@@ -96,8 +97,7 @@ for _name in ("clamp", "clamp_with_grad", "clamp_with_grad_proposed", "clamp_wit
 del _name
 
 
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__dir__ = dir_of(globals())
 
 
 clamp_with_grad2 = clamp_with_grad_proposed

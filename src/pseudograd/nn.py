@@ -17,6 +17,7 @@ from torch.nn import Module, Parameter
 from . import engine, ops
 from .errors import must, shown
 from .ops.bound_rules import Bound
+from .public_names import dir_of
 from .rule import RuleLike
 
 __all__ = [
@@ -665,5 +666,4 @@ class VectorQuantize(_OfAnOp):
         return torch.zeros_like(self.codebook[0])
 
 
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__dir__ = dir_of(globals())

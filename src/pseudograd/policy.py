@@ -5,11 +5,11 @@ import torch.fx
 from .analysis.clipping import clip_report
 from .ops.policy import policy_loss as loss
 from .ops.policy_rows import policies as presets
+from .public_names import dir_of
 
 __all__ = ["clip_report", "loss", "presets"]
 
 torch.fx.wrap("loss")  # as in `ops`
 
 
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+__dir__ = dir_of(globals())

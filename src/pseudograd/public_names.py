@@ -1,5 +1,8 @@
-"""Where a name stands that was in the root of the package in 0.1, and works there with a warning until 1.0."""
+"""What a public module shows, and where names have gone."""
 
+from collections.abc import Callable, Mapping
+
+# Names that were in the root of the package in 0.1, and work there with a warning until 1.0.
 MOVED = {
     "policy_loss": "policy.loss",
     "policies": "policy.presets",
@@ -10,3 +13,9 @@ MOVED = {
     **{name: f"familiar.{name}" for name in ("ClampWithGradThatWorks", "ReplaceGrad", "get_gradient")},
     **{name: f"ops.{name}" for name in ("leaky_relu", "hardsigmoid")},
 }
+
+
+def dir_of(module: Mapping[str, object]) -> Callable[[], list[str]]:
+    """Its `__dir__`: the public names, those not yet loaded too, and no module that one of them happened to import."""
+    public: list[str] = module["__all__"]  # type: ignore[assignment]
+    return lambda: sorted({*public, *(name for name in module if name.startswith("__"))})

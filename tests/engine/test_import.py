@@ -36,7 +36,7 @@ LEVELS = [
     {"arguments", "torch_private"},
     {"geometry"},
     {"reference", "errors", "record"},
-    {"moved"},
+    {"public_names"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
 

@@ -38,7 +38,7 @@ TESTS: dict[str, list[list[str]]] = {
     "familiar.py": [["tests/ops/test_familiar.py", "tests/ops/test_numbers_of_the_texts.py"]],
     "policy.py": [["tests/test_api.py", "tests/policy/test_policy_loss.py"]],
     "codebook.py": [["tests/test_api.py", "tests/ops/test_vector_quantize.py"]],
-    "moved.py": [["tests/test_api.py"]],
+    "public_names.py": [["tests/test_api.py"]],
     "ops/quantize.py": [
         [f"tests/ops/test_{part}.py" for part in ("fake_quantize", "new_bad_calls")],
         ["tests/contract/test_samples.py", "tests/contract/test_second_slopes.py"],
