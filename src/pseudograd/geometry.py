@@ -87,6 +87,7 @@ class Share(NamedTuple):
 Side = Share | float  # a number is what x gets, whatever grad is
 Sides = tuple[Side, Side]  # below the range, and above it
 ALL, NOTHING = Share(1.0, 1.0), Share(0.0, 0.0)
+INWARD: Sides = Share(0.0, 1.0), Share(1.0, 0.0)  # what leads back
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
 
 
@@ -102,7 +103,7 @@ class Places(NamedTuple):
 def places(sides: Sides, edge: object, maximize: bool = False) -> Places:
     """From what passes on both sides and what the edge says; under ascent as -rule(-grad)."""
     at = SHARES.get(edge) if isinstance(edge, str) else None
-    ends = (Share(0.0, 1.0), Share(1.0, 0.0)) if at is None else (Share(at, at),) * 2
+    ends = INWARD if at is None else (Share(at, at),) * 2
     found = Places(*sides, *ends)
     return Places(*map(_of_ascent, found)) if maximize else found
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import flushes_subnormals, rounded_to
-from ..geometry import ALL, NOTHING, Share, Side
+from ..geometry import ALL, INWARD, NOTHING, Side
 from ..rule import Call, Gradients, Wants
 from . import Kernel, account, codes, few_bits, register
 from .residuals import INPUTS, Kept
@@ -158,11 +158,10 @@ def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
     return lambda call: _at_the_bounds(call) in at and (call.places or ())[:2] == (below, above)
 
 
-_OUTWARD_IS_BLOCKED = Share(0.0, 1.0), Share(1.0, 0.0)
 for _serves, _backward in (
     (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside),
-    (_gives(*_OUTWARD_IS_BLOCKED, ALL), _only_inward),
-    (_gives(*_OUTWARD_IS_BLOCKED, NOTHING), _only_inward_but_at_the_bounds),
+    (_gives(*INWARD, ALL), _only_inward),
+    (_gives(*INWARD, NOTHING), _only_inward_but_at_the_bounds),
     (_gives(-1.0, 1.0, ALL), _one_outward),
 ):
     register(Kernel("portable", INPUTS, _serves, _backward, priority=20))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import rounded
-from ..geometry import ALL, NOTHING, SHARES, Share, Turned
+from ..geometry import ALL, INWARD, NOTHING, SHARES, Share, Turned
 from ..reference import bounds as reference
 from ..rule import Gradients, Pull, Rule, Wants
 from .shared_rules import widened
@@ -228,7 +228,7 @@ RULES: dict[str, Rule] = {
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
             is_linear=False,
-            sides=lambda: (Share(0.0, 1.0), Share(1.0, 0.0)),
+            sides=lambda: INWARD,
             also_called="ClampWithGrad, identity_if_towards, LowerBound, redirected ReLU, conditional integration",
             translates=("identity_if_towards", "clamp_with_grad", "towards", "directional", "redirected"),
         ),
