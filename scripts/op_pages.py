@@ -16,7 +16,7 @@ import vector_page
 
 import pseudograd as pg
 from pseudograd.listing import what_is_saved
-from pseudograd.public_names import MOVED
+from pseudograd.public_names import place_of
 from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,18 +95,13 @@ def _page(op: Op) -> str:
 
 
 def _function(op: Op) -> Any:
-    return attrgetter(_public_name(op))(pg)
-
-
-def _public_name(op: Op) -> str:
-    """As one calls it behind `pseudograd.`: most stand in the root, those for one kind of reader in a module of their own."""
-    return MOVED.get(op.name, op.name)
+    return attrgetter(place_of(op.name))(pg)
 
 
 def _signature(op: Op) -> str:
     """As it is written: annotations come as strings, and need no quotes of their own."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(op))))
-    return f"pseudograd.{_public_name(op)}{text}".replace("'", '"')
+    return f"pseudograd.{place_of(op.name)}{text}".replace("'", '"')
 
 
 def _sentence(op: Op) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from .public_names import MOVED
+from .public_names import place_of
 
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
     """The text of an error; strings are quoted, everything else is shown as it prints."""
     text = f"{where}: {argument} must {requirement}, got {shown(got)}."
     if _is_traced(got):
-        remedy = f"To trace it call pseudograd.{MOVED.get(where, where)}, or write torch.fx.wrap({where!r}) below your import of it"
+        remedy = (
+            f"To trace it call pseudograd.{place_of(where)}, or write torch.fx.wrap({where!r}) below your import of it"
+        )
     return f"{text} {remedy}." if remedy else text
 
 

@@ -1,6 +1,7 @@
 """What a public module shows, and where names have gone."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 # Names that were in the root of the package in 0.1, and work there with a warning until 1.0.
 MOVED = {
@@ -13,6 +14,11 @@ MOVED = {
     **{name: f"familiar.{name}" for name in ("ClampWithGradThatWorks", "ReplaceGrad", "get_gradient")},
     **{name: f"ops.{name}" for name in ("leaky_relu", "hardsigmoid")},
 }
+
+
+def place_of(op: str) -> str:
+    """Where an op is called behind `pseudograd.`. All stand in `ops`; what many need also in the root, which is short."""
+    return MOVED.get(op) or (op if op in import_module(__package__).__all__ else f"ops.{op}")
 
 
 def dir_of(module: Mapping[str, object]) -> Callable[[], list[str]]:
