@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -53,11 +54,12 @@ def copied_and_pickled() -> Found:
     torch.save(net.state_dict(), file)
     again = pickle.loads(pickle.dumps(net))
     again.load_state_dict(torch.load(io.BytesIO(file.getvalue())))
+    pickled = re.sub(rb"\d{9,}", b"", pickle.dumps(list(net.parameters())))  # without addresses, of 14 digits or 15
     return [
         *found,
         *step(other, torch.randn(4, 3)),
         *step(again, torch.randn(4, 3)),
-        len(pickle.dumps(list(net.parameters()))),
+        len(pickled),
     ]
 
 
