@@ -18,7 +18,7 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 # From the top: a part may import only parts of a higher number. design.md section 8.
 LEVELS = [
     {"__main__"},
-    {"cli"},
+    {"cli", "integrations"},
     {"report", "doctor", "listing"},
     {"tasks"},
     {"trials", "diagnosis"},

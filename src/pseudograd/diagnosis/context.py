@@ -247,6 +247,12 @@ class Diagnosis:
             "errors": self.errors,
         }
 
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .metrics import metrics_of
+
+        return metrics_of(self)
+
     def __str__(self) -> str:
         from .text import text
 
