@@ -25,6 +25,9 @@ def returned(where: str, found: Any, when: str) -> tuple[dict[str, float], dict[
     plain = {
         name: _number(where, f"run's {name!r}", value, when) for name, value in found.items() if name not in arrays
     }
+    if arrays and not plain:
+        remedy = "Return what the training ends with, such as its loss"
+        raise TypeError(must(where, "run", f"return a number beside {', '.join(arrays)}, {when}", dict(found), remedy))
     if not plain:
         raise _no_number(where, "run", dict(found), when)
     return plain, arrays
