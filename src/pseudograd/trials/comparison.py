@@ -147,6 +147,13 @@ class Comparison:
 
         return text(self)
 
+    def _repr_html_(self) -> str:
+        from ..notebook import figure_of, shown
+        from .picture import draw, seeds_of
+
+        seeds = seeds_of(self, self.number(None))
+        return shown(str(self), lambda: figure_of(lambda axes: draw(seeds, axes), seeds.size))
+
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Every seed of every variant as a dot, their median as a line, and the verdict beside it; of a curve its median over the seeds and
         their range; of a picture a tile for each variant. Needs matplotlib.

@@ -79,6 +79,12 @@ class Tuning:
             lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from ..notebook import shown
+
+        rounds = "\n".join(f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
+        return (shown(rounds) if rounds else "") + self.final._repr_html_()
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
         rounds = [
