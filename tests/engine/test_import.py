@@ -24,7 +24,7 @@ LEVELS = [
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},
-    {"analysis"},
+    {"analysis", "kinks"},
     {"testing", "trace"},
     {"ops", "rules", "rule_text", "torch_composites"},
     {"engine"},
@@ -35,7 +35,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record"},
+    {"reference", "errors", "record", "notebook"},
     {"public_names"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
