@@ -18,7 +18,7 @@ from .names import Names, tops_of
 from .norms import Sizes
 from .quietly import quietly
 
-_OWN = 4096  # leaves that no module holds and that have a bit each: a program may make new ones in every step
+_OWN = 4096  # leaves that no module holds, and leaves that are gone: a program may make new ones in every step
 _WITH_A_BIT = 16_384  # leaves of all kinds: a program may make a new model in every step
 _CROWDS = 64  # of the others, by what they look alike
 # They read some rows of a table: those that nobody asked for get no gradient.
@@ -206,7 +206,7 @@ class Leaves:
         for name, parameter in named.items():
             parameter = whole.get(id(parameter), parameter)  # as the optimiser holds it
             if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
-                if len(self.all) < _WITH_A_BIT:
+                if len(self.all) < _WITH_A_BIT and len(self.all) - len(self._bits) < _OWN:
                     self._add(parameter, 0)
                 else:
                     self._crowd_in(parameter)
