@@ -40,7 +40,7 @@ class quietly:  # noqa: N801  (a context)
         self._contexts: list[tuple[Any, Any]] = [(modes.__enter__(), modes)]
         try:
             if torch.is_grad_enabled():
-                set_grad_enabled(False)  # noqa: FBT003
+                set_grad_enabled(False)
                 self._has_grad = True
             if dispatch_modes():
                 self._enter(without_dispatch_modes())
@@ -58,7 +58,7 @@ class quietly:  # noqa: N801  (a context)
         while len(self._contexts) > 1:
             self._contexts.pop()[1].__exit__(None, None, None)
         if self._has_grad:
-            set_grad_enabled(True)  # noqa: FBT003
+            set_grad_enabled(True)
         while self._contexts:
             self._contexts.pop()[1].__exit__(None, None, None)
 

@@ -78,7 +78,8 @@ def name_of(node: Any) -> str:
     name = _names.get(kind)
     if name is None:
         name = node.name()
-        if kind.__module__ == "builtins" and name.endswith(kind.__name__):  # several kinds of nodes may share another class
+        # Several kinds of nodes may share another class.
+        if kind.__module__ == "builtins" and name.endswith(kind.__name__):
             _names[kind] = name
     return name
 
