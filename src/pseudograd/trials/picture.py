@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colour
 from .comparison import Comparison
+from .comparison_text import against, counted, less
 from .family import Values
-from .text import against, counted, less
 from .training import ONLY
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from .curves import (
     line_of,
     told_apart,
 )
+from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Stroke, drawn
-from .slopes import gradient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,11 +12,11 @@ from typing import Any
 
 from ..errors import must
 from ..rule import RuleObject
-from .comparing import OnTrial, Run, check_all_better, checked_count, comparison, every, make_case, runner_of
+from .compare import OnTrial, Run, check_all_better, checked_count, comparison, every, make_case, runner_of
 from .comparison import Comparison, written
+from .comparison_text import counted, listed, text
 from .family import needs
 from .paired import Better
-from .text import counted, listed, text
 from .training import Training
 
 FINALISTS = 2
