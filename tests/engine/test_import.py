@@ -24,7 +24,7 @@ LEVELS = [
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},
-    {"analysis"},
+    {"analysis", "kinks"},
     {"testing", "trace"},
     {"ops", "rules", "parse_rule", "torch_composites"},
     {"engine"},
