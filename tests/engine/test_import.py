@@ -35,7 +35,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record"},
+    {"reference", "errors", "record", "notebook"},
     {"public_names"},
 ]
 ALLOWED_TOO = {("user_function", "rule")}  # for its types
