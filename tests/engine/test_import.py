@@ -20,7 +20,7 @@ LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
     {"report", "doctor", "listing"},
-    {"tasks"},
+    {"tasks", "migration"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},
