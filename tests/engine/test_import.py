@@ -19,8 +19,8 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
-    {"report", "doctor"},
-    {"tasks"},
+    {"report", "doctor", "listing"},
+    {"tasks", "migration"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},
