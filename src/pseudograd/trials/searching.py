@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import must
+from ..parse_rule import items, parsed
 from ..rule import Op, RuleObject
-from ..rule_text import items, parsed
+from .comparison_text import counted
 from .paired import Better
-from .text import counted
 
 SEEDS = 2  # of each point: the same for all, so that they are compared on equal terms
 SHARE = 0.25  # of the budget, for all ranges together
@@ -63,7 +63,9 @@ def split(where: str, rules: Iterable[str | RuleObject] | None, op: Op) -> tuple
         return rules, []  # type: ignore[return-value]  # the error of the second comes where rules are checked
     given = list(rules)
     found = {one: range_of(where, one, op) for one in given if isinstance(one, str)}
-    return [one for one in given if found.get(one) is None], [one for one in found.values() if one is not None]
+    return [one for one in given if not isinstance(one, str) or found[one] is None], [
+        one for one in found.values() if one is not None
+    ]
 
 
 def range_of(where: str, text: str, op: Op) -> Range | None:
@@ -83,8 +85,8 @@ def range_of(where: str, text: str, op: Op) -> Range | None:
             continue
         ends.append((name, *_ends(where, text, between["low"], between["high"])))
     made = Range(text, form["rule"], tuple(fixed), tuple(ends), form["edge"] or "")
-    for place in (1, 2):  # an unknown rule, parameter or edge, and an end that the rule refuses
-        parsed(op, made.at(end[place] for end in ends), f"{where}: rules")
+    for place in (0, 1):  # an unknown rule, parameter or edge, and an end that the rule refuses
+        parsed(op, made.at([(low, high)[place] for _, low, high in ends]), f"{where}: rules")
     return made
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import must
 from ..rule import OPS, Op, RuleObject
 from ..torch_forms import SWITCHES
-from .comparing import (
+from .compare import (
     OnTrial,
     Run,
     Variants,
@@ -27,10 +27,10 @@ from .comparing import (
     runner_of,
 )
 from .comparison import Comparison, written
+from .comparison_text import counted, listed, text
 from .family import needs
 from .paired import Better
 from .searching import LEAST, SEEDS, Range, Search, runs_for, search, split
-from .text import counted, listed, text
 from .training import Training
 
 FINALISTS = 2
