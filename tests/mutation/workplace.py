@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def _test_here(root: Path, source: Path, tests: Sequence[reach.Noted], answer: P
     sys.path[:] = [str(source), *(p for p in sys.path if p not in (str(ROOT / "src"), str(HERE)))]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
     sys.argv = ["pytest"]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # a process that a test spawns would import ours
     os.environ["PYTHONPATH"] = str(source)
     torch.set_num_threads(1)
     files = list(dict.fromkeys(test.file for test in tests))
