@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from pathlib import Path
 from typing import Any
 
@@ -174,17 +175,15 @@ def draw() -> None:
 
 
 def _square(axes: Any, column: int, row: int, value: float | None) -> None:
-    colour, ink = _colours(value)
     xs, ys = (column - 0.47, column + 0.47), (row - 0.43, row + 0.43)
-    axes.fill([xs[0], xs[1], xs[1], xs[0]], [ys[0], ys[0], ys[1], ys[1]], color=colour, linewidth=0)
-    axes.text(column, row, "–" if value is None else f"{value:.3g}", ha="center", va="center", color=ink, fontsize=12)
+    axes.fill([xs[0], xs[1], xs[1], xs[0]], [ys[0], ys[0], ys[1], ys[1]], color=_colour(value), linewidth=0)
+    axes.text(column, row, "–" if value is None else f"{value:.3g}", ha="center", va="center", fontsize=12)
 
 
-def _colours(value: float | None) -> tuple[str, str]:
+def _colour(value: float | None) -> str:
+    """Light enough for black numbers, dark enough to be told apart in grey."""
     if value is None:
-        return "#ffffff", "#777777"
-    if value != value or value in (float("inf"), float("-inf")):
-        return "#d55e00", "#ffffff"
-    if value == 0:
-        return "#ececec", "#222222"
-    return ("#0072b2", "#ffffff") if value >= 1 else ("#a9d2ec", "#222222")
+        return "#ffffff"
+    if not math.isfinite(value):
+        return "#f0a35e"
+    return "#efefef" if value == 0 else "#56b4e9" if value >= 1 else "#c3e2f5"

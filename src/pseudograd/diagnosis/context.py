@@ -258,6 +258,12 @@ class Diagnosis:
 
         return text(self)
 
+    def _repr_html_(self) -> str:
+        from ..notebook import framed
+        from .page import page
+
+        return framed(page(self))
+
     def write_html(self, file: str | Path) -> Path:
         """One self-contained page. Raises ValueError where it cannot be written; an older file stays until the new one is whole."""
         from .page import page

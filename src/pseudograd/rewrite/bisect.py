@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from ..dynamo import when_dynamo_arrives
+from ..notebook import shown
 from ..running import program as programs
 from ..trace import frames
 from .context import Rewriting
 from .mode import Replacement
-from .run import contexts
 from .sites import RuleBySite
 from .standard_input import StandardInput
+from .whole_program import contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
@@ -78,6 +79,9 @@ class Bisection:
     runs: int
     is_alone: bool = True
     stderr: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return shown(str(self))
 
     def __str__(self) -> str:
         said = [f"  {line}" for line in self.stderr]

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..rule import RuleObject
-from .comparing import OnTrial, Run, check_all_better, checked_count, comparison, every, make_case, runner_of
+from ..rule import OPS, Op, RuleObject
+from ..torch_forms import SWITCHES
+from .compare import (
+    OnTrial,
+    Run,
+    Variants,
+    check_all_better,
+    checked_count,
+    checked_jobs,
+    comparison,
+    every,
+    make_case,
+    runner_of,
+)
 from .comparison import Comparison, written
+from .comparison_text import counted, listed, text
 from .family import needs
 from .paired import Better
-from .text import counted, listed, text
+from .searching import LEAST, SEEDS, Range, Search, runs_for, search, split
 from .training import Training
 
 FINALISTS = 2
@@ -43,12 +57,13 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The rounds, and the last one as a Comparison. budget and spent are in whole runs."""
+    """The rounds, and the last one as a Comparison. budget and spent are in whole runs. searches: of rules with a range."""
 
     rounds: tuple[Round, ...]
     final: Comparison
     budget: int
     spent: float
+    searches: tuple[Search, ...] = ()
 
     @property
     def best(self) -> tuple[str, ...]:
@@ -56,7 +71,7 @@ class Tuning:
         return self.final.leaders()
 
     def __str__(self) -> str:
-        lines = [f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1)]
+        lines = [*self._earlier()]
         lines.append(
             f"Last round, on seeds of its own: {self.spent:.4g} of {counted(self.budget, 'run')} spent in all."
         )
@@ -67,6 +82,17 @@ class Tuning:
         elif len(self.best) > 1 and baseline in self.best:
             lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
         return "\n".join(lines)
+
+    def _earlier(self) -> Iterator[str]:
+        """What came before the last round."""
+        yield from (f"Search of {one}." for one in self.searches)
+        yield from (f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
+
+    def _repr_html_(self) -> str:
+        from ..notebook import shown
+
+        earlier = "\n".join(self._earlier())
+        return (shown(earlier) if earlier else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
@@ -80,7 +106,8 @@ class Tuning:
             for one in self.rounds
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": list(self.best)}
-        return {**head, "rounds": rounds, "final": self.final.to_json()}
+        searches = [{"rule": one.text, "tried": written(one.tried), "best": one.best} for one in self.searches]
+        return {**head, "searches": searches, "rounds": rounds, "final": self.final.to_json()}
 
 
 def tune(
@@ -88,11 +115,15 @@ def tune(
     *,
     budget: int,
     rules: Iterable[str | RuleObject] | None = None,
+    variants: Variants | None = None,
+    baseline: str | None = None,
     edges: Sequence[str] | None = None,
     steps: int | None = None,
     better: Better | Mapping[str, Better] = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
+    executor: Any = None,
+    time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuning:
@@ -104,7 +135,9 @@ def tune(
         torch.clamp, every era, no clamp, and `project` where run takes it.
 
     Args:
-        run, rules, edges, better, replace, jobs, keep, on_trial: as in `compare`. Of several numbers the first decides.
+        run, rules, variants, baseline, edges, better, replace, jobs, executor, time_limit, keep, on_trial: as in `compare`. Of several
+            numbers the first decides. A rule may have a range in place of a number, "leaky(0.01..1)": a quarter of the budget then goes
+            to finding the number, by Optuna, with two seeds for each point; the best of it goes on with the other rules.
         budget: how many whole runs it may cost.
         steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
             a whole run, and early rounds have few seeds.
@@ -124,17 +157,27 @@ def tune(
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).
     """
-    case = make_case("tune", run, rules, edges, replace)
     check_all_better("tune", better)
-    budget, jobs = checked_count("tune", "budget", budget), checked_count("tune", "jobs", jobs)
-    _check_steps(case, steps)
+    budget, jobs = checked_count("tune", "budget", budget), checked_jobs("tune", jobs, executor)
     began = time.perf_counter()
-    candidates = [name for name, _, _ in case.ways.rules]
+    plain, ranges = split("tune", rules, _op_of(replace))
+    first = 0
+    searches: tuple[Search, ...] = ()
+    if ranges:
+        how: dict[str, Any] = {"jobs": jobs, "executor": executor, "keep": keep, "on_trial": on_trial}
+        ask = partial(make_case, "tune", run, edges=None, replace=replace, time_limit=time_limit)
+        searches = _searched(ranges, budget, ask, steps, better, how)
+        plain = [*(plain or ()), *(one.best for one in searches if one.best is not None)]
+        first = SEEDS
+    case = make_case("tune", run, plain, edges, replace, variants, baseline, time_limit)
+    _check_steps(case, steps)
+    searched = sum(len(one.tried) for one in searches) * SEEDS
+    candidates = list(case.ways.candidates)
     always = [name for name in case.variants if name not in candidates]
-    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget, steps)
+    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget - searched, steps)
     rounds: list[Round] = []
-    spent, first = Fraction(0), 0
-    with runner_of(case, jobs, keep, on_trial) as runner:
+    spent = Fraction(searched)
+    with runner_of(case, jobs, keep, on_trial, executor) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
             found = every(runner, case, candidates, range(first, first + seeds), length)
@@ -144,7 +187,42 @@ def tune(
         names = [name for name in case.variants if name in always or name in candidates]
         found = every(runner, case, names, range(first, first + int((budget - spent) // len(names))), steps)
     final = comparison(case, found, names, better, time.perf_counter() - began, notes=runner.notes)
-    return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))))
+    return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))), searches)
+
+
+def _op_of(replace: str | Sequence[str] | None) -> Op:
+    """Whose rules are meant; the error of an unknown family comes where families are checked."""
+    family = next(iter([replace] if isinstance(replace, str) else replace or ()), "clamp")
+    return OPS[SWITCHES.get(family, "clamp")]
+
+
+def _searched(
+    ranges: Sequence[Range],
+    budget: int,
+    ask: Callable[..., Training],
+    steps: int | None,
+    better: Better | Mapping[str, Better],
+    how: dict[str, Any],
+) -> tuple[Search, ...]:
+    """Every range with its share of the budget, on whole runs."""
+    runs = runs_for(ranges, budget)
+    if runs >= budget:
+        remedy = f"Each range takes {LEAST * SEEDS} runs or more, before the rules are compared"
+        raise ValueError(must("tune", "budget", f"exceed {runs}", budget, remedy))
+
+    def evaluate(rules: Sequence[str], seeds: Sequence[int]) -> dict[str, float]:
+        case = ask(rules=rules)
+        _check_steps(case, steps)
+        with runner_of(case, how["jobs"], how["keep"], how["on_trial"], how["executor"]) as runner:
+            found = every(runner, case, list(case.ways.candidates), seeds, steps)
+        if all(outcome.failure is not None for outcome in found.values()):
+            return dict.fromkeys(case.ways.candidates, math.nan)
+        told = comparison(case, found, list(case.ways.candidates), better, 0.0, is_part=True)
+        return {name: told.median(name) for name in case.ways.candidates}
+
+    way = better if isinstance(better, str) else next(iter(better.values()))
+    points = runs // (SEEDS * len(ranges))
+    return tuple(search(one, points, way, evaluate, max(how["jobs"], 2)) for one in ranges)
 
 
 def _check_steps(case: Training, steps: int | None) -> None:
