@@ -2,6 +2,21 @@
 
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
+        "testing/contract/derivatives.py",
+        "_check_point",
+        "1000.0 -> 1001.0",
+    ): "at a jump it only tells a number from what is infinite, and no row comes near",
+    (
+        "diagnosis/values.py",
+        "add",
+        "now > self.highest -> now >= self.highest",
+    ): "where they are equal it is that number either way",
+    (
+        "diagnosis/values.py",
+        "add",
+        "now < self.lowest -> now <= self.lowest",
+    ): "where they are equal it is that number either way",
+    (
         "ops/bounds.py",
         "_checked",
         "len(call.admitted) > 1000 -> len(call.admitted) >= 1000",
