@@ -128,7 +128,7 @@ def _html_row(point: TablePoint) -> str:
         f'<tr data-family="{html.escape(point.family)}"{" data-differs" if differs else ""}>'
         f'<th scope="row"><details><summary>{html.escape(point.id)}</summary>{about}</details></th>'
         f'<td data-name="kind">{point.kind}</td>'
-        + "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in cells)
+        + "".join(f'<td data-name="{name}"><span>{cell}</span></td>' for name, cell in cells)
         + "</tr>"
     )
 
