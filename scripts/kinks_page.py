@@ -38,7 +38,13 @@ COLUMNS = (("torch", "2.13"), ("torch", "2.15"), ("jax", None), ("tensorflow", N
 def text() -> str:
     """The whole of docs/kinks.md."""
     parts = (ROOT / "scripts" / "kinks_page.md").read_text(encoding="utf-8")
-    for name, part in (("counts", _counts), ("versions", _versions), ("frameworks", _frameworks), ("routes", _routes)):
+    for name, part in (
+        ("counts", _counts),
+        ("versions", _versions),
+        ("frameworks", _frameworks),
+        ("routes", _routes),
+        ("compiled", _compiled),
+    ):
         parts = parts.replace(f"<!-- {name} -->", part())
     return parts
 
@@ -86,6 +92,11 @@ def _frameworks() -> str:
             cells = (shown(point.outcome(framework)) for framework in FRAMEWORKS)
             rows.append(f"| `{point.id}` | {' | '.join(cells)} |".replace("| - ", "| – "))
     return "\n".join(rows)
+
+
+def _compiled() -> str:
+    versions = [version for version, how in TABLE.measured["torch"].items() if "aot_eager" in how["routes"]]
+    return f"measured on torch {' and '.join(versions)}"
 
 
 def _routes() -> str:
