@@ -421,7 +421,7 @@ def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, codes.CODE)[0]
+            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, made.residual)[0]
 
     return _apply_of(Pseudograd)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..record import Record
-from ..rule import OPS, Call, Gradients, Wants, prepared
-from ..torch_private import dispatch_keys, is_zero
+from ..rule import OPS, Call, Gradients, Primitive, Wants, prepared
+from ..torch_private import checkpoint_frame, dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 
@@ -24,7 +24,7 @@ class Prepared(Record):
 
     Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
     Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
-    passes: x gets grad as it is, so nothing is kept of few or many.
+    passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
@@ -34,11 +34,12 @@ class Prepared(Record):
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
-    plan: codes.Plan
+    plan: Any
     low: float | None
     high: float | None
     has_zero: bool
     passes: bool
+    residual: Residual
     keeps_code: bool
 
 
@@ -143,7 +144,7 @@ def _served(call: Call) -> _Served:
     found: _Served | None = call.served
     if found is not None and found.state == _state:
         return found
-    residuals = () if call.primitive.saves != "rule" else tuple(one for one in _residuals if one.suits(call))
+    residuals = tuple(one for one in _residuals if one.suits(call)) if _may_keep_bits(call.primitive) else ()
     serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
     by_residual = {
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
@@ -152,6 +153,15 @@ def _served(call: Call) -> _Served:
     has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
     call.served = found = _Served(_state, residuals, by_residual, has_values)
     return found
+
+
+def _may_keep_bits(primitive: Primitive) -> bool:
+    """What stands in for a function of torch may: a checkpoint, which compares what its two runs keep, runs both under the same contexts
+    of ours (trace/checkpoints.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
+    """
+    if primitive.through is not None:
+        return False
+    return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
 
 
 def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
@@ -209,7 +219,7 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
     for kernel in served.kernels.get(INPUTS.name, ()):
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
-            return ready.replaced(keeps_code=served.residuals[:1] == (codes.CODE,))
+            return ready.replaced(keeps_code=served.residuals[:1] == (ready.residual,))
     return None
 
 
@@ -290,4 +300,4 @@ def rules_of(serving: Iterable[Kernel]) -> list[str]:
 
 
 # They register themselves, last because they need the table.
-from . import codes, few_bits, in_parts, native, portable, triton  # noqa: E402, F401
+from . import codes, few_bits, in_parts, native, portable, standings, triton  # noqa: E402, F401
