@@ -234,6 +234,4 @@ def below_max(row: Beside) -> Standings:
 def with_edge(standings: Standings, share: float) -> Standings:
     """At a bound, where bounds are not crossed: x gets this share, and the bound the rest; of two that are one point, min."""
     rest = 1.0 - share
-    return standings._replace(
-        at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest)
-    )
+    return standings._replace(at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest))

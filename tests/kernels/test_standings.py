@@ -95,7 +95,9 @@ def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
 def test_c_between_tensors_is_the_formula(kind: str, dtype: torch.dtype, level: None) -> None:
     name, inputs_of = KINDS[kind]
     (kernel,) = (k for k in kernels._kernels if k.name == "native" and k.residual is standings.STANDING)
-    (of_x,) = (k for k in kernels._kernels if k.name == "native" and k.residual is INPUTS and k.serves is standings.suits)
+    (of_x,) = (
+        k for k in kernels._kernels if k.name == "native" and k.residual is INPUTS and k.serves is standings.suits
+    )
     *all_of_them, grad = everywhere(dtype)
     for rule, size in zip(RULES, itertools.cycle([4096, *SIZES]), strict=False):
         call, inputs = call_of(name, "tensors", rule), inputs_of(*(one[-size:] for one in all_of_them))
@@ -180,7 +182,10 @@ def test_layouts_and_bounds_that_broadcast(layout: str, shape: tuple[int, ...]) 
         for elements in (FOR_EVERYTHING, FOR_NOTHING, None):
             leaves = [one.detach().clone().requires_grad_() for one in (x, low, high)]
             leaves[0] = x.detach().requires_grad_()
-            with codes_from(FOR_NOTHING if elements is None else elements), kernels.off(*["native"] * (elements is None)):
+            with (
+                codes_from(FOR_NOTHING if elements is None else elements),
+                kernels.off(*["native"] * (elements is None)),
+            ):
                 y = kernels_run(call, *leaves)
                 found.append([y.detach(), *torch.autograd.grad(y, leaves, grad)])
         agree(found[0], found[2])
@@ -224,7 +229,9 @@ def test_a_row_is_read_where_it_stands() -> None:
 def test_a_code_has_as_many_bits_as_it_must() -> None:
     bits = {
         (kind, rule, learned): standings.plan_between(
-            standings.stands_of(call, inputs), tuple(learned and isinstance(one, Tensor) or k == 0 for k, one in enumerate(inputs)), torch.float32
+            standings.stands_of(call, inputs),
+            tuple(learned and isinstance(one, Tensor) or k == 0 for k, one in enumerate(inputs)),
+            torch.float32,
         ).planes  # type: ignore[union-attr]
         for kind, (name, inputs_of) in KINDS.items()
         for rule in RULES

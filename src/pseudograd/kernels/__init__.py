@@ -43,6 +43,20 @@ class Prepared(Record):
     keeps_code: bool
 
 
+class PreparedBetween(Record):
+    """A call with tensors behind x, or None there, that keeps them all; with everything decided that depends on no value.
+
+    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one of them, whose column it is. inputs(values): those of
+    the call, of values that are one for each tensor.
+    """
+
+    forward: Callable[..., Tensor]
+    backward: Callable[..., Tensor]
+    columns: tuple[Any, ...]
+    inputs: Callable[[Any], list[Any]]
+    call: Call
+
+
 class Kernel(Record):
     """A faster way to the gradients of a residual, and perhaps to the residual.
 
@@ -53,7 +67,8 @@ class Kernel(Record):
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
-    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline.
+    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline. prepare_between(call, inputs): the same
+    with tensors; none of it may depend on more than which inputs are there, and on their dtype.
     value(call, inputs) -> y, or None to decline; where the inputs are kept.
     """
 
@@ -65,6 +80,7 @@ class Kernel(Record):
     forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
     device: str = ""
     prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
+    prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
     priority: int = 0
 
@@ -220,6 +236,15 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
             return ready.replaced(keeps_code=served.residuals[:1] == (ready.residual,))
+    return None
+
+
+def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    """The call with tensors behind x made ready, if a kernel on CPU can."""
+    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+        found = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
+        if found is not None:
+            return found
     return None
 
 

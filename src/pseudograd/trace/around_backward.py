@@ -43,6 +43,17 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        if (
+            len(_subscribers) == 1 and len(args) > 4
+        ):  # the usual case, which is not to cost a small backward more than it must
+            end = _subscribers[0](args[0], args[1], args[4])
+            result = None
+            try:
+                found = self.run(*args, **kwargs)
+                result = () if "accumulate_grad" in kwargs and kwargs["accumulate_grad"] else found
+                return found
+            finally:
+                end(result)
         endings: list[Callable[[Any], object]] = []
         result: object = None
         try:

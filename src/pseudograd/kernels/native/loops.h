@@ -358,8 +358,9 @@ static void NAME(stand)(const void *x, const void *lows, const void *highs, void
     else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, rule.first & MOST_PLANES, n);
 }
 
-/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. */
-INLINE void NAME(pull_standing_block)(const T *grad, const uint64_t *words, T *out, const V *slopes, int planes) {
+/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. Nothing is multiplied where all are of
+   these: a processor may slow down for the product of wide vectors. */
+INLINE void NAME(pull_standing_block)(const T *grad, const uint64_t *words, T *out, const V *slopes, int planes, int scales) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0);
     for (int i = 0; i < 64; i += LANE(lanes)) {
         V left[1 << MOST_PLANES], g = LOAD(grad + i);
@@ -368,15 +369,16 @@ INLINE void NAME(pull_standing_block)(const T *grad, const uint64_t *words, T *o
             M is_odd = LANE(from_bits)(words[plane] >> i);
             for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
         }
-        V some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
+        V some = zero;
+        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
         STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
     }
 }
 
 INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, const T *x, const T *lows, const T *highs, T *out,
-                                   double min, double max, Rule rule, int planes, int64_t n) {
+                                   double min, double max, Rule rule, int planes, int scales, int64_t n) {
     V slopes[1 << MOST_PLANES], low = LANE(all)(min), high = LANE(all)(max);
-    NAME(Set) sets[MOST_PLANES];
+    NAME(Set) sets[MOST_PLANES] = {{0}};
     for (int k = 0; k < 1 << planes; k++) slopes[k] = LANE(all)(rule.slopes[k]);
     if (x) NAME(read_sets)(rule, planes, sets);
     for (int64_t start = 0; start < n; start += 64) {
@@ -394,22 +396,25 @@ INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t a
         if (x) NAME(stand_block)(v, l, h, 0, low, high, sets, planes, words);
         else
             for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
-        NAME(pull_standing_block)(g, words, o, slopes, planes);
+        NAME(pull_standing_block)(g, words, o, slopes, planes, scales);
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
     }
 }
 
 static void NAME(pull_standing)(const void *grad, const uint8_t *planes, int64_t apart, void *out, Rule rule, int64_t n) {
-    if (rule.first == 1) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, n);
-    else if (rule.first == 2) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 2, n);
-    else NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 3, n);
+    int scales = scales_grad(rule);
+    if (rule.first == 1 && !scales) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 0, n);
+    else if (rule.first == 1) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 1, n);
+    else if (rule.first == 2) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 2, scales, n);
+    else NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 3, scales, n);
 }
 
 static void NAME(pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                                   Rule rule, int64_t n) {
-    int planes = rule.first & MOST_PLANES; /* which is all it may be, as the compiler should know */
-    if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, n);
-    else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, n);
+    int planes = rule.first & MOST_PLANES, scales = scales_grad(rule); /* the former all it may be, as the compiler should know */
+    if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, scales, n);
+    else if (planes == 1 && !scales) NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, 1, 0, n);
+    else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, scales, n);
 }
 
 /* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above

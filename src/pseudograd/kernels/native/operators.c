@@ -13,6 +13,7 @@ ordinary one on CPU is for the caller to know. */
 #define MOST_DIMENSIONS 15
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
+#define FEW 512             /* elements */
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
 enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 }; /* in a plan: there is no such bound; two bits for each of three shares */
@@ -186,10 +187,18 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int has_low, has_high, has_tensors;
+    int has_low, has_high, has_tensors, is_bfloat;
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
+
+/* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take. */
+static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (rule.kind == STANDING && numel <= FEW && loops == loops_avx512 && scales_grad(rule)) return loops_avx2[dtype];
+#endif
+    return loops[dtype];
+}
 
 static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
     int64_t blocks = (work->numel + 63) / 64;
@@ -240,11 +249,11 @@ static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_h
 
 /* The bounds of these elements; infinite where there is none. */
 static const void *lows_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 0, count);
+    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 0, count);
 }
 
 static const void *highs_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 1, count);
+    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 1, count);
 }
 
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
@@ -379,7 +388,7 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     if (work->has_low && work->has_high) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]), work->out = y->memory;
     else *y = nothing();
     int zeros_differ = 0;
-    work->loops = loops[x->dtype], work->zeros_differ = &zeros_differ;
+    work->loops = loops[x->dtype], work->is_bfloat = x->dtype == BF16, work->zeros_differ = &zeros_differ;
     share(work, encode_between_part);
     if (zeros_differ) *order |= UNSURE;
     return 1;
@@ -455,7 +464,7 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
         if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
     }
     Tensor made = empty(dim, sizes, strides, dtypes[grad->dtype]);
-    work.loops = loops[x->dtype], work.out = made.memory;
+    work.loops = loops_for(x->dtype, work.rule, work.numel), work.out = made.memory, work.is_bfloat = x->dtype == BF16;
     share(&work, pull_x_part);
     return made;
 }

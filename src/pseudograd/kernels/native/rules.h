@@ -47,6 +47,13 @@ static const Rule ONLY_INWARD = {FROM_SHARES, BELOW, ABOVE, 0, 0, {{BY_SIGN, 0, 
 static const Rule ONLY_INWARD_NOT_AT = {FROM_SHARES, BELOW | AT_MIN | AT_MAX, ABOVE | AT_MIN | AT_MAX, 1, 1,
                                         {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
 
+/* Of kind STANDING: does any code give a part of grad? */
+INLINE int scales_grad(Rule rule) {
+    int found = 0;
+    for (int code = 0; code < 1 << MOST_PLANES; code++) found |= rule.slopes[code] != 0.0 && rule.slopes[code] != 1.0;
+    return found;
+}
+
 INLINE int are_same_shares(Share a, Share b) { return a.kind == b.kind && a.up == b.up && a.down == b.down; }
 
 INLINE int are_same_planes(Rule a, Rule b) { return a.first == b.first && a.second == b.second; }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...arguments import rounded_to
 from ...rule import Call, Gradients, Wants
-from .. import Kernel, Prepared, codes, register
+from .. import Kernel, Prepared, PreparedBetween, codes, register
 from ..residuals import INPUTS, Inputs, Kept
 from ..standings import MAX, MIN, STANDING, X, Plan, columns_of, plan_between, stands_of, suits
 from . import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
@@ -130,8 +130,40 @@ def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | 
     )
 
 
+def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    x, stands = inputs[0], stands_of(call, inputs)
+    low, high, standings = stands
+    there = tuple(isinstance(value, Tensor) for value in inputs)
+    plan = plan_between(stands, there, x.dtype)
+    if plan is None or not (isinstance(low, Tensor) or isinstance(high, Tensor)):
+        return None
+    absent, forward = _absent(low, high), call.primitive.forward
+    columns = tuple(
+        _settings(plan, column, absent=absent)
+        for column, is_there in zip(columns_of(stands, len(inputs)), there, strict=True)
+        if is_there
+    )
+
+    def given(values: Any) -> list[Any]:
+        each = iter(values)
+        return [next(each) if is_there else None for is_there in there]
+
+    pull = operators.pull_bounds
+    if all(there):
+        value = forward
+    else:  # of three inputs one bound is absent
+        value = (lambda x, low: forward(x, low, None)) if low is not None else (lambda x, high: forward(x, None, high))
+    if low is None:
+        backward = lambda grad, x, high, column: pull(grad, x, x, high, column)  # noqa: E731
+    elif high is None:
+        backward = lambda grad, x, low, column: pull(grad, x, low, x, column)  # noqa: E731
+    else:
+        backward = pull
+    return PreparedBetween(value, backward, columns, given, call)
+
+
 _how: dict[str, Any] = {"device": "cpu", "priority": 30}
 register(
     Kernel("native", STANDING, suits, _pull_code, _encode, _encode_in_place, **_how),
-    Kernel("native", INPUTS, suits, _pull_inputs, prepare=_prepare, **_how),
+    Kernel("native", INPUTS, suits, _pull_inputs, prepare=_prepare, prepare_between=_prepare_between, **_how),
 )
