@@ -403,7 +403,8 @@ def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] |
         return _ready_between(call, inputs)
     if len(others) != 2 or call.maximize or has_negative_zero(others):
         return None
-    made = kernels.prepare(call, *others, x.dtype)
+    low, high = others
+    made = kernels.prepare(call, low, high, x.dtype)
     if made is None:
         return None
     found = ReadyInAMode(made)
@@ -478,14 +479,14 @@ def _between(made: kernels.PreparedBetween) -> type[Function]:
         def backward(ctx: Any, grad: Tensor) -> Any:
             tensors, wants = ctx.saved_tensors[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
-                found: list[Tensor | None] = []
+                pulled: list[Tensor | None] = []
                 try:
                     for column, want in zip(columns, wants):  # noqa: B905  of one length
-                        found.append(pull(grad, *tensors, column) if want else None)
-                        if want and found[-1].dtype is not grad.dtype:  # type: ignore[union-attr]
+                        pulled.append(pull(grad, *tensors, column) if want else None)
+                        if want and pulled[-1].dtype is not grad.dtype:  # type: ignore[union-attr]
                             break  # a hook of saved tensors has changed one, which no operator takes
                     else:
-                        return tuple(found)
+                        return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
             given, wanted = made.inputs(tensors), made.inputs(wants)

@@ -280,8 +280,9 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
-# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can.
-prepared: dict[tuple[Any, ...], Any] = {}
+# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can. By a context that is
+# entered: a table of its calls.
+prepared: dict[Any, Any] = {}
 # Calls in each of the three; then they are forgotten all at once, and made again as they are asked for.
 _REMEMBERED = 1000
 
@@ -312,7 +313,7 @@ def forget_calls() -> None:
     prepared.clear()
 
 
-def remember(calls: dict[tuple[Any, ...], Any], key: tuple[Any, ...], call: Any) -> Any:
+def remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
     if len(calls) >= _REMEMBERED:
         calls.clear()
     calls[key] = call

@@ -230,7 +230,7 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
     bits = {
         (kind, rule, learned): standings.plan_between(
             standings.stands_of(call, inputs),
-            tuple(learned and isinstance(one, Tensor) or k == 0 for k, one in enumerate(inputs)),
+            tuple((learned and isinstance(one, Tensor)) or k == 0 for k, one in enumerate(inputs)),
             torch.float32,
         ).planes  # type: ignore[union-attr]
         for kind, (name, inputs_of) in KINDS.items()

@@ -200,7 +200,7 @@ def backward(request: pytest.FixtureRequest) -> Iterator[Callable[[Tensor], None
         thread.start()
         thread.join()
 
-    yield {"left": lambda y: y.backward(), "another": in_another, "in a thread": in_a_thread}[request.param]
+    return {"left": lambda y: y.backward(), "another": in_another, "in a thread": in_a_thread}[request.param]
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

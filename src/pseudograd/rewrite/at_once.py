@@ -48,10 +48,7 @@ def result_of(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         return None
     if known is None or (known.has_zero and has_negative_zero((*args[1:], *kwargs.values()))):
         return None
-    if known.has_tensors:
-        result = known.run(*_tensors(args, kwargs))
-    else:
-        result = known.run(args[0])
+    result = known.run(*_tensors(args, kwargs)) if known.has_tensors else known.run(args[0])
     if result is not None:
         caller = sys._getframe(2)
         place = known.places.get((id(caller.f_code), caller.f_lasti))
@@ -70,7 +67,7 @@ def _asked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[An
         return func, x.dtype, Tensor if type(low) in _PLAIN else low, Tensor if type(high) in _PLAIN else high
     asked = [func, args[0].dtype]
     for value in args[1:]:
-        asked.append(Tensor if type(value) in _PLAIN else value)  # noqa: PERF401  a list comprehension costs more
+        asked.append(Tensor if type(value) in _PLAIN else value)
     for key, value in kwargs.items():
         asked += (key, Tensor if type(value) in _PLAIN else value)
     return tuple(asked)

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from torch.compiler import is_compiling
 
 from .. import torch_forms
+from ..rule import prepared
 from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
 from .mode import Replacement, Rewrite
-from ..rule import prepared
 from .report import Log, Report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

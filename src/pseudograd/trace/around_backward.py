@@ -43,19 +43,16 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        if (
-            len(_subscribers) == 1 and len(args) > 4
-        ):  # the usual case, which is not to cost a small backward more than it must
+        result: object = None
+        if len(_subscribers) == 1 and len(args) > 4:  # the usual case, written out for small backwards
             end = _subscribers[0](args[0], args[1], args[4])
-            result = None
             try:
                 found = self.run(*args, **kwargs)
-                result = () if "accumulate_grad" in kwargs and kwargs["accumulate_grad"] else found
+                result = () if kwargs.get("accumulate_grad", False) else found
                 return found
             finally:
                 end(result)
         endings: list[Callable[[Any], object]] = []
-        result: object = None
         try:
             for around in _subscribers:
                 endings.append(around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4)))

@@ -16,7 +16,7 @@ from ...arguments import rounded_to
 from ...rule import Call, Gradients, Wants
 from .. import Kernel, Prepared, PreparedBetween, codes, register
 from ..residuals import INPUTS, Inputs, Kept
-from ..standings import MAX, MIN, STANDING, X, Plan, columns_of, plan_between, stands_of, suits
+from ..standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, stands_of, suits
 from . import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
 
 _KIND = 5  # as rules.h has it
@@ -51,7 +51,7 @@ def _rounded(bound: float | None, dtype: torch.dtype) -> float | None:
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
-    x, (low, high, standings) = inputs[0], stands_of(call, inputs)
+    x, (low, high, _standings) = inputs[0], stands_of(call, inputs)
     plan = plan_between(call.rule.stands(*inputs[1:]), wants, x.dtype)  # type: ignore[misc]  # the residual has asked
     assert plan is not None
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
@@ -132,7 +132,7 @@ def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | 
 
 def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     x, stands = inputs[0], stands_of(call, inputs)
-    low, high, standings = stands
+    low, high, _standings = stands
     there = tuple(isinstance(value, Tensor) for value in inputs)
     plan = plan_between(stands, there, x.dtype)
     if plan is None or not (isinstance(low, Tensor) or isinstance(high, Tensor)):
@@ -149,9 +149,8 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
         return [next(each) if is_there else None for is_there in there]
 
     pull = operators.pull_bounds
-    if all(there):
-        value = forward
-    else:  # of three inputs one bound is absent
+    value = forward
+    if not all(there):  # of three inputs one bound is absent
         value = (lambda x, low: forward(x, low, None)) if low is not None else (lambda x, high: forward(x, None, high))
     if low is None:
         backward = lambda grad, x, high, column: pull(grad, x, x, high, column)  # noqa: E731
