@@ -35,7 +35,7 @@ from torch.autograd import Function
 from . import dynamo, formula, kernels, layouts
 from .arguments import has_negative_zero
 from .formula import Depth, own
-from .kernels import codes
+from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_private import (
@@ -366,9 +366,9 @@ class Ready:
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
-            if x.dim() > codes.MOST_DIMENSIONS:
+            if x.dim() > range_bits.MOST_DIMENSIONS:
                 return None
-            if x.numel() < codes.least or not (self.keeps_code and codes.pays_for(x)):
+            if x.numel() < range_bits.least or not (self.keeps_code and range_bits.pays_for(x)):
                 return self.keeping_x(x)
             return self.keeping_code(x)
         except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
@@ -415,7 +415,7 @@ def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] |
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
-        if x.numel() >= codes.least or x.dim() > codes.MOST_DIMENSIONS:
+        if x.numel() >= range_bits.least or x.dim() > range_bits.MOST_DIMENSIONS:
             return found(x)
         try:
             return keeping_x(x)
@@ -435,10 +435,10 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
     def run(*tensors: Tensor) -> Tensor | None:
         x, recording = tensors[0], False
         for one in tensors:
-            if one.dtype is not dtype or not one.is_cpu or one.dim() > codes.MOST_DIMENSIONS:
+            if one.dtype is not dtype or not one.is_cpu or one.dim() > range_bits.MOST_DIMENSIONS:
                 return None
             recording = recording or one.requires_grad
-        if not recording or not torch.is_grad_enabled() or x.numel() >= codes.least or _watchers:
+        if not recording or not torch.is_grad_enabled() or x.numel() >= range_bits.least or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
@@ -533,7 +533,7 @@ def _keeping_code(made: kernels.Prepared) -> type[Function]:
         def backward(ctx: Any, grad: Tensor) -> Any:
             (code,) = ctx.saved_tensors
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and codes.are_bytes(code):
+            if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:

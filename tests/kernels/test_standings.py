@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pseudograd import formula, kernels
 from pseudograd.geometry import SHARES, Standings, Stands
-from pseudograd.kernels import codes, native, standings
+from pseudograd.kernels import native, range_bits, standings
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.primitives import PINNED
@@ -242,4 +242,4 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
     assert max(bits.values()) == 3
     assert {bits[kind, rule, False] for kind in KINDS for rule in RULES} == {1, 2}
     assert {bits[kind, rule, True] for kind in KINDS if kind != "two tensors" for rule in RULES} == {1, 2}
-    assert codes.least == 4096
+    assert range_bits.least == 4096

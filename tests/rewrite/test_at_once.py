@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import kernels
-from pseudograd.kernels import codes, native
-from pseudograd.rewrite import entered, override, pin_edge
+from pseudograd.kernels import native, range_bits
+from pseudograd.rewrite import entered_contexts
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.rule import prepared
 from pseudograd.torch_eras import ERAS, installed_era
 
@@ -126,11 +128,11 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
     with pin_edge("half") as entry:
         for _ in range(2):
             torch.clamp(x, -1.0, 1.0)
-        assert any(isinstance(key, entered.Entered) for key in prepared)
+        assert any(isinstance(key, entered_contexts.Entered) for key in prepared)
         with kernels.off("native"):
-            assert not any(isinstance(key, entered.Entered) for key in prepared)
+            assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
             assert torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0].tolist() == [0.5, 1.0]
-    assert not any(isinstance(key, entered.Entered) for key in prepared)
+    assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
     assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
 
 
@@ -219,7 +221,7 @@ def test_a_checkpoint_keeps_the_same_bits_wherever_its_backward_runs(
 @pytest.mark.parametrize("least", [4096, 1 << 62])
 def test_a_checkpoint_from_outside_keeps_what_torch_does(least: int) -> None:
     x, *_ = inputs(LARGE)
-    with codes.kept_from(least):
+    with range_bits.kept_from(least):
         (expected,) = torch.autograd.grad(block(x).sum(), x)
         y = checkpoint(block, x, use_reentrant=False).sum()
         with pin_edge("half"):
@@ -245,11 +247,11 @@ def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.
 
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
     with pin_edge(installed_era()) as entry:
-        assert entered.modes() == ()
+        assert entered_contexts.modes() == ()
         assert torch.overrides._get_current_function_mode_stack() == []
         with override(clamp="identity"), pin_edge(installed_era()):
-            assert len(entered.modes()) == 2
+            assert len(entered_contexts.modes()) == 2
         with pin_edge("half"):
-            assert len(entered.modes()) == 1
+            assert len(entered_contexts.modes()) == 1
     assert entry.report().rewritten == entry.report().missed == ()
     assert "nothing is rewritten" in str(entry.report())

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pseudograd.kernels import codes
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.kernels import range_bits
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS, Slopes, installed_era, measure
 from pseudograd.torch_forms import EDGE, at_the_bound
 
@@ -49,7 +50,7 @@ def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_an_era_is_the_same_whatever_is_kept_and_however_often_it_is_called(era: str, least: int) -> None:
     """From the second call on nothing is read anew."""
-    with codes.kept_from(least), forced(era, "") as context:
+    with range_bits.kept_from(least), forced(era, "") as context:
         for name, case in CASES.items():
             for _ in range(3):
                 assert gradients(*case) == MEASURED[era][name], name

@@ -203,7 +203,7 @@ def have_values(call: Call) -> bool:
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
     """Of a call that keeps its inputs, by the first kernel that can; None where none can, or torch's own takes less time to call."""
-    return None if inputs[0].numel() < codes.least else _first("value", INPUTS, call, inputs, call, inputs)
+    return None if inputs[0].numel() < range_bits.least else _first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
@@ -284,7 +284,7 @@ def _device(value: Tensor, keys: int) -> str:
         or value.is_neg()
         or value.is_conj()
         or is_zero(value)
-        or codes.has_names(value)
+        or range_bits.has_names(value)
     )
     device = value.device.type if plain else _NONE
     if keys:
@@ -325,4 +325,4 @@ def rules_of(serving: Iterable[Kernel]) -> list[str]:
 
 
 # They register themselves, last because they need the table.
-from . import codes, few_bits, in_parts, native, portable, standings, triton  # noqa: E402, F401
+from . import blockwise, few_bits, native, portable, range_bits, standings, triton  # noqa: E402, F401

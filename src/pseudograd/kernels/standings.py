@@ -19,7 +19,7 @@ from ..arguments import rounded_to
 from ..geometry import Split, Standings, Stands
 from ..record import Record
 from ..rule import Call, Gradients, Wants
-from . import codes, register
+from . import range_bits, register
 from .residuals import Inputs, Kept, Residual
 
 X, MIN, MAX = range(3)  # who gets a slope; a place in a Split
@@ -84,14 +84,14 @@ def wants_of(stands: Stands, wants: Wants) -> Wants:
 def plan_between(stands: Stands, wants: Wants, dtype: torch.dtype) -> Plan | None:
     """None between numbers that are NaN, crossed or out of range, and between a number and a tensor, where torch has to compute y."""
     low, high, standings = stands
-    if dtype not in codes.DTYPES:
+    if dtype not in range_bits.DTYPES:
         return None
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         for bound in (low, high):
             if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
                 return None
         return plan_of(standings, wants_of(stands, wants))
-    if not (codes.fits(low, dtype) and codes.fits(high, dtype)):
+    if not (range_bits.fits(low, dtype) and range_bits.fits(high, dtype)):
         return None
     low = -math.inf if low is None else rounded_to(low, dtype)
     high = math.inf if high is None else rounded_to(high, dtype)
@@ -102,10 +102,14 @@ def plan_between(stands: Stands, wants: Wants, dtype: torch.dtype) -> Plan | Non
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, stands = inputs[0], stands_of(call, inputs)
-    if type(x) not in codes.PLAIN or x.device.type not in codes.devices_between_tensors or not codes.pays_for(x):
+    if (
+        type(x) not in range_bits.PLAIN
+        or x.device.type not in range_bits.devices_between_tensors
+        or not range_bits.pays_for(x)
+    ):
         return False
     for bound in (stands.low, stands.high):
-        if isinstance(bound, Tensor) and not codes.broadcasts(bound, x):
+        if isinstance(bound, Tensor) and not range_bits.broadcasts(bound, x):
             return False
     return plan_between(stands, wants, x.dtype) is not None
 
@@ -140,7 +144,7 @@ def _places(x: Tensor, low: Any, high: Any) -> list[Tensor]:
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
     x, stands = inputs[0], stands_of(call, inputs)
-    plan, order = plan_between(stands, wants, x.dtype), codes.order_of(x)
+    plan, order = plan_between(stands, wants, x.dtype), range_bits.order_of(x)
     assert plan is not None
     assert order is not None
     y = call.primitive.forward(*inputs)
@@ -150,7 +154,9 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
     ]
     there = [are.expand(x.shape) for are in _places(x, *rounded)]
     planes = [
-        codes.plane(codes.in_memory_order(torch.stack([there[at] for at in range(14) if its >> at & 1]).any(0), order))
+        range_bits.plane(
+            range_bits.in_memory_order(torch.stack([there[at] for at in range(14) if its >> at & 1]).any(0), order)
+        )
         for its in plan.sets
     ]
     return y, [torch.cat(planes), order, plan]
@@ -158,14 +164,14 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
 
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     code, order, plan = kept
-    there = codes.in_memory_order(grad, order)
-    planes = [codes.bits_in(plane, there.shape) for plane in code.to(torch.uint8).reshape(-1).chunk(plan.planes)]
+    there = range_bits.in_memory_order(grad, order)
+    planes = [range_bits.bits_in(plane, there.shape) for plane in code.to(torch.uint8).reshape(-1).chunk(plan.planes)]
     columns = (X, MIN, MAX) if len(wants) == 3 else (X, MAX if plan.slopes[MIN] is None else MIN)
     found: list[Tensor | None] = [None] * len(wants)
     for place, (column, want) in enumerate(zip(columns, wants, strict=True)):
         slopes = plan.slopes[column]
         if want and slopes is not None:
-            found[place] = codes.in_own_order(_times_slopes(there, planes, slopes), order)
+            found[place] = range_bits.in_own_order(_times_slopes(there, planes, slopes), order)
     return tuple(found)
 
 

@@ -94,7 +94,7 @@ def remember_call(
 ) -> None:
     """After a call that was read and rewritten, if the next one like it needs less."""
     x, *others = inputs
-    if type(x) is not Tensor or type(args[0]) is not Tensor or x is not args[0]:
+    if type(x) is not Tensor or not args or x is not args[0]:
         return
     has_tensors = any(isinstance(value, Tensor) for value in others)
     if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):

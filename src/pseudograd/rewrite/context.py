@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from .. import torch_forms
 from ..rule import prepared
-from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
+from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .mode import Replacement, Rewrite
 from .report import Log, Report
 
@@ -63,7 +63,7 @@ class Rewriting:
         return self
 
     def _decides_anything(self) -> bool:
-        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered.modes())
+        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered_contexts.modes())
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():
@@ -72,7 +72,7 @@ class Rewriting:
         mode = self._last_entry()
         if mode is None:
             return
-        entered.take_off_the_stack(mode)
+        entered_contexts.take_off_the_stack(mode)
         prepared.pop(mode, None)
         backward.leave(mode)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...arguments import rounded_to
 from ...rule import Call, Gradients, Wants
-from .. import Kernel, Prepared, PreparedBetween, codes, register
+from .. import Kernel, Prepared, PreparedBetween, range_bits, register
 from ..residuals import INPUTS, Inputs, Kept
 from ..standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, stands_of, suits
 from . import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
@@ -75,7 +75,7 @@ def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
 
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
-    if grad.dtype not in codes.DTYPES or not codes.are_bytes(code):
+    if grad.dtype not in range_bits.DTYPES or not range_bits.are_bytes(code):
         return None
     columns = (X, MIN, MAX) if len(wants) == 3 else (X, MAX if plan.slopes[MIN] is None else MIN)
     found: list[Tensor | None] = [None] * len(wants)
@@ -90,7 +90,7 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, dtype = kept[0], kept[0].dtype
-    if grad.dtype is not dtype or grad.dim() > codes.MOST_DIMENSIONS:
+    if grad.dtype is not dtype or grad.dim() > range_bits.MOST_DIMENSIONS:
         return None
     stands = stands_of(call, tuple(kept))
     low, high, _ = stands
