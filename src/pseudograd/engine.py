@@ -290,7 +290,7 @@ def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | 
 def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
     linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
-    edge = " (with an edge other than 'projected')" if "projected" in call.primitive.edges else ""
+    edge = " (with an edge other than 'inward')" if "inward" in call.primitive.edges else ""
     return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{other}{edge}.")
 
 

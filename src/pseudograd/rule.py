@@ -49,7 +49,7 @@ class Rule(Record):
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
     and the inputs as they were.
 
-    is_linear: in grad; with edge="projected" only a rule that `ignores_edge` is.
+    is_linear: in grad; with edge="inward" only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
     choices: of a parameter that is one of a few integers, which.
     The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
@@ -107,7 +107,7 @@ class Rule(Record):
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
-        return self.is_linear and (self.ignores_edge or edge != "projected")
+        return self.is_linear and (self.ignores_edge or edge != "inward")
 
     def kept(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that pull reads, when these gradients are asked for."""
@@ -335,7 +335,7 @@ def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     given: dict[str, Any] = {}
     for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
+    return Call(primitive, row, given, _edge_of(primitive, edge), maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
@@ -356,9 +356,15 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
+    edge = _edge_of(op, edge)
     if op.edges and edge not in op.edges:
         raise unknown_name(op.name, "edge", op.edges, edge)
     return Call(op, row, parameters, edge if op.edges else None, maximize)
+
+
+def _edge_of(op: Primitive, edge: Edge | None) -> Edge | None:
+    """By the name that the table has. "projected" is what the edge "inward" was called before, here and in what is stored."""
+    return "inward" if edge == "projected" and "inward" in op.edges else edge
 
 
 def _defaults(row: Rule) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
         return None
     if low is not None and high is not None:
         low, high = rounded_to(low, dtype), rounded_to(high, dtype)
-        if not low < high and not (low == high and call.edge != "projected"):  # there x is at both bounds
+        if not low < high and not (low == high and call.edge != "inward"):  # there x is at both bounds
             return None
     elif low != low or high != high:
         return None
@@ -123,7 +123,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
 @lru_cache(maxsize=4096)
 def plan_between(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, flushes: bool) -> Plan | None:
     """The same between tensors, of which some may be crossed or equal: there x is at both, and only a rule that asks which declines."""
-    if dtype not in DTYPES or call.edge == "projected":
+    if dtype not in DTYPES or call.edge == "inward":
         return None
     return _rounded(plan_of(call, has_min, has_max), dtype_of_factors(call, dtype))
 
