@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .geometry import Curve, Places, Sides, Steps, places
+from .geometry import Curve, Places, Sides, Stands, Steps, places
 from .record import Record
 from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
 
@@ -55,6 +55,7 @@ class Rule(Record):
     The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
         steps: of a rule with a few slopes, which; None for some parameters. curve: of a rule whose slope falls with |x|, how.
         sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
+        stands: of the inputs behind x, for a rule that says of each place what x and its bounds get, its bounds and what that is.
     is_long: its formula is element-wise and takes several steps, each of the size of x.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
@@ -82,6 +83,7 @@ class Rule(Record):
     steps: Callable[..., Steps | None] | None = None
     curve: Callable[..., Curve] | None = None
     sides: Callable[..., Sides] | None = None
+    stands: Callable[..., Stands] | None = None
     is_long: bool = False
     is_users: bool = False
     author: str = ""
@@ -278,8 +280,9 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
-# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can.
-prepared: dict[tuple[Any, ...], Any] = {}
+# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can. By a context that is
+# entered: a table of its calls.
+prepared: dict[Any, Any] = {}
 # Calls in each of the three; then they are forgotten all at once, and made again as they are asked for.
 _REMEMBERED = 1000
 
@@ -310,7 +313,7 @@ def forget_calls() -> None:
     prepared.clear()
 
 
-def remember(calls: dict[tuple[Any, ...], Any], key: tuple[Any, ...], call: Any) -> Any:
+def remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
     if len(calls) >= _REMEMBERED:
         calls.clear()
     calls[key] = call
