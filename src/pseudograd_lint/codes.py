@@ -63,12 +63,12 @@ def _unknown(where: str, argument: str, codes: Sequence[Code], got: str) -> Valu
 def explained(code: Code) -> str:
     """A page of it, as text."""
     told = "" if code.is_default else "\nAn opinion: told only where --select asks for it."
-    shows = f"Shows it:\n\n{_indented(code.bad)}\nInstead:\n\n{_indented(code.good)}"
-    if not code.from_source:
-        shows = f"Shows it:\n\n{_indented(code.bad)}\nIs silent:\n\n{_indented(code.good)}"
-    return (
-        f"{code.number} {code.name}  (pseudograd {code.said_by})\n\n{_sentence(code.meaning)}{told}\n\nWhy: {code.why}\n\nDo: {code.mend}\n\n{shows}"
-    )
+    parts = [f"{code.number} {code.name}  (pseudograd {code.said_by})", f"{_sentence(code.meaning)}{told}"]
+    parts += [f"{'Why' if code.from_source else 'More'}: {code.why}"] if code.why else []
+    parts.append(f"Do: {code.mend}")
+    if code.bad:
+        parts += ["Shows it:", _indented(code.bad).rstrip(), "Is silent:", _indented(code.good).rstrip()]
+    return "\n\n".join(parts) + "\n"
 
 
 def _sentence(text: str) -> str:

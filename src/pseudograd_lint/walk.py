@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,9 +15,14 @@ _SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NO_GRAD = ("no_grad", "inference_mode")
 # What runs before training, or writes text: nothing learns through it.
-_QUIET_FUNCTIONS = frozenset(
+QUIET_FUNCTIONS = frozenset(
     "__init__ __repr__ __str__ extra_repr reset_parameters _reset_parameters init_weights _init_weights reset initialize".split()
 )
+
+
+# By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping.
+_QUIET_CLASSES = re.compile(r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer)")
+_QUIET_NAMES = re.compile(r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)")
 
 
 class Spot(NamedTuple):
@@ -39,6 +45,7 @@ class Walker:
         self.module = Module(tree)
         self.recorded, self.function = True, ""
         self.owner: ast.ClassDef | None = None
+        self.helpers = _helpers_of_functions(tree, self.module)
 
     def run(self) -> None:
         env: Env = {}
@@ -64,6 +71,8 @@ class Walker:
         self.owner = node
         if any((self.module.dotted(base, env) or "").startswith("torch.autograd") for base in node.bases):
             self.recorded = False  # what a Function does inside is its own business
+        if _QUIET_CLASSES.fullmatch(node.name):
+            self.recorded = False
         inner: Env = {**env}
         later: list[ast.AST] = []
         self._block(node.body, inner, later)
@@ -72,7 +81,9 @@ class Walker:
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
         before = self.recorded, self.function
-        if node.name in _QUIET_FUNCTIONS or any(_is_no_grad(one) for one in node.decorator_list):
+        if node.name in QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) or any(map(_is_no_grad, node.decorator_list)):
+            self.recorded = False
+        if node.name in self.helpers:
             self.recorded = False
         self.function = node.name
         inner: Env = {**env, **arguments_of(node.args, env, self.module)}
@@ -212,6 +223,20 @@ class Walker:
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _helpers_of_functions(tree: ast.Module, module: Module) -> set[str]:
+    """Functions that only an autograd.Function of this module calls: no graph is made in them."""
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for node in tree.body:
+        is_function = isinstance(node, ast.ClassDef) and any(
+            (module.dotted(base, {}) or "").startswith("torch.autograd") for base in node.bases
+        )
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+                (inside if is_function else outside).add(one.id)
+    return inside - outside
 
 
 def _is_no_grad(node: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from ..code import Code
 from ..numbers import shown, single
 from ..ops import clamp_of, is_detached, parameter_of
 from ..walk import Spot
+from .flat_start import is_only_use
 from .rule import Rule
 
 
@@ -22,9 +23,10 @@ def _find(spot: Spot) -> str | None:
         if single(value) in parameter.values:
             who = parameter.name if len(parameter.values) == 1 else f"an entry of {parameter.name}"
             start = f"{who} starts at {shown(value)} (line {parameter.line}), exactly on a bound of this {clamp.name}"
+            so = ", so it stays" if is_only_use(spot, parameter.name) and len(parameter.values) == 1 else ""
             if clamp.has_eras:
-                return f"{start}: torch >= 2.14 passes it no gradient there, so it stays; torch <= 2.13 passes all of it"
-            return f"{start}, which passes no gradient there on any torch: it stays where it is"
+                return f"{start}: torch >= 2.14 passes it no gradient there{so}; torch <= 2.13 passes all of it"
+            return f"{start}, which passes it no gradient there on any torch{so}"
     return None
 
 

@@ -7,8 +7,8 @@ import ast
 from ..code import Code
 from ..numbers import number
 from ..ops import called, is_detached, parameter_of
-from ..terms import Term, is_same
-from ..walk import Spot
+from ..terms import Term, is_same, key_of
+from ..walk import QUIET_FUNCTIONS, Spot
 from .rule import Rule
 
 _SUMS = frozenset("sum mean norm max min amax amin item all any backward".split())
@@ -22,7 +22,7 @@ def _find(spot: Spot) -> str | None:
         return None
     what, x, does = found
     parameter = parameter_of(x)
-    if parameter is None or parameter.values != frozenset({0.0}):
+    if parameter is None or parameter.values != frozenset({0.0}) or not is_only_use(spot, parameter.name, 2 if _is_square(spot.term) else 1):
         return None
     return f"{parameter.name} starts at 0 (line {parameter.line}), where {what} {does}"
 
@@ -46,6 +46,21 @@ def _flat(term: Term) -> tuple[str, Term, str] | None:
     if call.name in ("sqrt", "rsqrt", "log"):
         return call.name, call.arguments[0], "has an infinite slope: the first step makes it NaN"
     return None
+
+
+def _is_square(term: Term) -> bool:
+    return isinstance(term.node, ast.BinOp) and isinstance(term.node.op, ast.Mult)
+
+
+def is_only_use(spot: Spot, name: str, count: int = 1) -> bool:
+    """Is a parameter read nowhere else in its class, apart from where it is made? Elsewhere it may get a gradient."""
+    if spot.owner is None or not name.startswith("self."):
+        return True
+    reads = 0
+    for method in spot.owner.body:
+        if isinstance(method, ast.FunctionDef) and method.name not in QUIET_FUNCTIONS:
+            reads += sum(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and key_of(node) == name for node in ast.walk(method))
+    return reads <= count
 
 
 def _is_penalty(spot: Spot) -> bool:

@@ -16,7 +16,7 @@ from .rule import Rule
 # At its singular point: the value of each. What is cut there arrives as 0, and 0 times an infinite slope is NaN.
 _VALUES = {
     "sqrt": 0.0, "log": -float("inf"), "log2": -float("inf"), "log10": -float("inf"), "log1p": -float("inf"),
-    "rsqrt": float("inf"), "reciprocal": float("inf"), "div": float("inf"),
+    "rsqrt": float("inf"), "reciprocal": float("inf"),
 }  # fmt: skip
 # No value of these is 0, or they are guarded already.
 _POSITIVE = frozenset("exp softplus sigmoid clamp clip clamp_min clamp_max softmax where maximum max relu cosh masked_fill norm".split())
@@ -167,6 +167,7 @@ def entropy(p):
     safe = torch.where(p > 0, p, 1.0)
     return -(p * torch.where(p > 0, torch.log(safe), 0.0)).sum()
 """,
+        is_default=False,
     ),
     kinds=(ast.Call,),
     words=("where", "masked_fill", "nan_to_num", "clamp", "clip"),
