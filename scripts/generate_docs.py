@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import codes_page
 import op_pages
 import policy_page
 import torch
@@ -46,6 +47,7 @@ DIAGNOSES = ROOT / "docs" / "diagnoses.json"
 REPAIRS = ROOT / "docs" / "repairs.json"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
 AUDIT = ROOT / "docs" / "audit.md"
+LINT = ROOT / "docs" / "lint.md"
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 STRIP = ROOT / "docs" / "compare" / "strip.png"
@@ -68,9 +70,10 @@ def main() -> int:
         op_pages.draw()
         policy_page.draw()
         speed_report.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
+    generated[codes_page.PAGE] = codes_page.text()
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
@@ -314,6 +317,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "audit_silu": _audit_silu,
     "repairs": _repairs,
     "kinds": _kinds,
+    "precision": codes_page.precision,
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "finding": _finding,

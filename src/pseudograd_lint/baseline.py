@@ -24,7 +24,10 @@ def key(one: Notice) -> Key:
 
 def text(found: Iterable[Notice]) -> str:
     counts = Counter(map(key, found))
-    rows = [{"path": path, "code": code, "expression": expression, "count": n} for (path, code, expression), n in sorted(counts.items())]
+    rows = [
+        {"path": path, "code": code, "expression": expression, "count": n}
+        for (path, code, expression), n in sorted(counts.items())
+    ]
     return json.dumps({"kind": _KIND, "version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -39,7 +42,9 @@ def read(where: str, file: Path) -> Counter[Key]:
     except OSError as error:
         raise ValueError(f"{where}: --baseline must be a file that can be read, got {str(file)!r}. {remedy}") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{where}: --baseline must be a file that --write-baseline wrote, got {str(file)!r}. {remedy}") from error
+        raise ValueError(
+            f"{where}: --baseline must be a file that --write-baseline wrote, got {str(file)!r}. {remedy}"
+        ) from error
 
 
 def new(found: Sequence[Notice], known: Counter[Key]) -> list[Notice]:

@@ -55,7 +55,9 @@ def _notice(rule: Rule, node: ast.AST, message: str, lines: Sequence[str], path:
     if isinstance(node, ast.ClassDef):
         column = node.col_offset + 1
         end = column + len(f"class {node.name}")
-        return Notice(rule.code.number, rule.code.name, path, node.lineno, column, node.lineno, end, message, f"class {node.name}")
+        return Notice(
+            rule.code.number, rule.code.name, path, node.lineno, column, node.lineno, end, message, f"class {node.name}"
+        )
     assert isinstance(node, ast.expr)
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
@@ -77,7 +79,9 @@ def is_muted(one: Notice, lines: Sequence[str]) -> bool:
     """By `# noqa`, `# noqa: PG101` or `# pseudograd: deliberate` at one of its lines; the last also alone on the line above."""
     own = lines[one.line - 1 : one.end_line]
     above = lines[one.line - 2 : one.line - 1] if one.line > 1 else []
-    if any(map(DELIBERATE.search, own)) or any(line.lstrip().startswith("#") and DELIBERATE.search(line) for line in above):
+    if any(map(DELIBERATE.search, own)) or any(
+        line.lstrip().startswith("#") and DELIBERATE.search(line) for line in above
+    ):
         return True
     for line in own:
         for mark in _NOQA.finditer(line):

@@ -25,14 +25,19 @@ def facts_of(node: ast.ClassDef, env: Env, module: Module) -> Facts:
     starts: dict[str, list[tuple[int, frozenset[float] | None]]] = {}
     buffers: set[str] = set()
     for statement in node.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+        if (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Name)
+        ):
             values.setdefault(f"self.{statement.targets[0].id}", []).append((Term(statement.value, env, module), True))
         if isinstance(statement, _FUNCTIONS):
             _of_method(statement, env, module, values, starts, buffers)
     made = {name: found for name, found in starts.items() if any(_is_made(term) for term, _ in values.get(name, ()))}
     parameters = {name: _parameter(name, found) for name, found in made.items()}
     attributes = {
-        name: some[0][0] if len(some) == 1 and some[0][1] and name not in parameters else None for name, some in values.items()
+        name: some[0][0] if len(some) == 1 and some[0][1] and name not in parameters else None
+        for name, some in values.items()
     }
     return Facts(parameters, frozenset(buffers), attributes)
 
@@ -41,7 +46,9 @@ def _parameter(name: str, found: list[tuple[int, frozenset[float] | None]]) -> P
     """The values of every line that sets them; none if one of these is not known."""
     known = [one for _, one in found if one is not None]
     last = max(line for line, _ in found)
-    values = frozenset[float]().union(*known) if len(known) == len(found) and len(set(known)) == 1 else frozenset[float]()
+    values = (
+        frozenset[float]().union(*known) if len(known) == len(found) and len(set(known)) == 1 else frozenset[float]()
+    )
     return Parameter(name, last, values)
 
 
@@ -51,7 +58,9 @@ def made_as_parameter(term: Term) -> Term | None:
     if not isinstance(node, ast.Call) or term.module.dotted(node.func, term.env) not in _MAKERS:
         return None
     for keyword in node.keywords:
-        if keyword.arg == "requires_grad" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is True):
+        if keyword.arg == "requires_grad" and not (
+            isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        ):
             return None
         if keyword.arg == "data":
             return term.of(keyword.value)
@@ -89,7 +98,15 @@ def _of_method(
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             assert node.value is not None
             for target in targets:
-                _given(target, Term(node.value, bindings(node.value, inner), module), method.name, touched, inner, values, starts)
+                _given(
+                    target,
+                    Term(node.value, bindings(node.value, inner), module),
+                    method.name,
+                    touched,
+                    inner,
+                    values,
+                    starts,
+                )
         elif isinstance(node, ast.AugAssign):
             for name in _names(node.target):
                 values.setdefault(name, []).append((Term(node.value, bindings(node.value, inner), module), False))

@@ -31,7 +31,9 @@ def asked(text: str) -> Code:
     raise _unknown("explain", "code", table(), text)
 
 
-def selected(where: str, argument: str, words: Sequence[str], known: Iterable[Code], more: Collection[str] = ()) -> set[str]:
+def selected(
+    where: str, argument: str, words: Sequence[str], known: Iterable[Code], more: Collection[str] = ()
+) -> set[str]:
     """The numbers that these words mean: a number or its beginning, a name, `default` or `all`. more: what else may be asked for."""
     codes = list(known)
     found: set[str] = set()
@@ -80,5 +82,8 @@ def _indented(text: str) -> str:
 
 
 def listed(codes: Iterable[Code]) -> str:
-    rows = [f"{code.number}  {code.name:24}  {code.meaning}{'' if code.is_default else ' (off by default)'}" for code in codes]
+    rows = [
+        f"{code.number}  {code.name:24}  {code.meaning}{'' if code.is_default else ' (off by default)'}"
+        for code in codes
+    ]
     return "\n".join(rows) + "\n"

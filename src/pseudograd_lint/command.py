@@ -22,10 +22,18 @@ def add_lint_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
     command.add_argument(
-        "--ignore", metavar="WHAT", action="append", default=[], help="PG104, or lines such as 'losses.py:12'; may be repeated"
+        "--ignore",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="PG104, or lines such as 'losses.py:12'; may be repeated",
     )
-    command.add_argument("--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read")
-    command.add_argument("--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called")
+    command.add_argument(
+        "--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read"
+    )
+    command.add_argument(
+        "--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called"
+    )
     command.add_argument("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
     command.add_argument("--exit-zero", action="store_true", help="status 0 with findings, too")
 
@@ -73,7 +81,9 @@ def _version() -> str:
 
 
 def add_explain_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("code", nargs="?", metavar="CODE", help="such as PG101 or born-on-bound; all of them if left out")
+    command.add_argument(
+        "code", nargs="?", metavar="CODE", help="such as PG101 or born-on-bound; all of them if left out"
+    )
 
 
 def explain(options: argparse.Namespace) -> int:

@@ -41,7 +41,9 @@ def text(report: Report) -> str:
         said += f", {report.known} known from the baseline"
     if report.problems:
         said += f", {len(report.problems)} file{'' if len(report.problems) == 1 else 's'} or cells not read"
-    lines.append(f"{report.command}: {said}" + (f"; pseudograd explain {report.found[0].code} says more" if count else ""))
+    lines.append(
+        f"{report.command}: {said}" + (f"; pseudograd explain {report.found[0].code} says more" if count else "")
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -86,7 +88,9 @@ def github(report: Report) -> str:
 
 
 def _annotation(kind: str, place: dict[str, str], message: str) -> str:
-    properties = ",".join(f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in place.items())
+    properties = ",".join(
+        f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in place.items()
+    )
     return f"::{kind} {properties}::{_escaped(message)}"
 
 
@@ -146,14 +150,21 @@ def _result(one: Notice, index: int, occurrence: int) -> dict[str, Any]:
         "level": "warning",
         "message": {"text": inside + one.message},
         "locations": [_location(one.path, one)],
-        "partialFingerprints": {"pseudogradFinding/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]},
+        "partialFingerprints": {
+            "pseudogradFinding/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        },
     }
 
 
 def _location(path: str, one: Notice | None) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": 1}
     if one is not None and one.line and one.cell is None:
-        region = {"startLine": one.line, "startColumn": max(one.column, 1), "endLine": one.end_line, "endColumn": max(one.end_column, 1)}
+        region = {
+            "startLine": one.line,
+            "startColumn": max(one.column, 1),
+            "endLine": one.end_line,
+            "endColumn": max(one.end_column, 1),
+        }
         region["snippet"] = {"text": one.expression}
     return {"physicalLocation": {"artifactLocation": {"uri": quote(_relative(path))}, "region": region}}
 

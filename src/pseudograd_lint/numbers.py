@@ -15,7 +15,10 @@ _CONSTANTS = {
     **{f"{module}.nan": math.nan for module in ("math", "numpy", "torch")},
 }
 _FUNCTIONS: dict[str, Callable[..., float]] = {
-    **{f"math.{name}": getattr(math, name) for name in ("sqrt", "log", "log2", "log10", "exp", "pow", "cos", "sin", "tan", "radians")},
+    **{
+        f"math.{name}": getattr(math, name)
+        for name in ("sqrt", "log", "log2", "log10", "exp", "pow", "cos", "sin", "tan", "radians")
+    },
     **{f"numpy.{name}": getattr(math, name) for name in ("sqrt", "log", "log2", "log10", "exp")},
 }
 _BINARY: dict[type, Callable[[float, float], float]] = {
@@ -62,7 +65,11 @@ def _of_two(term: Term, node: ast.BinOp) -> float | None:
 def _of_call(term: Term, node: ast.Call) -> float | None:
     if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1 and not node.keywords:
         (one,) = node.args
-        return float(one.value) if isinstance(one, ast.Constant) and isinstance(one.value, (int, float, str)) else number(term.of(one))
+        return (
+            float(one.value)
+            if isinstance(one, ast.Constant) and isinstance(one.value, (int, float, str))
+            else number(term.of(one))
+        )
     act = _FUNCTIONS.get(term.module.dotted(node.func, term.env) or "")
     values = [number(term.of(one)) for one in node.args]
     if act is None or node.keywords or None in values or len(values) > 2:

@@ -204,12 +204,10 @@ def _step(term: Term, point: float) -> tuple[Term, float] | None:
 # --- could anything learn through it? ---------------------------------------------------------------------------------
 
 _LEAVES_THE_GRAPH = frozenset(
-    "detach item tolist numpy long int bool short byte char argmax argmin argsort size dim numel bincount nonzero isnan isinf isfinite "
-    "all any eq ne lt gt le ge sign multinomial".split()
+    ["detach", "item", "tolist", "numpy", "long", "int", "bool", "short", "byte", "char", "argmax", "argmin", "argsort", "size", "dim", "numel", "bincount", "nonzero", "isnan", "isinf", "isfinite", "all", "any", "eq", "ne", "lt", "gt", "le", "ge", "sign", "multinomial"]
 )  # fmt: skip
 _MADE_OF_NOTHING = frozenset(
-    "arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like full_like rand_like "
-    "randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo".split()
+    ["arange", "linspace", "logspace", "zeros", "ones", "full", "empty", "tensor", "as_tensor", "rand", "randn", "randint", "randperm", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "eye", "from_numpy", "tril_indices", "triu_indices", "bernoulli", "hann_window", "hamming_window", "finfo", "iinfo"]
 )  # fmt: skip
 _LEAVES = ("float", "int", "bool", "len", "print", "str", "round", "format", "isinstance", "repr", "range")
 
@@ -231,7 +229,14 @@ def is_detached(node: ast.AST, parents: Sequence[ast.AST]) -> bool:
             name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
             if name in _LEAVES and isinstance(func, ast.Name):
                 return True
-            if isinstance(func, ast.Attribute) and name in (*_LEAVES_THE_GRAPH, "copy_", "fill_", "register_buffer", "info", "debug"):
+            if isinstance(func, ast.Attribute) and name in (
+                *_LEAVES_THE_GRAPH,
+                "copy_",
+                "fill_",
+                "register_buffer",
+                "info",
+                "debug",
+            ):
                 return True
         child = parent
     return False
@@ -272,19 +277,35 @@ def _may_learn_of_call(term: Term, node: ast.Call, depth: int) -> bool:
     if call.name in _MADE_OF_NOTHING:
         flag = next((one.value for one in node.keywords if one.arg == "requires_grad"), None)
         return flag is not None and not (isinstance(flag, ast.Constant) and flag.value is False)
-    if call.is_method and call.name in _LEAVES_THE_GRAPH or call.name in ("argmax", "argmin", "argsort", "bincount", "nonzero"):
+    if (call.is_method and call.name in _LEAVES_THE_GRAPH) or call.name in (
+        "argmax",
+        "argmin",
+        "argsort",
+        "bincount",
+        "nonzero",
+    ):
         return False
     if call.is_method and isinstance(call.arguments[0].node, ast.Name) and call.arguments[0].node.id == "self":
         return True
-    return any(may_learn(one, depth - 1) for one in call.arguments) or any(may_learn(one, depth - 1) for one in call.named.values())
+    return any(may_learn(one, depth - 1) for one in call.arguments) or any(
+        may_learn(one, depth - 1) for one in call.named.values()
+    )
 
 
 def parameter_of(term: Term) -> Parameter | None:
     """The parameter that this is, behind names, views and slices; None for anything else."""
     asked = term.resolved()
-    if isinstance(asked.node, ast.Call) and isinstance(asked.node.func, ast.Attribute) and asked.node.func.attr == "requires_grad_":
+    if (
+        isinstance(asked.node, ast.Call)
+        and isinstance(asked.node.func, ast.Attribute)
+        and asked.node.func.attr == "requires_grad_"
+    ):
         tensor = asked.of(asked.node.func.value)
-        return Parameter("this leaf", asked.node.lineno, tensor_values(tensor) or frozenset()) if is_tensor(tensor) else None
+        return (
+            Parameter("this leaf", asked.node.lineno, tensor_values(tensor) or frozenset())
+            if is_tensor(tensor)
+            else None
+        )
     term = moved(term)
     key = key_of(term.node)
     if key is not None and key in term.module.parameters:

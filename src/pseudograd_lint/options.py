@@ -15,10 +15,18 @@ from .notice import Notice
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--select", metavar="CODES", action="append", default=[], help="PG101, PG1, a name, default or all; with commas")
-    command.add_argument("--baseline", type=Path, metavar="FILE", help="findings that stand there are known, and only new ones count")
-    command.add_argument("--write-baseline", type=Path, metavar="FILE", help="write what is found there, as known from now on")
-    command.add_argument("--output-format", metavar="FORMAT", default="text", help=f"{', '.join(FORMATS)} (default: text)")
+    command.add_argument(
+        "--select", metavar="CODES", action="append", default=[], help="PG101, PG1, a name, default or all; with commas"
+    )
+    command.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="findings that stand there are known, and only new ones count"
+    )
+    command.add_argument(
+        "--write-baseline", type=Path, metavar="FILE", help="write what is found there, as known from now on"
+    )
+    command.add_argument(
+        "--output-format", metavar="FORMAT", default="text", help=f"{', '.join(FORMATS)} (default: text)"
+    )
     command.add_argument("--output-file", type=Path, metavar="FILE", help="write it there and not to the terminal")
 
 

@@ -17,12 +17,49 @@ from .notice import Notice, Problem
 
 SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
 _LEFT_OUT = frozenset(
-    ".git .hg .svn .bzr .tox .nox .venv venv env .env .eggs __pycache__ node_modules build dist _build site-packages .mypy_cache .ruff_cache "
-    ".pytest_cache .ipynb_checkpoints .direnv .pixi __pypackages__".split()
+    [
+        ".git",
+        ".hg",
+        ".svn",
+        ".bzr",
+        ".tox",
+        ".nox",
+        ".venv",
+        "venv",
+        "env",
+        ".env",
+        ".eggs",
+        "__pycache__",
+        "node_modules",
+        "build",
+        "dist",
+        "_build",
+        "site-packages",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".ipynb_checkpoints",
+        ".direnv",
+        ".pixi",
+        "__pypackages__",
+    ]
 )
 _LARGEST = 32 * 1024 * 1024  # bytes; larger than any file that a person wrote
 _MAGIC = re.compile(r"^\s*(?:%|!|\?)|^\s*[\w.]+\s*\?\??\s*$|^\s*[\w, ]+=\s*[%!]")
-_ELSEWHERE = ("%%bash", "%%sh", "%%html", "%%javascript", "%%js", "%%latex", "%%markdown", "%%writefile", "%%cython", "%%R", "%%sql", "%%script")
+_ELSEWHERE = (
+    "%%bash",
+    "%%sh",
+    "%%html",
+    "%%javascript",
+    "%%js",
+    "%%latex",
+    "%%markdown",
+    "%%writefile",
+    "%%cython",
+    "%%R",
+    "%%sql",
+    "%%script",
+)
 
 
 def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
@@ -55,13 +92,20 @@ def _is_left_out(here: str, name: str, exclude: Sequence[str]) -> bool:
 
 def _matches(path: str, name: str, exclude: Sequence[str]) -> bool:
     whole = Path(os.path.normpath(path)).as_posix()
-    return any(fnmatch.fnmatch(name, one) or fnmatch.fnmatch(whole, one) or fnmatch.fnmatch(whole, f"*/{one}") for one in exclude)
+    return any(
+        fnmatch.fnmatch(name, one) or fnmatch.fnmatch(whole, one) or fnmatch.fnmatch(whole, f"*/{one}")
+        for one in exclude
+    )
 
 
 def of_file(path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
     try:
         if os.path.getsize(path) > _LARGEST:
-            return [], [Problem(path, 0, f"must be at most {_LARGEST // 2**20} MiB, got more. Name the files that a person wrote.")]
+            return [], [
+                Problem(
+                    path, 0, f"must be at most {_LARGEST // 2**20} MiB, got more. Name the files that a person wrote."
+                )
+            ]
         content = Path(path).read_bytes()
     except OSError as error:
         return [], [Problem(path, 0, f"cannot be read: {error.strerror or error}")]
@@ -74,7 +118,13 @@ def of_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[No
     try:
         text = _decoded(content)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return [], [Problem(path, 0, f"cannot be decoded: {error}. Save it as UTF-8, or name its encoding in a comment on the first line.")]
+        return [], [
+            Problem(
+                path,
+                0,
+                f"cannot be decoded: {error}. Save it as UTF-8, or name its encoding in a comment on the first line.",
+            )
+        ]
     tree, problem = _tree(text, path)
     try:
         return ([], [problem]) if tree is None else (check(tree, _lines(text), path, numbers), [])  # type: ignore[list-item]

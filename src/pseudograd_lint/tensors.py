@@ -13,9 +13,44 @@ _GIVEN = {"full": 1, "full_like": 1, "new_full": 1}
 _TYPED = ("tensor", "as_tensor", "Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "scalar_tensor")
 # Every value of the result is one of the input, and the gradient of it goes there.
 MOVES = frozenset(
-    "view reshape unsqueeze squeeze expand expand_as repeat repeat_interleave to float double half bfloat16 type type_as clone contiguous "
-    "permute transpose flatten cuda cpu view_as swapaxes swapdims movedim moveaxis t mT T broadcast_to flip requires_grad_ ravel unflatten "
-    "rearrange".split()
+    [
+        "view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "expand_as",
+        "repeat",
+        "repeat_interleave",
+        "to",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "type",
+        "type_as",
+        "clone",
+        "contiguous",
+        "permute",
+        "transpose",
+        "flatten",
+        "cuda",
+        "cpu",
+        "view_as",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+        "moveaxis",
+        "t",
+        "mT",
+        "T",
+        "broadcast_to",
+        "flip",
+        "requires_grad_",
+        "ravel",
+        "unflatten",
+        "rearrange",
+    ]
 )
 _FROM_FUNCTION = ("torch.", "einops.")
 

@@ -16,13 +16,28 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NO_GRAD = ("no_grad", "inference_mode")
 # What runs before training, or writes text: nothing learns through it.
 QUIET_FUNCTIONS = frozenset(
-    "__init__ __repr__ __str__ extra_repr reset_parameters _reset_parameters init_weights _init_weights reset initialize".split()
+    [
+        "__init__",
+        "__repr__",
+        "__str__",
+        "extra_repr",
+        "reset_parameters",
+        "_reset_parameters",
+        "init_weights",
+        "_init_weights",
+        "reset",
+        "initialize",
+    ]
 )
 
 
 # By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping.
-_QUIET_CLASSES = re.compile(r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer)")
-_QUIET_NAMES = re.compile(r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)")
+_QUIET_CLASSES = re.compile(
+    r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer)"
+)
+_QUIET_NAMES = re.compile(
+    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)"
+)
 
 
 class Spot(NamedTuple):
@@ -81,7 +96,11 @@ class Walker:
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
         before = self.recorded, self.function
-        if node.name in QUIET_FUNCTIONS or _QUIET_NAMES.fullmatch(node.name) or any(map(_is_no_grad, node.decorator_list)):
+        if (
+            node.name in QUIET_FUNCTIONS
+            or _QUIET_NAMES.fullmatch(node.name)
+            or any(map(_is_no_grad, node.decorator_list))
+        ):
             self.recorded = False
         if node.name in self.helpers:
             self.recorded = False
@@ -234,7 +253,7 @@ def _helpers_of_functions(tree: ast.Module, module: Module) -> set[str]:
             (module.dotted(base, {}) or "").startswith("torch.autograd") for base in node.bases
         )
         for one in ast.walk(node):
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id != getattr(node, "name", None):
                 (inside if is_function else outside).add(one.id)
     return inside - outside
 

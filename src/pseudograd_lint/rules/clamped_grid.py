@@ -36,7 +36,11 @@ def _is_on_a_grid(x: Term) -> bool:
         return True
     func = node.func
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    owner = func.value.id if isinstance(func, ast.Attribute) and name == "apply" and isinstance(func.value, ast.Name) else ""
+    owner = (
+        func.value.id
+        if isinstance(func, ast.Attribute) and name == "apply" and isinstance(func.value, ast.Name)
+        else ""
+    )
     return "round" in name.lower() or "round" in owner.lower()
 
 

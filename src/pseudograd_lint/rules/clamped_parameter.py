@@ -12,7 +12,13 @@ from .rule import Rule
 
 def _find(spot: Spot) -> str | None:
     clamp = clamp_of(spot.term)
-    if clamp is None or not clamp.has_eras or clamp.in_place or not spot.is_recorded or is_detached(spot.term.node, spot.parents):
+    if (
+        clamp is None
+        or not clamp.has_eras
+        or clamp.in_place
+        or not spot.is_recorded
+        or is_detached(spot.term.node, spot.parents)
+    ):
         return None
     parameter = parameter_of(clamp.x)
     if parameter is None:

@@ -14,7 +14,9 @@ def _find(spot: Spot) -> str | None:
     node = spot.term.node
     if not isinstance(node, ast.ClassDef):
         return None
-    if not any((spot.term.module.dotted(base, spot.term.env) or "").startswith("torch.autograd") for base in node.bases):
+    if not any(
+        (spot.term.module.dotted(base, spot.term.env) or "").startswith("torch.autograd") for base in node.bases
+    ):
         return None
     methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
     forward, backward = methods.get("forward"), methods.get("backward")
@@ -83,7 +85,12 @@ def _behind(node: ast.expr, function: ast.FunctionDef) -> ast.expr:
     if not isinstance(node, ast.Name):
         return node
     for one in ast.walk(function):
-        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name) and one.targets[0].id == node.id:
+        if (
+            isinstance(one, ast.Assign)
+            and len(one.targets) == 1
+            and isinstance(one.targets[0], ast.Name)
+            and one.targets[0].id == node.id
+        ):
             return one.value
     return node
 

@@ -11,7 +11,7 @@ from ..terms import Term, is_same, key_of
 from ..walk import QUIET_FUNCTIONS, Spot
 from .rule import Rule
 
-_SUMS = frozenset("sum mean norm max min amax amin item all any backward".split())
+_SUMS = frozenset(["sum", "mean", "norm", "max", "min", "amax", "amin", "item", "all", "any", "backward"])
 
 
 def _find(spot: Spot) -> str | None:
@@ -22,7 +22,11 @@ def _find(spot: Spot) -> str | None:
         return None
     what, x, does = found
     parameter = parameter_of(x)
-    if parameter is None or parameter.values != frozenset({0.0}) or not is_only_use(spot, parameter.name, 2 if _is_square(spot.term) else 1):
+    if (
+        parameter is None
+        or parameter.values != frozenset({0.0})
+        or not is_only_use(spot, parameter.name, 2 if _is_square(spot.term) else 1)
+    ):
         return None
     return f"{parameter.name} starts at 0 (line {parameter.line}), where {what} {does}"
 
@@ -59,7 +63,10 @@ def is_only_use(spot: Spot, name: str, count: int = 1) -> bool:
     reads = 0
     for method in spot.owner.body:
         if isinstance(method, ast.FunctionDef) and method.name not in QUIET_FUNCTIONS:
-            reads += sum(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and key_of(node) == name for node in ast.walk(method))
+            reads += sum(
+                isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and key_of(node) == name
+                for node in ast.walk(method)
+            )
     return reads <= count
 
 

@@ -19,7 +19,26 @@ _VALUES = {
     "rsqrt": float("inf"), "reciprocal": float("inf"),
 }  # fmt: skip
 # No value of these is 0, or they are guarded already.
-_POSITIVE = frozenset("exp softplus sigmoid clamp clip clamp_min clamp_max softmax where maximum max relu cosh masked_fill norm".split())
+_POSITIVE = frozenset(
+    [
+        "exp",
+        "softplus",
+        "sigmoid",
+        "clamp",
+        "clip",
+        "clamp_min",
+        "clamp_max",
+        "softmax",
+        "where",
+        "maximum",
+        "max",
+        "relu",
+        "cosh",
+        "masked_fill",
+        "norm",
+        "add",
+    ]
+)
 
 
 def _find(spot: Spot) -> str | None:
@@ -122,7 +141,11 @@ def _asks_about(condition: Term, x: Term) -> bool:
     if isinstance(node, ast.Compare):
         return any(_is_that(condition.of(one), x) for one in (node.left, *node.comparators))
     call = called(condition)
-    if call is not None and call.arguments and call.name in ("eq", "ne", "gt", "lt", "ge", "le", "isclose", "abs", "logical_not", "logical_and"):
+    if (
+        call is not None
+        and call.arguments
+        and call.name in ("eq", "ne", "gt", "lt", "ge", "le", "isclose", "abs", "logical_not", "logical_and")
+    ):
         return any(_is_that(one, x) or _asks_about(one, x) for one in call.arguments)
     return False
 

@@ -6,7 +6,7 @@ import ast
 
 from ..code import Code
 from ..numbers import number, shown, single
-from ..ops import Clamp, clamp_of
+from ..ops import Clamp, clamp_of, may_learn
 from ..terms import Term
 from ..walk import Spot
 from .rule import Rule
@@ -14,7 +14,7 @@ from .rule import Rule
 
 def _find(spot: Spot) -> str | None:
     clamp = clamp_of(spot.term)
-    if clamp is None or not clamp.has_eras or _is_double(clamp):
+    if clamp is None or not clamp.has_eras or _is_double(clamp) or not may_learn(clamp.x):
         return None
     for bound in (clamp.low, clamp.high):
         if bound is not None and (lost := _lost(bound)) is not None:
@@ -51,7 +51,8 @@ def _step(whole: float, epsilon: float) -> float:
 
 def _is_double(clamp: Clamp) -> bool:
     return any(
-        isinstance(node, ast.Attribute) and node.attr in ("double", "float64") for node in ast.walk(clamp.x.resolved().node)
+        isinstance(node, ast.Attribute) and node.attr in ("double", "float64")
+        for node in ast.walk(clamp.x.resolved().node)
     )
 
 

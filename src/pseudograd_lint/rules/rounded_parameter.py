@@ -10,7 +10,7 @@ from ..walk import Spot
 from .inexact_identity import hard_value
 from .rule import Rule
 
-_STEPS = frozenset("round floor ceil trunc sign fix heaviside sgn".split())
+_STEPS = frozenset(["round", "floor", "ceil", "trunc", "sign", "fix", "heaviside", "sgn"])
 
 
 def _find(spot: Spot) -> str | None:

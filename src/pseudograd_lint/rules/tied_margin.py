@@ -9,12 +9,13 @@ from ..numbers import number
 from ..walk import Spot
 from .rule import Rule
 
-# Of each loss: where margin stands among its arguments, its default, and what a tie is at a margin of 0.
-_LOSSES = {
+# Of each loss: where margin stands among its arguments, its default, and what a tie is at a margin of 0. None where the default is left alone:
+# orthogonal vectors are rare, and with targets of 1 alone no clamp is used.
+_LOSSES: dict[str, tuple[int, float | None, str]] = {
     "margin_ranking_loss": (3, 0.0, "two equal scores"),
     "MarginRankingLoss": (0, 0.0, "two equal scores"),
-    "cosine_embedding_loss": (3, 0.0, "two orthogonal vectors"),
-    "CosineEmbeddingLoss": (0, 0.0, "two orthogonal vectors"),
+    "cosine_embedding_loss": (3, None, "two orthogonal vectors"),
+    "CosineEmbeddingLoss": (0, None, "two orthogonal vectors"),
     "hinge_embedding_loss": (2, 1.0, "a distance of 0"),
     "HingeEmbeddingLoss": (0, 1.0, "a distance of 0"),
     "triplet_margin_loss": (3, 1.0, "two equal distances"),
@@ -30,7 +31,11 @@ def _find(spot: Spot) -> str | None:
     if not full.startswith("torch.") or name not in _LOSSES or any(one.arg is None for one in node.keywords):
         return None
     at, default, tie = _LOSSES[name]
-    given = node.args[at] if len(node.args) > at else next((one.value for one in node.keywords if one.arg == "margin"), None)
+    given = (
+        node.args[at]
+        if len(node.args) > at
+        else next((one.value for one in node.keywords if one.arg == "margin"), None)
+    )
     margin = default if given is None else number(spot.term.of(given))
     if margin != 0:
         return None
