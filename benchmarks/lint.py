@@ -1,4 +1,7 @@
-"""CPU seconds of `pseudograd lint` for a million lines: python benchmarks/lint.py FOLDER [--jobs 1]. The promise is 60 with two processes."""
+"""CPU seconds of `pseudograd lint` for a million lines. The promise is 60 seconds with two processes.
+
+python benchmarks/lint.py FOLDER [--jobs 1]
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ def main() -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = used.ru_utime + used.ru_stime
     print(
-        f"{lines:,} lines: {wall:.1f} s, {cpu:.1f} s of CPU; for a million lines {wall / lines * 1e6:.1f} s, {cpu / lines * 1e6:.1f} s of CPU"
+        f"{lines:,} lines: {wall:.1f} s, {cpu:.1f} s of CPU; for a million lines {wall / lines * 1e6:.1f} s, "
+        f"{cpu / lines * 1e6:.1f} s of CPU"
     )
     return 0
 

@@ -15,7 +15,8 @@ LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
 
 def text() -> str:
     head = (
-        "# Codes\n\nWhat `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) say. `pseudograd explain PG101` prints a section of this "
+        "# Codes\n\nWhat `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) say. `pseudograd explain "
+        "PG101` prints a section of this "
         "page; a number is never\ngiven to another code. This page is written by `scripts/generate_docs.py`.\n"
     )
     return "\n".join([head, *map(_section, table())])
@@ -44,13 +45,15 @@ def precision() -> str:
             else "none was found or labelled"
         )
         rows.append(
-            f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | {'yes' if code.is_default else 'no'} | {len(verdicts)} | {shown} |"
+            f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | "
+            f"{'yes' if code.is_default else 'no'} | {len(verdicts)} | {shown} |"
         )
     default = {code.number for code in LINT if code.is_default}
     told = [one["verdict"] for one in labels if one["code"] in default]
     packages = len({one["package"] for one in labels})
     rows += [
         "",
-        f"The default rules together: {sum(told)} of {len(told)} ({sum(told) / len(told):.2f}); {len(labels)} labels in {packages} packages.",
+        f"The default rules together: {sum(told)} of {len(told)} ({sum(told) / len(told):.2f}); {len(labels)} "
+        f"labels in {packages} packages.",
     ]
     return "\n".join(rows)

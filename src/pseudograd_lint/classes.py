@@ -119,10 +119,11 @@ def _off_by_default(method: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) ->
     """What stands behind `if flag:` where the argument `flag` is False by default: most calls do not run it."""
     found: set[int] = set()
     for node in ast.walk(method):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and (flag := env.get(node.test.id)) is not None:
-            if isinstance(flag.node, ast.Constant) and isinstance(flag.node.value, bool):
-                branch = node.orelse if flag.node.value else node.body
-                found |= {id(inner) for statement in branch for inner in ast.walk(statement)}
+        flag = env.get(node.test.id) if isinstance(node, ast.If) and isinstance(node.test, ast.Name) else None
+        value = flag.node.value if flag is not None and isinstance(flag.node, ast.Constant) else None
+        if isinstance(node, ast.If) and isinstance(value, bool):
+            branch = node.orelse if value else node.body
+            found |= {id(inner) for statement in branch for inner in ast.walk(statement)}
     return found
 
 

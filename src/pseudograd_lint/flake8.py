@@ -1,4 +1,4 @@
-"""The entry point of flake8: the rules of `lint` as a plugin, whose codes flake8's own options choose. Opinions are off by default there, too."""
+"""The rules of `lint` as a plugin of flake8, whose own options choose codes. What is off by default is so there, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .codes import LINT
 class Plugin:
     name = "pseudograd"
     version = "1"
-    off_by_default = [code.number for code in LINT if not code.is_default]
+    off_by_default = tuple(code.number for code in LINT if not code.is_default)
 
     def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
         self.tree, self.lines, self.filename = tree, lines, filename
@@ -20,7 +20,7 @@ class Plugin:
     @classmethod
     def add_options(cls, parser: object) -> None:
         """flake8 reports what its own options leave: opinions only where `--extend-select PG15` asks."""
-        parser.extend_default_ignore(cls.off_by_default)  # type: ignore[attr-defined]
+        parser.extend_default_ignore(list(cls.off_by_default))  # type: ignore[attr-defined]
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:
         lines = [line.rstrip("\r\n") for line in self.lines]

@@ -204,11 +204,72 @@ def _step(term: Term, point: float) -> tuple[Term, float] | None:
 # --- could anything learn through it? ---------------------------------------------------------------------------------
 
 _LEAVES_THE_GRAPH = frozenset(
-    ["detach", "item", "tolist", "numpy", "long", "int", "bool", "short", "byte", "char", "argmax", "argmin", "argsort", "size", "dim", "numel", "bincount", "nonzero", "isnan", "isinf", "isfinite", "all", "any", "eq", "ne", "lt", "gt", "le", "ge", "sign", "multinomial"]
-)  # fmt: skip
+    [
+        "detach",
+        "item",
+        "tolist",
+        "numpy",
+        "long",
+        "int",
+        "bool",
+        "short",
+        "byte",
+        "char",
+        "argmax",
+        "argmin",
+        "argsort",
+        "size",
+        "dim",
+        "numel",
+        "bincount",
+        "nonzero",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "all",
+        "any",
+        "eq",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "sign",
+        "multinomial",
+    ]
+)
 _MADE_OF_NOTHING = frozenset(
-    ["arange", "linspace", "logspace", "zeros", "ones", "full", "empty", "tensor", "as_tensor", "rand", "randn", "randint", "randperm", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "eye", "from_numpy", "tril_indices", "triu_indices", "bernoulli", "hann_window", "hamming_window", "finfo", "iinfo"]
-)  # fmt: skip
+    [
+        "arange",
+        "linspace",
+        "logspace",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "tensor",
+        "as_tensor",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "empty_like",
+        "eye",
+        "from_numpy",
+        "tril_indices",
+        "triu_indices",
+        "bernoulli",
+        "hann_window",
+        "hamming_window",
+        "finfo",
+        "iinfo",
+    ]
+)
 _LEAVES = ("float", "int", "bool", "len", "print", "str", "round", "format", "isinstance", "repr", "range")
 
 

@@ -157,7 +157,7 @@ def _tree(text: str, path: str) -> tuple[ast.Module | None, Problem | None]:
 
 
 def _of_notebook(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
-    """All cells as one module, so that an import of one serves the others. A cell that cannot be read is a line, and the others are read."""
+    """All cells as one module, so that an import of one serves the others. A cell that cannot be read is a line."""
     try:
         stored = json.loads(content.decode("utf-8-sig"))
         cells = [one for one in stored["cells"] if one["cell_type"] == "code"]

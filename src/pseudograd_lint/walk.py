@@ -202,15 +202,14 @@ class Walker:
                 _forget(env, _targets(target))
 
     def _bind(self, target: ast.expr, value: ast.expr, env: Env) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
-            if len(target.elts) == len(value.elts) and not any(isinstance(one, ast.Starred) for one in target.elts):
-                terms = [Term(one, bindings(one, env), self.module) for one in value.elts]
-                for one, term in zip(target.elts, terms, strict=True):
-                    key = key_of(one)
-                    _forget(env, _targets(one))
-                    if key is not None:
-                        env[key] = term
-                return
+        pairs = _pairs(target, value)
+        if pairs:
+            terms = [Term(one, bindings(one, env), self.module) for _, one in pairs]
+            for (one, _), term in zip(pairs, terms, strict=True):
+                _forget(env, _targets(one))
+                if (key := key_of(one)) is not None:
+                    env[key] = term
+            return
         key = key_of(target)
         term = None if key is None else Term(value, bindings(value, env), self.module)
         _forget(env, _targets(target))
@@ -264,6 +263,15 @@ def _is_no_grad(node: ast.expr) -> bool:
     if name == "set_grad_enabled" and isinstance(node, ast.Call) and node.args:
         return isinstance(node.args[0], ast.Constant) and node.args[0].value is False
     return name in _NO_GRAD
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Of `a, b = c, d` (a, c) and (b, d); none where it is not so plain."""
+    if not (isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List))):
+        return []
+    if len(target.elts) != len(value.elts) or any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts)):
+        return []
+    return list(zip(target.elts, value.elts, strict=True))
 
 
 def _targets(node: ast.expr) -> set[str]:

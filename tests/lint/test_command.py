@@ -171,7 +171,7 @@ SARIF: dict[str, Any] = {
                             "required": ["artifactLocation", "region"],
                             "properties": {"region": {
                                 "required": ["startLine", "startColumn", "endLine", "endColumn"],
-                                "properties": {name: {"type": "integer", "minimum": 1} for name in ("startLine", "startColumn", "endLine", "endColumn")},
+                                "properties": {name: {"type": "integer", "minimum": 1} for name in ("startLine", "startColumn", "endLine", "endColumn")},  # noqa: E501
                             }},
                         }}}},
                     },
@@ -277,7 +277,7 @@ def test_flake8_gets_every_code_once() -> None:
 
     ((line, column, text, kind),) = Plugin(ast.parse(BAD), BAD.splitlines(keepends=True)).run()
     assert (line, column, text[:5], kind) == (5, 11, "PG102", Plugin)
-    assert Plugin.off_by_default == [code.number for code in LINT if not code.is_default]
+    assert Plugin.off_by_default == tuple(code.number for code in LINT if not code.is_default)
 
 
 LABELS = [

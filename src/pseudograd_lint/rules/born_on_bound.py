@@ -36,7 +36,8 @@ RULE = Rule(
         name="born-on-bound",
         meaning="a parameter starts exactly on the bound of its own clamp or relu",
         why="Since torch 2.14 a clamp passes no gradient exactly at a number bound, and relu never did at 0. Such a parameter gets none in "
-        "the first step, does not move, and so gets none in any later one. torch 2.13 and older pass the gradient of a clamp there: the same "
+        "the first step, does not move, and so gets none in any later one. torch 2.13 and older pass the "
+        "gradient of a clamp there: the same "
         "program trained.",
         mend="Start inside the range, or choose what passes at the bound: `pseudograd.clamp(x, min, max)` passes on every torch what leads "
         "back inside, `pseudograd.pin_edge('torch<=2.13')` keeps the older torch's gradient in code that you do not edit.",

@@ -18,7 +18,8 @@ def _find(spot: Spot) -> str | None:
     if not _is_on_a_grid(clamp.x) or not may_learn(clamp.x):
         return None
     return (
-        f"rounded values stand exactly on the bounds of this {clamp.name} often, and there torch <= 2.13 passes the gradient and torch >= 2.14 "
+        f"rounded values stand exactly on the bounds of this {clamp.name} often, and there torch <= 2.13 "
+        f"passes the gradient and torch >= 2.14 "
         "passes none"
     )
 
@@ -49,9 +50,11 @@ RULE = Rule(
         number="PG152",
         name="clamped-grid",
         meaning="rounded values are clamped, so that many stand exactly on a bound",
-        why="With 2 bits a third or more of the values are on a bound of the grid. torch 2.14 stopped their gradient: some quantised trainings "
+        why="With 2 bits a third or more of the values are on a bound of the grid. torch 2.14 stopped their "
+        "gradient: some quantised trainings "
         "diverge with it and some end better.",
-        mend="Try both: `pseudograd.pin_edge('torch<=2.13')` and 'torch>=2.14'. `pseudograd.fake_quantize` is the whole quantiser, with the rule "
+        mend="Try both: `pseudograd.pin_edge('torch<=2.13')` and 'torch>=2.14'. `pseudograd.fake_quantize` is "
+        "the whole quantiser, with the rule "
         "and the edge that you choose.",
         bad="""\
 import torch

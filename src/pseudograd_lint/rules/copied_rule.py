@@ -24,11 +24,15 @@ def _find(spot: Spot) -> str | None:
         return None
     if _is_clamp_with_grad(forward, backward):
         return (
-            f"{node.name} is the rule `inward` of pseudograd.clamp, under the name clamp_with_grad in pseudograd.familiar. This copy multiplies "
+            f"{node.name} is the rule `inward` of pseudograd.clamp, under the name clamp_with_grad in "
+            f"pseudograd.familiar. This copy multiplies "
             "gradients to find their direction, which underflows in half precision and makes NaN of an infinite one"
         )
     if _is_lower_bound(forward, backward):
-        return f"{node.name} is pseudograd.lower_bound or upper_bound with the rule `inward`, which works under torch.func and torch.compile too"
+        return (
+            f"{node.name} is pseudograd.lower_bound or upper_bound with the rule `inward`, which works "
+            f"under torch.func and torch.compile too"
+        )
     if _is_replace_grad(forward, backward):
         return f"{node.name} is replace_grad of pseudograd.familiar, which works under torch.func and torch.compile too and checks shapes"
     return None
@@ -116,9 +120,11 @@ RULE = Rule(
         number="PG108",
         name="copied-rule",
         meaning="a class is a copy of ClampWithGrad, ReplaceGrad or LowerBound, which have names and tests here",
-        why="The copies are dropped by `torch.compile(torch.func.grad(f))` or fail under `torch.func`, and the product in ClampWithGrad blocks the "
+        why="The copies are dropped by `torch.compile(torch.func.grad(f))` or fail under `torch.func`, and "
+        "the product in ClampWithGrad blocks the "
         "wrong gradients where it underflows.",
-        mend="`from pseudograd.familiar import clamp_with_grad, replace_grad`, or `pseudograd.lower_bound(x, bound)`; then delete the class.",
+        mend="`from pseudograd.familiar import clamp_with_grad, replace_grad`, or `pseudograd.lower_bound(x, "
+        "bound)`; then delete the class.",
         bad="""\
 import torch
 

@@ -28,7 +28,8 @@ RULE = Rule(
         number="PG110",
         name="crossed-bounds",
         meaning="the min of a clamp is not below its max",
-        why="torch.clamp gives max everywhere where min exceeds max, without an error: the result is constant, and nothing learns through it.",
+        why="torch.clamp gives max everywhere where min exceeds max, without an error: the result is "
+        "constant, and nothing learns through it.",
         mend="Swap the bounds, or drop the clamp. `pseudograd.clamp` raises an error.",
         bad="""\
 import torch

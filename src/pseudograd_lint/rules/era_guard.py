@@ -23,7 +23,8 @@ def _find(spot: Spot) -> str | None:
         for bound, value in clamp.bounds():
             if value == at:
                 return (
-                    f"the bound {shown(value)} of this {clamp.name} is the point where {singular.shown} has an infinite slope: exactly there "
+                    f"the bound {shown(value)} of this {clamp.name} is the point where {singular.shown} has "
+                    f"an infinite slope: exactly there "
                     "torch <= 2.13 gives an infinite or NaN gradient and torch >= 2.14 gives 0"
                     + ("" if bound is None else "; a bound just beside it gives a finite one on both")
                 )
@@ -35,7 +36,8 @@ RULE = Rule(
         number="PG102",
         name="era-guard",
         meaning="a guard in front of sqrt, log, acos or a division has its bound at the singular point itself",
-        why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded function is infinite, and it depends on "
+        why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded "
+        "function is infinite, and it depends on "
         "the version of torch whether the clamp passes it on (up to 2.13, where it becomes inf or NaN) or cuts it (since 2.14). A distance "
         "of 0, two equal vectors or a black pixel is enough.",
         mend="Put the bound beside the singular point: `clamp(min=1e-12).sqrt()`, `clamp(-1 + 1e-6, 1 - 1e-6).acos()`. Where the value at "

@@ -87,9 +87,11 @@ RULE = Rule(
         number="PG107",
         name="flat-start",
         meaning="a parameter starts at 0, where the abs, square or root that is made of it has no slope to leave by",
-        why="The slope of abs and of a square at 0 is 0, so a gain `abs(p)` or `p ** 2` of a p that starts at zeros gets no gradient in the "
+        why="The slope of abs and of a square at 0 is 0, so a gain `abs(p)` or `p ** 2` of a p that starts at "
+        "zeros gets no gradient in the "
         "first step and in none that follows. The slope of a root at 0 is infinite.",
-        mend="Start beside 0, or use what has a slope there: `softplus(p)`, `exp(p)`; `pseudograd.abs(p, edge=1.0)` chooses the slope at 0.",
+        mend="Start beside 0, or use what has a slope there: `softplus(p)`, `exp(p)`; `pseudograd.abs(p, "
+        "edge=1.0)` chooses the slope at 0.",
         bad="""\
 import torch
 from torch import nn

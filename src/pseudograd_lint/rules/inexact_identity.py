@@ -55,7 +55,8 @@ RULE = Rule(
         number="PG105",
         name="inexact-identity",
         meaning="`x + (clamp(x) - x).detach()` gives the gradient of x, and a value that is not that of the clamp",
-        why="`x + (y - x)` is rounded twice. With the bounds -0.3 and 0.7 four of five clamped float32 values lie beside the bound, some outside "
+        why="`x + (y - x)` is rounded twice. With the bounds -0.3 and 0.7 four of five clamped float32 values "
+        "lie beside the bound, some outside "
         "the range that was promised, for a large x the result is 0, and for an infinite one NaN.",
         mend="`pseudograd.clamp(x, min, max, rule='identity')` has the value of torch.clamp bit for bit and the same gradient. Without the "
         "library: `y.detach() + (x - x.detach())` is exact for finite x.",

@@ -19,7 +19,10 @@ def _find(spot: Spot) -> str | None:
     call = called(moved(hard))
     if call is not None and call.name == "round":
         return None  # the only one that is exact for every finite x
-    return f"the value of this differs from {hard.text() if len(hard.text()) < 40 else 'the hard value'} in its last bits, and is NaN where x is infinite"
+    return (
+        f"the value of this differs from {hard.text() if len(hard.text()) < 40 else 'the hard value'} in "
+        f"its last bits, and is NaN where x is infinite"
+    )
 
 
 RULE = Rule(
@@ -29,7 +32,8 @@ RULE = Rule(
         meaning="`x + (hard - x).detach()` is not exactly the hard value",
         why="`x + (y - x)` is rounded twice: a third of the entries of a code book's vectors differ from the code in float32, and training "
         "sees other values than inference does.",
-        mend="`pseudograd.replace_grad(hard, x)` has the value of the first and gives the gradient to the second, bit for bit; without the library "
+        mend="`pseudograd.replace_grad(hard, x)` has the value of the first and gives the gradient to the "
+        "second, bit for bit; without the library "
         "`hard.detach() + (x - x.detach())` is exact for finite x.",
         bad="""\
 import torch

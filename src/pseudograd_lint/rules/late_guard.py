@@ -96,7 +96,8 @@ def _message(singular: Singular, guard: str) -> str:
     what = singular.x.text()
     what = what if len(what) <= 40 else "its argument"
     return (
-        f"where {what} is {point}, the gradient is NaN: {guard} sends back 0, which {'the division' if singular.name == 'div' else singular.name} "
+        f"where {what} is {point}, the gradient is NaN: {guard} sends back 0, which "
+        f"{'the division' if singular.name == 'div' else singular.name} "
         "multiplies with an infinite slope; guard what goes in"
     )
 

@@ -61,7 +61,8 @@ RULE = Rule(
         number="PG103",
         name="lost-epsilon",
         meaning="a bound such as `1 - 1e-8` is the number 1 in float32",
-        why="The numbers of float32 next to 1 are 6e-8 below and 1.2e-7 above, so `clamp(p, 1e-8, 1 - 1e-8)` lets a p of exactly 1 through, and "
+        why="The numbers of float32 next to 1 are 6e-8 below and 1.2e-7 above, so `clamp(p, 1e-8, 1 - 1e-8)` "
+        "lets a p of exactly 1 through, and "
         "`log(1 - p)` behind it is -inf with a gradient that is not finite. In half precision epsilons are lost below 5e-4, in bfloat16 "
         "below 4e-3.",
         mend="Choose an epsilon that the dtype has: `1 - 1e-6` or more for float32, `torch.finfo(p.dtype).eps` for any; or work with "

@@ -9,7 +9,8 @@ from ..numbers import number
 from ..walk import Spot
 from .rule import Rule
 
-# Of each loss: where margin stands among its arguments, its default, and what a tie is at a margin of 0. None where the default is left alone:
+# Of each loss: where margin stands among its arguments, its default, and what a tie is at a margin of 0. The default is None
+# where it is left alone:
 # orthogonal vectors are rare, and with targets of 1 alone no clamp is used.
 _LOSSES: dict[str, tuple[int, float | None, str]] = {
     "margin_ranking_loss": (3, 0.0, "two equal scores"),
@@ -50,7 +51,8 @@ RULE = Rule(
         number="PG106",
         name="tied-margin",
         meaning="a margin loss of torch has a margin of 0, so that equal scores are a tie",
-        why="`margin_ranking_loss` hides a clamp. At a tie torch up to 2.13 passes the gradient of 1 and torch since 2.14 passes 0. A scorer whose "
+        why="`margin_ranking_loss` hides a clamp. At a tie torch up to 2.13 passes the gradient of 1 and "
+        "torch since 2.14 passes 0. A scorer whose "
         "last layer starts at zeros gives equal scores: on torch 2.15 it never trains, on 2.13 it does.",
         mend="Give a margin above 0, or a smooth loss: `-F.logsigmoid(y * (a - b)).mean()`.",
         bad="""\

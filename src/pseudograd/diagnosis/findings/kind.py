@@ -66,7 +66,8 @@ class Kind:
     one line, the kind with the smallest is told, and the others stand behind it. find: from the evidence to findings, made by the methods
     below; at a deliberate place too, where they are counted and not told. meaning, next_step: for whoever reads the code, in docs, page and
     JSON. details: more of the meaning, for docs. is_alone: it is of a whole network and never stands behind what is found at its line.
-    protects: it is told so that what it finds is left alone. bad, good: programs that show it and that do not. places: where `--fail-on` looks, with shares, if it is more than the findings.
+    protects: it is told so that what it finds is left alone. bad, good: programs that show it and that do not.
+    places: where `--fail-on` looks, with shares, if it is more than the findings.
     """
 
     code: str
