@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import codes_page
+import kinks_page
 import op_pages
 import policy_page
 import torch
@@ -26,8 +27,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
+from pseudograd.analysis.rule_table import what_is_saved
 from pseudograd.diagnosis.findings import KINDS
-from pseudograd.listing import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
 from pseudograd.tasks import TASKS, Outcome
@@ -69,11 +70,13 @@ def main() -> int:
         pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
         policy_page.draw()
+        kinks_page.draw()
         speed_report.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
     generated[codes_page.PAGE] = codes_page.text()
+    generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
@@ -87,7 +90,13 @@ def _check(texts: dict[Path, str]) -> int:
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     wrong += [
         path
-        for path in (*op_pages.pictures(), *speed_report.pictures(), AUDIT_FIGURE, policy_page.PICTURE)
+        for path in (
+            *op_pages.pictures(),
+            *speed_report.pictures(),
+            AUDIT_FIGURE,
+            policy_page.PICTURE,
+            kinks_page.PICTURE,
+        )
         if not path.is_file()
     ]
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]
@@ -333,7 +342,8 @@ _PARTS: dict[str, Callable[[], str]] = {
 
 
 def _run_compare() -> None:
-    from pseudograd.report import compare, write
+    from pseudograd.report.sources import compare
+    from pseudograd.report.write import write
 
     with tempfile.TemporaryDirectory() as folder:
         page = write(compare(tuple(TASKS), jobs=2), Path(folder) / "report")
@@ -344,9 +354,9 @@ def _run_compare() -> None:
 
 def _draw_strip() -> int:
     """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
-    from pseudograd.report import compare
     from pseudograd.report.figures import strip_figure
     from pseudograd.report.pictures import strip
+    from pseudograd.report.sources import compare
 
     found = strip(compare(["retarget"]))
     assert found is not None

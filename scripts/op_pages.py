@@ -15,7 +15,7 @@ import torch
 import vector_page
 
 import pseudograd as pg
-from pseudograd.listing import what_is_saved
+from pseudograd.analysis.rule_table import what_is_saved
 from pseudograd.public_names import place_of
 from pseudograd.rule import OPS, Op
 
@@ -25,7 +25,7 @@ _EDGE_TEXT = {
     "closed": ("grad", "torch ≤ 2.13, straight-through libraries"),
     "open": ("0", "torch ≥ 2.14 with numbers; relu, hardtanh"),
     "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
-    "projected": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
+    "inward": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
 }
 _DRAWN = {
     "replace_grad": "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh.",

@@ -371,11 +371,11 @@ def parameter_of(term: Term) -> Parameter | None:
     key = key_of(term.node)
     if key is not None and key in term.module.parameters:
         return term.module.parameters[key]
-    tensor = made_as_parameter(term)
-    if tensor is None and isinstance(term.node, ast.Call):
+    made = made_as_parameter(term)
+    if made is None and isinstance(term.node, ast.Call):
         flag = next((one.value for one in term.node.keywords if one.arg == "requires_grad"), None)
         if isinstance(flag, ast.Constant) and flag.value is True:
-            tensor = term
-    if tensor is None:
+            made = term
+    if made is None:
         return None
-    return Parameter("this leaf", term.node.lineno, tensor_values(tensor) or frozenset())
+    return Parameter("this leaf", term.node.lineno, tensor_values(made) or frozenset())

@@ -205,10 +205,10 @@ class Walker:
         pairs = _pairs(target, value)
         if pairs:
             terms = [Term(one, bindings(one, env), self.module) for _, one in pairs]
-            for (one, _), term in zip(pairs, terms, strict=True):
+            for (one, _), each in zip(pairs, terms, strict=True):
                 _forget(env, _targets(one))
-                if (key := key_of(one)) is not None:
-                    env[key] = term
+                if (name := key_of(one)) is not None:
+                    env[name] = each
             return
         key = key_of(target)
         term = None if key is None else Term(value, bindings(value, env), self.module)

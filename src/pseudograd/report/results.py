@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..tasks import words
+from ..tasks import sentences
 from ..tasks.base import KINDS, Section
 from ..torch_eras import ERAS, installed_era, measure
 from ..torch_forms import at_the_bound
@@ -39,11 +39,13 @@ class Results:
 
     @property
     def title(self) -> str:
+        if self.own is not None and self.own.is_given:
+            return "Same training. Same seeds. One function changed."
         return f"Same {'training. Same seeds' if self.own else 'picture. Same loss'}. One backward rule changed."
 
     @property
     def installed(self) -> str:
-        return words.installed(self.era, self.edges["clamp(x, min=0)"])
+        return sentences.installed(self.era, self.edges["clamp(x, min=0)"])
 
     @property
     def when_not_to(self) -> list[str]:
@@ -52,7 +54,7 @@ class Results:
         for section in self.sections.values():
             for advice, where in section.subject.simpler(section.worlds).items():
                 simpler.setdefault(advice, []).extend(where)
-        return words.closing(simpler)
+        return sentences.closing(simpler)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
@@ -85,8 +87,12 @@ class Results:
             **own,
         }
 
-    def drawn(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+    def drawn(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
         """For every array that a figure draws: its name in arrays.npz, and the dict and key where it is here."""
+        for name, rows_of in self.own.arrays.items() if self.own is not None else ():
+            for variant, by_seed in rows_of.items():
+                for seed in by_seed:
+                    yield f"own/{name}/{variant}/{seed}", by_seed, seed
         for name, section in self.sections.items():
             if (figure := section.subject.figure) is None:
                 continue

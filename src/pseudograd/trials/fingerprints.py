@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from ..rewrite import entered
+from ..rewrite import entered_contexts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _BY_VALUE = (str, bytes, tuple, frozenset, types.CodeType)  # whether two of these are one object says nothing
@@ -42,7 +42,7 @@ def fingerprint(held: Any) -> str:
         from joblib.hashing import NumpyHasher
     except ImportError as error:
         raise FingerprintError("cloudpickle and joblib must be installed; pip install '.[report]'") from error
-    if entered.modes():
+    if entered_contexts.modes():
         raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
     hasher = _hasher_class(NumpyHasher, cloudpickle)()
     try:
@@ -227,12 +227,15 @@ def _is_users(module: Any) -> bool:
     file = vars(module).get("__file__")  # getattr would wake modules that load on demand
     if module.__name__ == "__main__" or module.__name__ not in sys.modules:
         return True
-    if not file:
-        return False
+    return bool(file) and not _is_installed(file)
+
+
+@functools.cache  # asked of every module for every run, and to follow a path's links takes most of that
+def _is_installed(file: str) -> bool:
     path = Path(file).resolve()
     if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return False
-    return not any(path.is_relative_to(folder) for folder in _installed_folders())
+        return True
+    return any(path.is_relative_to(folder) for folder in _installed_folders())
 
 
 @functools.cache

@@ -1,0 +1,54 @@
+"""Rules as text, as commands take them: `inward`, `leaky(0.2)`, `elastic(width=0.5)`, `leaky(0.2)/open`."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import must, unknown_name
+from .rule import Edge, Op, Rule, RuleLike, RuleObject, make_call
+
+_FORM = re.compile(r"(?P<name>[^()/]+?)\s*(\((?P<given>[^()]*)\))?\s*(/\s*(?P<edge>[^()/]+))?")
+
+
+def items(text: str) -> list[str]:
+    """What stands between the commas; those inside parentheses separate nothing."""
+    return [item.strip() for item in re.split(r",(?![^()]*\))", text)]
+
+
+def parsed(op: Op, text: str, argument: str) -> tuple[RuleLike, Edge | None]:
+    """The rule of `op`, checked, and the edge if the text names one. `argument` is what an error calls the text."""
+    found = _FORM.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"{argument} must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got {text!r}.")
+    name, given, edge = found["name"], found["given"], found["edge"]
+    rule: RuleLike = name
+    if given and given.strip() and name in op.rules:
+        rule = RuleObject(name, _parameters(op.rules[name], items(given)))
+    made = make_call(op, rule, op.default_edge if edge is None else edge)
+    return rule, edge and made.edge
+
+
+def _parameters(rule: Rule, given: list[str]) -> tuple[tuple[str, float], ...]:
+    """Values by name, or in the order in which the rule lists its parameters."""
+    if len(given) > len(rule.parameters):
+        allowed = f"be at most {len(rule.parameters)}" if rule.parameters else "be absent"
+        raise ValueError(must(rule.name, "parameters", allowed, ", ".join(given)))
+    found: dict[str, float] = {}
+    for position, text in enumerate(given):
+        before, equals, after = (part.strip() for part in text.partition("="))
+        key, value = (before, after) if equals else (list(rule.parameters)[position], before)
+        if key not in rule.parameters:
+            raise unknown_name(rule.name, "parameter", rule.parameters, key)
+        if key in found:
+            raise ValueError(must(rule.name, key, "be given once", ", ".join(given)))
+        found[key] = _number(rule, key, value)
+    return tuple(found.items())
+
+
+def _number(rule: Rule, key: str, text: str) -> float:
+    if rule.parameters[key] is None:
+        raise ValueError(must(rule.name, key, "be a function, which only Python can name", text))
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(must(rule.name, key, "be a number", text, f"The default is {rule.parameters[key]}")) from None

@@ -1,0 +1,66 @@
+"""override: torch's own functions with another backward rule, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import must, unknown_name
+from ..rule import OPS, RuleLike, RuleObject, make_call
+from ..torch_forms import SWITCHES
+from .context import Rewriting
+from .mode import Replacement
+from .sites import RuleBySite, Site
+
+SiteRule = RuleLike | Callable[[Site], RuleLike | None]
+_OPS = {family: OPS[op].replaced(name=family) for family, op in SWITCHES.items()}  # errors name what the user named
+
+
+def override(**families: SiteRule | None) -> Rewriting:
+    """Give torch's own functions another backward rule, in code that nobody edits.
+
+    Forward:  torch's values, bit for bit.
+    Backward: that of the rule, with the default edge of each family's op. Saves as many tensors as torch's op saves, of the same
+        shapes (relu: its input where torch keeps its result), or, of a clamp of 4096 elements or more on CPU, one or two bits of each
+        element where the op of that name does; under gelu=, silu=, leaky_relu= and hardsigmoid= what the op of that name
+        saves, a few bits of each element, because that is what they are asked for. Whatever cannot be rewritten keeps torch's
+        gradient and is reported; nothing raises where torch does not.
+
+    Args:
+        families: each is off unless named. clamp= (clamp, clip, clamp_min, clamp_max, in place too, minimum and maximum with a constant),
+            relu= (relu, relu6, hardtanh, hardsigmoid, functions and modules), round= (round, floor, ceil, trunc, fix), sign=,
+            fake_quantize=, gelu=, silu=, leaky_relu=, and hardsigmoid=, which counts before relu=. The value is a rule's name, a rule
+            object, or a function from a Site (op, family, where, module, min, max) to one of these or None for torch's own; inside
+            torch.compile a site's where and module are not known.
+    Returns: a context and decorator for the current thread, nestable: the inner one decides for what it names. `report()` tells which
+        calls it rewrote, and which it saw and could not reach.
+    Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.
+    Example:
+        >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+        >>> with override(clamp="inward"):
+        ...     torch.clamp(x, -1, 1).sum().backward()
+        >>> x.grad
+        tensor([0., 1., 1.])
+    Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
+    """
+    replacements: dict[str, Replacement] = {}
+    for family, rule in families.items():
+        if family not in SWITCHES:
+            raise unknown_name("override", "family", SWITCHES, family)
+        if rule is not None:
+            replacements[family] = Replacement(_checked(family, rule), _OPS[family])
+    if not replacements:
+        raise ValueError(f"override: one of {', '.join(SWITCHES)} must be given a rule, got none. Name at least one.")
+    named = ", ".join(f"{key}={value!r}" for key, value in families.items() if value is not None)
+    return Rewriting(f"override({named})", replacements)
+
+
+def _checked(family: str, rule: Any) -> Any:
+    """A rule of the family's op, with its error; a function becomes a RuleBySite."""
+    if isinstance(rule, (str, RuleObject)):
+        op = _OPS[family]
+        make_call(op, rule, op.default_edge)
+        return rule
+    if callable(rule):
+        return RuleBySite(rule)
+    raise TypeError(must("override", family, "be a rule, or a function from a site to a rule", rule))

@@ -1,0 +1,145 @@
+"""`pseudograd run`: a program that nobody may edit, run inside a rewriting."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import must
+from ..parse_rule import parsed
+from ..rule import OPS, RuleLike
+from ..running import program as programs
+from ..running.files import checked_file, write
+from ..torch_forms import SWITCHES
+from .context import Rewriting
+from .override import override
+from .pin_edge import pin_edge
+from .report import Report, joined
+
+NOTHING_REWRITTEN = 3  # the exit status
+
+
+def contexts(pin: str | None, overrides: Sequence[str], where: str = "run") -> list[Rewriting]:
+    """The contexts of `--pin EDGE` and `--override FAMILY=RULE`; the pin is the inner one."""
+    rules = rules_of(overrides, where)
+    if pin is None and not rules:
+        raise ValueError(f"{where}: one of --pin and --override must be given, got neither.")
+    return [*([override(**rules)] if rules else []), *([pin_edge(pin)] if pin is not None else [])]
+
+
+def rules_of(overrides: Sequence[str], where: str = "run", argument: str = "--override") -> dict[str, RuleLike]:
+    """From FAMILY=RULE texts what override takes."""
+    rules: dict[str, RuleLike] = {}
+    for text in overrides:
+        family, equals, rule = (part.strip() for part in text.partition("="))
+        if not (family and equals and rule):
+            raise ValueError(must(where, argument, "be FAMILY=RULE, such as clamp=inward", text))
+        rules[family] = _rule(family, rule, where, argument)
+    return rules
+
+
+def _rule(family: str, text: str, where: str, argument: str) -> RuleLike:
+    if family not in SWITCHES:
+        return text  # override has the error
+    rule, edge = parsed(OPS[SWITCHES[family]], text, f"{where}: {argument}")
+    if edge is not None:
+        remedy = "Each family has its own; --pin changes that of torch's clamps"
+        raise ValueError(must(where, argument, "name no edge", text, remedy))
+    return rule
+
+
+def run(
+    program: str,
+    arguments: Sequence[str],
+    is_module: bool,
+    asked: Mapping[str, Any],
+    *,
+    json_file: Path | None = None,
+    requires: bool = False,
+) -> int:
+    """Run the program as `python program arguments` would, then print the reports; also into `json_file`.
+
+    asked: "pin", "overrides" and "imports", as the command takes them, for each process of the program. The exit status is the program's;
+    or, if that is 0 and `requires` is true, 3 where a context rewrote nothing. A pin to the era of the installed torch has nothing to
+    rewrite and counts as done.
+    """
+    entered = contexts(asked["pin"], asked["overrides"])
+    programs.check("run", program, is_module)
+    target = None if json_file is None else checked_file("run", "--json", json_file)
+    done = programs.run(programs.command_of(program, arguments, is_module), {"module": __name__, "asked": dict(asked)})
+    reports = [
+        joined([context.report(), *(part.content[at] for part in done.parts)]) for at, context in enumerate(entered)
+    ]
+    status, lines = done.status, [str(report) for report in reports]
+    lines += [f"run: not followed: {error}" for error in dict.fromkeys(done.errors)]
+    if target is not None:
+        try:
+            write("run", "--json", target, _as_json(reports))
+        except ValueError as error:
+            lines.append(str(error))
+            status = status or 2
+    idle = [report.label for report in reports if not (report.rewritten or report.is_torchs_own)]
+    if requires and idle:
+        lines.append(f"run: --require: nothing was rewritten by {' and '.join(idle)}")
+        status = status or NOTHING_REWRITTEN
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        for line in lines:
+            print(f"pseudograd: {line}", file=sys.stderr)
+    return status
+
+
+def _as_json(reports: Sequence[Report]) -> str:
+    found = {
+        "kind": "pseudograd run",
+        "torch": torch.__version__,
+        "contexts": [
+            {
+                "label": report.label,
+                "is_torchs_own": report.is_torchs_own,
+                "rewritten": [dataclasses.asdict(site) for site in report.rewritten],
+                "missed": [dataclasses.asdict(site) for site in report.missed],
+            }
+            for report in reports
+        ],
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+# --- in each process of the program -----------------------------------------------------------------------------------
+
+
+class _Following:
+    """The contexts, from the moment torch is there to the end of the process."""
+
+    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+        sys.path.insert(0, os.getcwd())
+        try:
+            for name in asked["imports"]:
+                importlib.import_module(name)
+        finally:
+            sys.path.remove(os.getcwd())
+        self.entered = contexts(asked["pin"], asked["overrides"])
+        for context in self.entered:
+            context.__enter__()
+        process.mark()
+
+    def content(self) -> Any:
+        return [context.report() for context in self.entered]
+
+    def forked(self) -> None:
+        for context in self.entered:
+            context.__exit__()
+
+
+def begin(job: Mapping[str, Any], process: Any) -> _Following:
+    """What `running.process` calls."""
+    return _Following(job["asked"], process)

@@ -1,0 +1,81 @@
+"""What `pseudograd rules` says of each row, beside the bytes that its call really keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pseudograd.analysis.rule_table import rules_text, what_is_saved
+from pseudograd.rule import OPS
+
+SIZE = 8192
+BYTES = {"nothing": 0, "1 bit or x": SIZE // 8, "2 bits or x": SIZE // 4, "x": 4 * SIZE}
+ROWS = [
+    (name, rule)
+    for name, op in OPS.items()
+    for rule in op.rules
+    if op.picture.of is None and None not in op.rules[rule].parameters.values()  # a user's function has no default
+]
+
+
+def kept_by(name: str, rule: str) -> int:
+    """The bytes that a real call keeps, of an input that no op has made."""
+    kept: list[torch.Tensor] = []
+    chosen = {"rule": rule} if len(OPS[name].rules) > 1 else {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor), tensor)[1], lambda one: one):
+        OPS[name].public(torch.randn(SIZE, requires_grad=True), *OPS[name].picture.others, **chosen)
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+
+
+@pytest.mark.parametrize(("name", "rule"), ROWS, ids="/".join)
+def test_what_is_said_is_what_a_call_keeps(name: str, rule: str) -> None:
+    assert BYTES[what_is_saved(OPS[name], OPS[name].rules[rule])] == kept_by(name, rule)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "expected"),
+    [
+        ("policy_loss", "inward", "log_ratio, advantage"),
+        ("replace_grad", "replace", "nothing"),
+        ("fake_quantize", "zero", "x"),
+        ("jumprelu", "window", "x"),
+        ("sign", "custom", "x"),
+    ],
+)
+def test_what_others_keep(name: str, rule: str, expected: str) -> None:
+    assert what_is_saved(OPS[name], OPS[name].rules[rule]) == expected
+
+
+def test_ops_of_one_set_of_rules_share_a_block_in_the_order_given() -> None:
+    relu, clamp, hardtanh = (OPS[name] for name in ("relu", "clamp", "hardtanh"))
+    blocks = rules_text([relu, clamp, hardtanh]).split("\n\n")
+    heads = [block for block in blocks if not block.startswith("  ")]
+    assert [[line.split(":")[0] for line in head.splitlines()] for head in heads] == [["relu"], ["clamp", "hardtanh"]]
+    assert heads[1].splitlines() == [
+        "clamp: default rule inward, edge closed (or open, half, inward)",
+        "hardtanh: default rule zero, edge open (or closed, half, inward)",
+    ]
+    rows = [block for block in blocks if block.startswith("  ")]
+    assert [line.strip() for line in rows[1].splitlines() if line[2] != " "] == [
+        rule.called for rule in clamp.rules.values()
+    ]
+
+
+def test_a_row_says_whether_it_is_linear_and_what_else_it_is_called() -> None:
+    lines = rules_text([OPS["clamp"]]).splitlines()
+    zero, inward, leaky = (lines.index(f"  {rule}") for rule in ("zero", "inward", "leaky(slope=0.1)"))
+    assert lines[zero + 3] == "    linear in grad   yes"
+    assert lines[inward + 1 : inward + 4] == [
+        "    grad_x outside   grad, or 0 where grad points strictly outward",
+        "    saves            2 bits or x",
+        "    linear in grad   no: no forward mode",
+    ]
+    assert lines[leaky + 5].startswith("    also called      ")
+    assert [rule.also_called for rule in OPS["sign"].rules.values() if not rule.also_called]
+    assert "also called      \n" not in rules_text(list(OPS.values()))
+
+
+def test_an_op_without_a_choice_has_no_default() -> None:
+    assert rules_text([OPS["reverse_grad"]]).startswith("reverse_grad: rule ")
+    assert "edge" not in rules_text([OPS["reverse_grad"]]).splitlines()[0]
+    assert rules_text([OPS["gelu"]]).startswith("gelu: default rule exact")  # of two

@@ -1,0 +1,111 @@
+"""The sentences of tasks with seeds: who is better is decided by the paired test, and every task can speak."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, sentences
+from pseudograd.tasks.base import Settings
+from pseudograd.tasks.sentences import Score
+from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, eras, variants
+
+SEEDS = 12
+
+
+def measured(value: float, spread: float = 0.0) -> Outcome:
+    """Seeds around `value`, half of them above it."""
+    seeds = tuple(value + spread * (1 if seed % 2 else -1) for seed in range(SEEDS))
+    return Outcome({"share": value}, seeds=seeds)
+
+
+def world(**changed: Outcome) -> dict[str, Outcome]:
+    names = [variant.name for variant in variants(has_leaves=True)]
+    return {name: measured(0.5) for name in names} | {name.replace("_", "/"): value for name, value in changed.items()}
+
+
+SCORE = Score("share", "{} done")
+
+
+def test_equal_runs_are_no_different() -> None:
+    told = sentences.of_scores("here", world(), SCORE)
+    assert told == [
+        "here: the two eras of torch.clamp end equal: 50.0% done and 50.0%.",
+        "here: inward: 50.0% done, not told apart from the better era of torch.clamp (50.0%).",
+        "here: not told apart from inward here: identity (50.0%), sign (50.0%), leaky (50.0%), elastic (50.0%), inverting (50.0%), "
+        "no clamp (50.0%) and project (50.0%).",
+        "here: nothing tried was better than inward.",
+    ]
+
+
+def test_a_larger_mean_that_not_all_seeds_share_is_no_difference() -> None:
+    told = sentences.of_scores("here", world(identity=measured(0.52, spread=0.3)), SCORE)
+    assert "not told apart from inward here: identity (52.0%)," in told[2]
+
+
+def test_better_and_worse_are_named_the_best_first() -> None:
+    rows = world(
+        zero_closed=measured(0.6), inward=measured(0.7), sign=measured(0.8), project=measured(0.9), leaky=measured(0.7)
+    )
+    told = sentences.of_scores("here", rows, SCORE)
+    assert told == [
+        "here: which torch is installed decides: 60.0% done where the gradient at a bound passes, 50.0% where it does not.",
+        "here: inward: 70.0% done, better than the better era of torch.clamp (60.0%).",
+        "here: better than inward here: project (90.0%) and sign (80.0%).",
+        "here: not told apart from inward here: leaky (70.0%).",
+    ]
+    assert sentences.where_no_worse({"here": rows}, "project", SCORE) == ["here"]
+    assert sentences.where_no_worse({"here": rows}, "leaky", SCORE) == ["here"]
+    assert sentences.where_no_worse({"here": rows}, "identity", SCORE) == []
+    assert sentences.where_no_worse({"here": rows}, "project", SCORE, or_equal=False) == ["here"]
+    assert sentences.where_no_worse({"here": rows}, "leaky", SCORE, or_equal=False) == []
+
+
+def test_lower_may_be_better() -> None:
+    score = Score("share", "error {}", ".2f", better="lower")
+    rows = world(zero_open=measured(0.6), inward=measured(0.55), sign=measured(0.4), leaky=measured(0.9))
+    told = sentences.of_scores("here", rows, score)
+    assert told[0].endswith("error 0.50 where the gradient at a bound passes, 0.60 where it does not.")
+    assert told[1] == "here: inward: error 0.55, worse than the better era of torch.clamp (0.50)."
+    assert told[2].startswith("here: better than inward here: sign (0.40), identity (0.50),")
+    assert "leaky" not in " ".join(told)
+
+
+def test_a_difference_too_small_to_matter_is_none() -> None:
+    rows = world(inward=measured(0.501))
+    assert "better than the better era" in sentences.of_scores("here", rows, SCORE)[1]
+    assert "not told apart from" in sentences.of_scores("here", rows, Score("share", "{} done", tie=0.002))[1]
+
+
+def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
+    found = SCORE.against_ours(world(inward=measured(0.9)))
+    assert INSTALLED not in found
+    assert set(found) >= set(eras())
+    assert {one.comparisons for one in found.values()} == {1}  # all others are equal to each other, to the bit
+
+
+def test_without_ours_only_the_eras_are_spoken_of() -> None:
+    rows = world()
+    del rows["inward"]
+    assert len(sentences.of_scores("here", rows, SCORE)) == 1
+    assert sentences.where_no_worse({"here": rows}, "project", SCORE) == []
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("with_ours", [True, False])
+def test_every_task_speaks_of_whatever_was_measured(name: str, with_ours: bool) -> None:
+    task = TASKS[name]
+    names = [variant.name for variant in variants(DEFAULT_RULES if with_ours else (), has_leaves=task.has_leaves)]
+    row = Outcome(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)
+    worlds = {one: dict.fromkeys(names, row) for one in task.worlds(Settings())}
+    told = task.verdicts(worlds, defaultdict(lambda: 0.5))
+    assert told
+    assert all(sentence.endswith(".") and "nan" not in sentence for sentence in told)
+    assert with_ours == any("inward" in sentence for sentence in told) or name in ("curve", "basin")
+    assert all(set(where) <= set(worlds) for where in task.simpler(worlds).values())
+
+
+def test_what_runs_without_being_asked_are_tasks() -> None:
+    assert set(DEFAULT_TASKS) < set(TASKS)
+    assert {"retarget", "canvas", "basin", "curve"} <= set(DEFAULT_TASKS)
