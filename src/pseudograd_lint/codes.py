@@ -10,6 +10,7 @@ from .code import Code
 from .rules import RULES
 
 LINT: tuple[Code, ...] = tuple(rule.code for rule in RULES)
+_MISREAD = str.maketrans("OIL", "011")
 _NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
 
 
@@ -57,7 +58,9 @@ def _meant(word: str, codes: Iterable[Code]) -> set[str]:
 
 def _unknown(where: str, argument: str, codes: Sequence[Code], got: str) -> ValueError:
     names = [code.number for code in codes] + [code.name for code in codes]
-    close = difflib.get_close_matches(got.upper() if got[:2].upper() == "PG" else got.lower(), names, n=1)
+    is_number = got[:2].upper() == "PG"
+    asked_for = f"PG{got[2:].upper().translate(_MISREAD)}" if is_number else got.lower()
+    close = difflib.get_close_matches(asked_for, names, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else "`pseudograd explain` lists them."
     return ValueError(f"{where}: {argument} must be a code such as {names[0]} or {codes[0].name}, got {got!r}. {hint}")
 
