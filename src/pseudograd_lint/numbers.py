@@ -29,9 +29,9 @@ _FINFO = {"eps": 2.0**-23, "tiny": 2.0**-126, "smallest_normal": 2.0**-126, "max
 _FINFO["min"] = -_FINFO["max"]
 
 
-def number(term: Term | None) -> float | None:
+def number(term: Term | None, depth: int = 10) -> float | None:
     """The value of `1 - 1e-6`, `-2 * math.pi` or a name for it; None where it is not a number that stands there."""
-    if term is None:
+    if term is None or depth == 0:
         return None
     term = term.resolved()
     node = term.node
@@ -39,10 +39,10 @@ def number(term: Term | None) -> float | None:
         return float(node.value) if isinstance(node.value, (int, float)) and not isinstance(node.value, bool) else None
     try:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-            value = number(term.of(node.operand))
+            value = number(term.of(node.operand), depth - 1)
             return value if value is None or isinstance(node.op, ast.UAdd) else -value
         if isinstance(node, ast.BinOp):
-            return _of_two(term, node)
+            return _of_two(term, node, depth - 1)
         if isinstance(node, ast.Call):
             return _of_call(term, node)
         if isinstance(node, ast.Attribute):
@@ -52,9 +52,13 @@ def number(term: Term | None) -> float | None:
     return None
 
 
-def _of_two(term: Term, node: ast.BinOp) -> float | None:
+def _of_two(term: Term, node: ast.BinOp, depth: int) -> float | None:
     act = _BINARY.get(type(node.op))
-    if act is None or (left := number(term.of(node.left))) is None or (right := number(term.of(node.right))) is None:
+    if (
+        act is None
+        or (left := number(term.of(node.left), depth)) is None
+        or (right := number(term.of(node.right), depth)) is None
+    ):
         return None
     if act is operator.pow and abs(right) > 2000:
         return None

@@ -108,13 +108,14 @@ def _given(bound: Term | None) -> Term | None:
     return None if bound is None or (isinstance(bound.node, ast.Constant) and bound.node.value is None) else bound
 
 
-def is_tensor(term: Term) -> bool:
+def is_tensor(term: Term, depth: int = 6) -> bool:
     """Is there evidence that it is one?"""
     term = moved(term)
     if key_of(term.node) in term.module.parameters:
         return True
     if isinstance(term.node, ast.BinOp):
-        return is_tensor(term.of(term.node.left)) or is_tensor(term.of(term.node.right))
+        sides = (term.node.left, term.node.right)
+        return depth > 0 and any(is_tensor(term.of(one), depth - 1) for one in sides)
     node = term.node
     if not isinstance(node, ast.Call):
         return False

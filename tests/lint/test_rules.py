@@ -238,4 +238,5 @@ def test_columns_count_characters() -> None:
 def test_names_of_names_take_no_time(depth: int) -> None:
     """Each stands for two of the one before."""
     lines = "".join(f"    a{n + 1} = a{n} + a{n}\n" for n in range(depth))
+    assert codes(f"def f(x):\n    a0 = 1.0\n{lines}    return x.clamp(min=a{depth})\n") == []
     assert codes(f"def f(x):\n    a0 = x\n{lines}    return torch.sqrt(a{depth}.clamp(min=0))\n") == ["PG102"]

@@ -24,12 +24,12 @@ def _find(spot: Spot) -> str | None:
     )
 
 
-def _is_on_a_grid(x: Term) -> bool:
+def _is_on_a_grid(x: Term, depth: int = 6) -> bool:
     """A round with a gradient of its own, by its name, or the sum of one and an offset."""
     inner, _ = peeled(x, 0.0)
     node = inner.node
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        return _is_on_a_grid(inner.of(node.left)) or _is_on_a_grid(inner.of(node.right))
+        return depth > 0 and any(_is_on_a_grid(inner.of(one), depth - 1) for one in (node.left, node.right))
     if not isinstance(node, ast.Call):
         return False
     call = called(inner)

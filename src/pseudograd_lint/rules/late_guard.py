@@ -112,7 +112,7 @@ def _inside(branch: Term) -> Iterator[Singular]:
                 yield singular
 
 
-def _can_be_singular(x: Term) -> bool:
+def _can_be_singular(x: Term, depth: int = 6) -> bool:
     """Not where a number is added, or where it comes from a function that has no such value."""
     x = moved(x)
     if not may_learn(x):
@@ -122,7 +122,7 @@ def _can_be_singular(x: Term) -> bool:
         if isinstance(node.op, ast.Add):
             return False
         if isinstance(node.op, ast.Mult):
-            return any(_can_be_singular(x.of(one)) for one in (node.left, node.right))
+            return depth > 0 and any(_can_be_singular(x.of(one), depth - 1) for one in (node.left, node.right))
         return True
     call = called(x)
     if call is None:
@@ -130,13 +130,13 @@ def _can_be_singular(x: Term) -> bool:
     return call.name not in _POSITIVE
 
 
-def _asks_about(condition: Term, x: Term) -> bool:
+def _asks_about(condition: Term, x: Term, depth: int = 6) -> bool:
     """Does it compare this very thing?"""
     condition = moved(condition)
     node = condition.node
     if isinstance(node, (ast.BinOp, ast.BoolOp)):
         parts = [node.left, node.right] if isinstance(node, ast.BinOp) else node.values
-        return any(_asks_about(condition.of(one), x) for one in parts)
+        return depth > 0 and any(_asks_about(condition.of(one), x, depth - 1) for one in parts)
     if isinstance(node, ast.UnaryOp):
         return _asks_about(condition.of(node.operand), x)
     if isinstance(node, ast.Compare):
