@@ -9,14 +9,15 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pseudograd.cli import main
-from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
+from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _path, _Runner, _smallest, bisect
 from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.running import program as programs
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
@@ -413,3 +414,17 @@ def test_bad_calls(
     err = capsys.readouterr().err
     assert err.startswith(f"pseudograd: {text}")
     assert err.count("\n") == 1
+
+
+def test_the_path_has_no_line_of_pythons_own() -> None:
+    found: list[str] = []
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        found.extend(_path())
+        yield
+
+    with entered():  # through a function of contextlib
+        pass
+    assert [line.split(":")[0].endswith("test_bisect.py") for line in found[:2]] == [True, True]
+    assert not [line for line in found if "contextlib" in line]

@@ -109,3 +109,9 @@ def test_every_task_speaks_of_whatever_was_measured(name: str, with_ours: bool) 
 def test_what_runs_without_being_asked_are_tasks() -> None:
     assert set(DEFAULT_TASKS) < set(TASKS)
     assert {"retarget", "canvas", "basin", "curve"} <= set(DEFAULT_TASKS)
+
+
+def test_better_is_more_than_rounding() -> None:
+    same, more = {sentences.OURS: 10.0, "zero": 10.04}, {sentences.OURS: 10.0, "zero": 10.1, "sign": 9.0}
+    assert sentences._beaten("here", same) == f"here: nothing tried was better than {sentences.OURS}."
+    assert sentences._beaten("here", more) == f"here: better than {sentences.OURS} here: zero (10.1 dB)."
