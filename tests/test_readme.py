@@ -23,7 +23,9 @@ def test_the_examples_print_what_they_say(page: Path, examples: int) -> None:
     assert found.failed == 0
 
 
-@pytest.mark.parametrize(("name", "examples"), [("override", 6), ("diagnose", 8), ("audit", 6)])
+@pytest.mark.parametrize(
+    ("name", "examples"), [("override", 6), ("diagnose", 8), ("audit", 6), ("in_your_tools", 7), ("compare", 11)]
+)
 def test_the_pages_of_docs_print_what_they_say(name: str, examples: int) -> None:
     found = doctest.testfile(str(README.parent / "docs" / f"{name}.md"), module_relative=False)
     assert found.attempted >= examples

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.analysis.palette import colour, darker
+from pseudograd.analysis.palette import colour, colours, darker
 from pseudograd.rule import OPS
 
 # Machado, Oliveira & Fernandes (2009), severity 1, on linear RGB.
@@ -64,3 +64,11 @@ def test_a_function_has_a_colour_by_its_position_and_a_darker_shade() -> None:
 
 def halved(grad: Tensor, x: Tensor, y: Tensor, min: object, max: object) -> Tensor:
     return grad / 2
+
+
+def test_names_that_are_no_rules_have_colours_of_their_own() -> None:
+    found = colours(["mine", "inward", "yours", "theirs", "sign", "torch.clamp"])
+    assert len(set(found.values())) == 6
+    assert found["inward"] == colour("inward")
+    assert found["torch.clamp"] == colour("torch.clamp")
+    assert len(colours(map(str, range(40)))) == 40

@@ -21,7 +21,7 @@ MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (pseudograd.ops, pseudograd.analysis, pseudograd.trials, pseudograd.rewrite)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn", "pseudograd.diagnosis"]
+] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn", "pseudograd.diagnosis", "pseudograd.integrations.pytest"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.
 EXAMPLE = re.compile(r"^ *Example:\n(.*?)^ *Source:", re.MULTILINE | re.DOTALL)
 

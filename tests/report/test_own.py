@@ -41,6 +41,8 @@ def step_out(clamp, seed):
 def unedited(seed):
     return step_out(torch.clamp, seed)["loss"]
 
+STEPS = {"a": torch.clamp, "b": "inward"}
+
 def no_number(clamp):
     clamp(torch.zeros(1), 0, 1)
 
@@ -135,6 +137,17 @@ def test_an_unedited_training_and_its_edges(capsys: pytest.CaptureFixture[str]) 
     assert "inward/half" in out
 
 
+def test_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "training_of_mine:"
+    options = ("--variants", f"{name}STEPS", "--baseline", "b", "--time-limit", "60", "--seeds", "2")
+    code, out, err = run(capsys, *OWN[:2], f"{name}step_out", *options)
+    assert (code, err) == (0, "")
+    assert "less b" in out
+    own = json.loads(Path("pseudograd-report/results.json").read_text(encoding="utf-8"))["own"]
+    assert list(own["values"]["loss"]) == ["a", "b"]
+    assert own["values"]["loss"]["b"][0] < 0.1 < own["values"]["loss"]["a"][0]
+
+
 def test_an_older_report_of_other_numbers_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     given = (*OWN[:3], "--better", "loss=lower,score=higher", "--seeds", "2", "--rules")
 
@@ -185,6 +198,13 @@ WRONG = {
     ),
     ("compare", "--seeds", "3"): "compare: --seeds must come with --task, got 3.",
     ("compare", "--replace", "clamp"): "compare: --replace must come with --task, got 'clamp'.",
+    ("compare", "--time-limit", "3"): "compare: --time-limit must come with --task, got 3.0.",
+    ("compare", "--variants", "training_of_mine:STEPS"): (
+        "compare: --variants must come with --task, got 'training_of_mine:STEPS'."
+    ),
+    (*OWN[:3], "--variants", "training_of_mine:STEPS", "--baseline", "c"): (
+        "compare: baseline must be one of a, b, got 'c'."
+    ),
     ("compare", "--jobs", "0"): "compare: --jobs must be at least 1, got 0.",
     (*OWN[:5], "--seeds", "0"): "compare: seeds must be at least 1, got 0.",
     (*OWN[:5], "--better", "up"): "compare: better must be one of higher, lower, got 'up'.",

@@ -419,8 +419,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     ),
     "several elements": (
         TypeError,
-        "compare: run's 'loss' must return a number, or numbers by name, with zero/closed and seed 0, "
-        "got a Tensor of torch.float32 and shape (2,). Return what",
+        "compare: run must return a number beside loss, with zero/closed and seed 0, "
+        "got {'loss': tensor([0., 0.])}. Return what",
         lambda: pg.compare(_returning({"loss": torch.zeros(2)})),
     ),
     "no names": (

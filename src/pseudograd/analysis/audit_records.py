@@ -125,6 +125,11 @@ class Audit:
         plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **found})
         return plain
 
+    def _repr_html_(self) -> str:
+        from ..notebook import shown
+
+        return shown(str(self), self.plot)
+
     def plot(self) -> Figure:
         """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
 

@@ -7,6 +7,7 @@ colour blindness. "inverting" and "zero" are close to each other for protanopes;
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 from ..rule import OPS, RuleObject
 
@@ -62,6 +63,17 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
     if any(rule in op.rules for op in OPS.values()) and rule not in _COLOURS:
         return _RESERVED[zlib.crc32(rule.encode()) % len(_RESERVED)]
     return _SHADES.get(name) or _COLOURS.get(rule) or _OTHERS[position % len(_OTHERS)]
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """One for each: a rule its own, and what is no rule one that none of the others has, as far as they reach."""
+    names = list(names)
+    found = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # whatever its position
+    for place, name in enumerate(names):
+        if name not in found:
+            free = (one for one in (*_OTHERS, *_RESERVED) if one not in found.values())
+            found[name] = next(free, colour(name, place))
+    return found
 
 
 def darker(shade: str) -> str:

@@ -100,7 +100,7 @@ def _tell_of_finished_runs(options: argparse.Namespace) -> None:
         )
 
 
-_OF_A_CASE = ("better", "edges", "replace", "seeds")
+_OF_A_CASE = ("better", "edges", "replace", "seeds", "variants", "baseline", "time_limit")
 _OF_TASKS = ("tasks", "loss", "min", "max")
 
 
@@ -110,7 +110,7 @@ def _check_combination(options: argparse.Namespace) -> None:
     for name in refused:
         if getattr(options, name) is not None:
             with_it = "be left out with --task" if options.task else "come with --task"
-            raise ValueError(must("compare", f"--{name}", with_it, getattr(options, name)))
+            raise ValueError(must("compare", f"--{name.replace('_', '-')}", with_it, getattr(options, name)))
 
 
 def _other(file: Path | None) -> Any:

@@ -247,10 +247,22 @@ class Diagnosis:
             "errors": self.errors,
         }
 
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .metrics import metrics_of
+
+        return metrics_of(self)
+
     def __str__(self) -> str:
         from .text import text
 
         return text(self)
+
+    def _repr_html_(self) -> str:
+        from ..notebook import framed
+        from .page import page
+
+        return framed(page(self))
 
     def write_html(self, file: str | Path) -> Path:
         """One self-contained page. Raises ValueError where it cannot be written; an older file stays until the new one is whole."""

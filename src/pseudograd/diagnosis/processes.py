@@ -42,6 +42,8 @@ class Found:
         return {**Diagnosis.to_json(self), "processes": self.processes, "unseen": self.unseen}  # type: ignore[arg-type]
 
     __str__ = Diagnosis.__str__
+    _repr_html_ = Diagnosis._repr_html_
+    metrics = Diagnosis.metrics
     write_html = Diagnosis.write_html
 
 

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from ..analysis.palette import FORWARD, LOSS, colour
 from ..tasks import Outcome, World
 from ..tasks.base import Section, Subject
+from ..trials.arrays import size_of
+from ..trials.comparison import Comparison
 from ..trials.picture import Seeds, draw, seeds_of
 from .pictures import PICTURES, Strip, drawn, pixels, shown_name
 from .results import Results
@@ -33,6 +35,16 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
             elif figure.kind != PICTURES:  # which the page shows one by one
                 title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
                 yield name, stem, f"{subject.title}: {world}", draw_kind(subject, title, drawn(rows), results.era)
+        for number, (caption, shown) in enumerate(_own_arrays(results.own) if results.own else (), start=1):
+            yield name, f"{name}-beside-{number}", caption, shown
+
+
+def _own_arrays(found: Comparison) -> Iterator[tuple[str, Figure]]:
+    """(what it shows, figure) of the curves and pictures that a training of the user's returned."""
+    for name in found.arrays:
+        figure = Figure(figsize=size_of(found, name), layout="constrained", dpi=DPI)
+        found.plot(name, ax=figure.subplots())
+        yield f"{found.run}: {name} of every variant", figure
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:

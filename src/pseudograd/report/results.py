@@ -39,6 +39,8 @@ class Results:
 
     @property
     def title(self) -> str:
+        if self.own is not None and self.own.is_given:
+            return "Same training. Same seeds. One function changed."
         return f"Same {'training. Same seeds' if self.own else 'picture. Same loss'}. One backward rule changed."
 
     @property
@@ -85,8 +87,12 @@ class Results:
             **own,
         }
 
-    def drawn(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+    def drawn(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
         """For every array that a figure draws: its name in arrays.npz, and the dict and key where it is here."""
+        for name, rows_of in self.own.arrays.items() if self.own is not None else ():
+            for variant, by_seed in rows_of.items():
+                for seed in by_seed:
+                    yield f"own/{name}/{variant}/{seed}", by_seed, seed
         for name, section in self.sections.items():
             if (figure := section.subject.figure) is None:
                 continue

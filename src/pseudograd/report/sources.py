@@ -10,9 +10,9 @@ from ..tasks import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
 from ..tasks.base import Section, Settings, Subject
 from ..tasks.running import OnStep, run
 from ..trials.comparison import Comparison, spread
+from ..trials.returned import ONLY
 from ..trials.store import Store
 from ..trials.text import closing, headlines, listed, sentences
-from ..trials.training import ONLY
 from ..trials.variants import DEFAULT_RULES
 from .results import Results, blank
 
@@ -66,7 +66,8 @@ def _subject(found: Comparison) -> Subject:
 
 
 def _setting(found: Comparison) -> str:
-    how = f"unedited, with {listed(found.replaced)} replaced" if found.replaced else "with the clamp of each rule"
+    handed = "with each variant" if found.is_given else "with the clamp of each rule"
+    how = f"unedited, with {listed(found.replaced)} replaced" if found.replaced else handed
     count = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
     better = [
         f"a {way} {world}" for (world, _), way in zip(worlds_of(found).items(), found.better.values(), strict=True)

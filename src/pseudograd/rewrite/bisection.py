@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..dynamo import when_dynamo_arrives
+from ..notebook import shown
 from ..running import program as programs
 from ..trace import frames
 from .context import Rewriting
@@ -78,6 +79,9 @@ class Bisection:
     runs: int
     is_alone: bool = True
     stderr: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return shown(str(self))
 
     def __str__(self) -> str:
         said = [f"  {line}" for line in self.stderr]

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from .. import torch_forms
+from ..notebook import shown
 from ..trace import frames
 from ..trace.nodes import Ranges
 
@@ -86,6 +87,9 @@ class Report:
             tuple(Missed(*place, n, why) for (place, why), n in _by_calls(missed)),
             is_torchs_own,
         )
+
+    def _repr_html_(self) -> str:
+        return shown(str(self))
 
     def __str__(self) -> str:
         if self.is_torchs_own and not self.rewritten and not self.missed:

@@ -13,16 +13,19 @@ import torch
 from ..errors import must
 from ..rule import RuleObject
 from .comparison import Comparison
+from .given import Given, given
 from .paired import Better, check_better
 from .reached import Reached
+from .returned import ONLY
 from .runner import Asked, Outcome, Runner, runner
 from .store import Store
-from .training import ONLY, Training, takes
-from .variants import ways
+from .training import Training, takes
+from .variants import Ways, ways
 
 Run = Callable[..., Any]
 OnTrial = Callable[[Asked, int, int], Any]
 Found = dict[Asked, Outcome]
+Variants = Mapping[str, Any]  # by name what run is handed: any function, or a rule of clamp
 SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
 
 
@@ -30,11 +33,15 @@ def compare(
     run: Run,
     *,
     rules: Iterable[str | RuleObject] | None = None,
+    variants: Variants | None = None,
+    baseline: str | None = None,
     seeds: int | Sequence[int] = SEEDS,
     edges: Sequence[str] | None = None,
     better: Better | Mapping[str, Better] = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
+    executor: Any = None,
+    time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
 ) -> Comparison:
@@ -48,13 +55,19 @@ def compare(
         run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
             clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
             name, asks it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
+            By name it may return curves (one dimension) and pictures beside its numbers: `plot` draws them.
         rules: names, with parameters and edge where wanted ("leaky(0.2)/open"), or rule objects; None for the usual ones.
+        variants: instead of rules of a clamp, what run is handed, by name: a function as it is (a surrogate, a rounding, a loss, a whole
+            optimiser), or a rule of clamp. Nothing else is among them then.
+        baseline: which of `variants` all are compared with; None for the first.
         seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
         edges: each rule that names no edge is run with each of these.
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
         replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
             several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
         jobs: so many processes; the numbers are the same to the bit. run must then stand at the top of a module.
+        executor: instead of `jobs`, anything with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
+        time_limit: seconds that a run may take; a longer one has failed, and is not kept.
         keep: a folder for finished runs: a later call with it makes only those that are missing. A run is found again by all that run
             holds and calls, by value, down to what is installed; files that it reads nobody sees. Needs cloudpickle and joblib. What cannot
             be fingerprinted is not kept: a warning says so.
@@ -77,12 +90,12 @@ def compare(
         'better'
     Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """
-    case = make_case("compare", run, rules, edges, replace)
+    case = make_case("compare", run, rules, edges, replace, variants, baseline, time_limit)
     chosen = checked_seeds("compare", seeds)
     check_all_better("compare", better)
-    jobs = checked_count("compare", "jobs", jobs)
+    jobs = checked_jobs("compare", jobs, executor)
     began = time.perf_counter()
-    with runner_of(case, jobs, keep, on_trial) as runner:
+    with runner_of(case, jobs, keep, on_trial, executor) as runner:
         found = over(runner, case, chosen)
     seconds = time.perf_counter() - began
     return comparison(case, found, case.variants, better, seconds, notes=runner.notes)
@@ -94,17 +107,30 @@ def make_case(
     rules: Iterable[str | RuleObject] | None,
     edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
+    variants: Variants | None = None,
+    baseline: str | None = None,
+    time_limit: float | None = None,
 ) -> Training:
     order, named = takes(where, run, is_handed=replace is None)
-    chosen = ways(where, rules, edges, replace, with_leaves="project" in named)
-    return Training(where, run, chosen, order, named)
+    chosen: Ways | Given
+    if variants is not None:
+        chosen = given(where, variants, baseline, {"rules": rules, "edges": edges, "replace": replace})
+    elif baseline is not None:
+        raise ValueError(must(where, "baseline", "come with variants", baseline, "Rules are compared with torch's own"))
+    else:
+        chosen = ways(where, rules, edges, replace, with_leaves="project" in named)
+    if time_limit is not None:
+        check_seconds(where, time_limit)
+    return Training(where, run, chosen, order, named, time_limit)
 
 
 @contextlib.contextmanager
-def runner_of(case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None) -> Iterator[Runner]:
+def runner_of(
+    case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None, executor: Any = None
+) -> Iterator[Runner]:
     store = None if keep is None else Store(Path(keep), case.where)
     told = on_trial or (lambda *_: None)
-    with runner(case.where, [case], jobs, store, lambda _, asked, done, of: told(asked, done, of)) as made:
+    with runner(case.where, [case], jobs, store, lambda _, asked, done, of: told(asked, done, of), executor) as made:
         yield made
 
 
@@ -173,7 +199,18 @@ def comparison(
             outcome.came_upon for one, outcome in found.items() if one.variant not in case.ways.eras
         ),
         notes=notes,
+        is_given=isinstance(case.ways, Given),
+        arrays=_arrays(found, names),
     )
+
+
+def _arrays(found: Mapping[Asked, Outcome], names: Sequence[str]) -> dict[str, dict[str, dict[int, Any]]]:
+    """Curves and pictures: by name, variant and seed."""
+    arrays: dict[str, dict[str, dict[int, Any]]] = {}
+    for one, outcome in found.items():
+        for column, array in outcome.arrays.items():
+            arrays.setdefault(column, {name: {} for name in names})[one.variant][one.seed] = array
+    return arrays
 
 
 def checked_outcomes(case: Training, found: Mapping[Asked, Outcome], is_part: bool = False) -> tuple[str, ...]:
@@ -221,6 +258,19 @@ def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     if not chosen or not is_whole or len(set(chosen)) < len(chosen):
         raise ValueError(must(where, "seeds", "be different whole numbers, at least one, none below 0", seeds))
     return chosen
+
+
+def checked_jobs(where: str, jobs: int, executor: Any) -> int:
+    if executor is not None and jobs != 1:
+        raise ValueError(must(where, "jobs", "be left out with an executor", jobs, "It has processes of its own"))
+    return checked_count(where, "jobs", jobs)
+
+
+def check_seconds(where: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(must(where, "time_limit", "be a number of seconds", value))
+    if not 0 < value < float("inf"):
+        raise ValueError(must(where, "time_limit", "be finite and above 0", value))
 
 
 def checked_count(where: str, argument: str, value: int) -> int:

@@ -28,7 +28,8 @@ class Comparison:
 
     The first number is the one that matters most. baseline: the variant that all are compared with, torch's own. repeats: the run draws
     no random numbers, so each variant has one value and no test. replaced: the families of `override`, if run was called unedited, and
-    `reached` what they came upon. notes: what else a reader has to know, of runs that were kept.
+    `reached` what they came upon. notes: what else a reader has to know, of runs that were kept. is_given: the variants are the user's
+    own, not rules of a clamp. arrays: curves and pictures, by name, variant and seed; JSON has their names alone.
     """
 
     run: str
@@ -43,6 +44,8 @@ class Comparison:
     baseline: str = INSTALLED
     reached: Reached = field(default_factory=Reached)
     notes: tuple[str, ...] = ()
+    is_given: bool = False
+    arrays: Mapping[str, Mapping[str, dict[int, Any]]] = field(default_factory=dict, repr=False)
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -56,7 +59,7 @@ class Comparison:
     @property
     def eras(self) -> tuple[str, ...]:
         """The variants that are eras of torch, from the oldest on."""
-        return tuple(name for name in eras() if name in self.variants)
+        return () if self.is_given else tuple(name for name in eras() if name in self.variants)
 
     @cached_property
     def family(self) -> Family:
@@ -68,7 +71,7 @@ class Comparison:
     @property
     def changed_nothing(self) -> bool:
         """Did every rule, and every era, give the baseline's numbers to the bit?"""
-        rules = [name for name in self.others if name not in (NO_CLAMP, PROJECT)]
+        rules = [name for name in self.others if self.is_given or name not in (NO_CLAMP, PROJECT)]
         same = (repr(rows[name]) == repr(rows[self.baseline]) for rows in self.values.values() for name in rules)
         return bool(rules) and all(same)
 
@@ -144,11 +147,36 @@ class Comparison:
 
         return text(self)
 
+    def _repr_html_(self) -> str:
+        from ..notebook import figure_of, shown
+        from .picture import draw, seeds_of
+
+        seeds = seeds_of(self, self.number(None))
+        return shown(str(self), lambda: figure_of(lambda axes: draw(seeds, axes), seeds.size))
+
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Every seed of every variant as a dot, their median as a line, and the verdict beside it; needs matplotlib."""
+        """Every seed of every variant as a dot, their median as a line, and the verdict beside it; of a curve its median over the seeds and
+        their range; of a picture a tile for each variant. Needs matplotlib.
+        """
+        if number is not None and number in self.arrays:
+            from .arrays import draw as drawn
+
+            return drawn(self, number, ax)
         from .picture import draw, seeds_of
 
         return draw(seeds_of(self, self.number(number)), ax)
+
+    def to_frame(self) -> Any:
+        """A pandas.DataFrame: a row for each variant and seed, a column for each number; needs pandas."""
+        from .tables import frame
+
+        return frame(self)
+
+    def to_latex(self, number: str | None = None) -> str:
+        """A table for a paper, with booktabs: mean ± spread, difference with its interval, verdict. For one number; None for all."""
+        from .tables import latex
+
+        return latex(self, tuple(self.values) if number is None else (self.number(number),))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""
@@ -167,6 +195,11 @@ class Comparison:
             "baseline": self.baseline,
             "reached": self.reached.to_json(),
             "notes": list(self.notes),
+            "is_given": self.is_given,
+            "arrays": {
+                name: {variant: list(by_seed) for variant, by_seed in rows.items()}
+                for name, rows in self.arrays.items()
+            },
             "values": written(self.values),
             "failures": [[variant, seed, told] for (variant, seed), told in self.failures.items()],
             "verdicts": {
@@ -204,6 +237,11 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
             baseline=str(stored.get("baseline", INSTALLED)),
             reached=Reached.from_json(stored.get("reached", {})),
             notes=tuple(map(str, stored.get("notes", ()))),
+            is_given=bool(stored.get("is_given", False)),
+            arrays={
+                name: {variant: dict.fromkeys(map(int, seeds)) for variant, seeds in rows.items()}
+                for name, rows in stored.get("arrays", {}).items()
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.palette import colour
+from ..analysis.palette import colours
 from .comparison import Comparison
 from .family import Values
+from .returned import ONLY
 from .text import against, counted, less
-from .training import ONLY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,12 +64,13 @@ def _note(found: Comparison, number: str, name: str) -> str:
 def draw(shown: Seeds, axes: Axes | None = None) -> Axes:
     """On these axes, or on a new figure that is as high as its rows need."""
     if axes is None:
-        axes = _new_axes(shown.size)
+        axes = new_axes(shown.size)
     finite = [value for values in shown.rows.values() for value in values if math.isfinite(value)]
     if finite and min(finite) > 0 and max(finite) > WIDE * min(finite):
         axes.set_xscale("log")
+    shades = colours(shown.rows)
     for place, (name, values) in enumerate(shown.rows.items()):
-        _row(axes, place, name, values, shown.line[name])
+        _row(axes, place, shades[name], values, shown.line[name])
         if name in shown.notes:
             where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
             axes.annotate(shown.notes[name], (1.02, place), va="center", fontsize=8.5, **where)
@@ -87,11 +88,11 @@ def draw(shown: Seeds, axes: Axes | None = None) -> Axes:
     return axes
 
 
-def _row(axes: Any, place: int, name: str, values: tuple[float, ...], line: float) -> None:
+def _row(axes: Any, place: int, shade: str, values: tuple[float, ...], line: float) -> None:
     shown = [value for value in values if math.isfinite(value)]
-    axes.plot(shown, [place] * len(shown), "o", color=colour(name), markersize=6, alpha=0.55, markeredgewidth=0)
+    axes.plot(shown, [place] * len(shown), "o", color=shade, markersize=6, alpha=0.55, markeredgewidth=0)
     if math.isfinite(line):
-        axes.plot([line, line], [place - 0.32, place + 0.32], "-", color=colour(name), linewidth=2.6)
+        axes.plot([line, line], [place - 0.32, place + 0.32], "-", color=shade, linewidth=2.6)
     if len(shown) == len(values):
         return
     lost = len(values) - len(shown)
@@ -105,7 +106,7 @@ def _short(verdict: str) -> str:
     return "too few seeds to tell" if verdict.startswith("too few") else verdict.split(";")[0]
 
 
-def _new_axes(shape: tuple[float, float]) -> Axes:
+def new_axes(shape: tuple[float, float]) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:

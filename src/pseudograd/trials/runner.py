@@ -16,6 +16,7 @@ import torch
 
 from ..errors import must
 from ..rule import Rule
+from .executors import Borrowed, setup
 from .fingerprints import FingerprintError, fingerprint
 from .reached import Reached
 from .store import Store
@@ -36,7 +37,8 @@ class Outcome:
 
     seeds: of a trial that measures several seeds at once, the number that matters most for each of them, in the same order for every
     variant; its mean is in `numbers`. reached: did the variant's clamp, or rewriting, do anything? draws: False where it provably drew no
-    random numbers. came_upon: of an unedited program, what its rewriting reached.
+    random numbers. came_upon: of an unedited program, what its rewriting reached. is_late: it failed for a limit of time, which may be
+    another one tomorrow, so it is not kept.
     """
 
     numbers: dict[str, float]
@@ -47,6 +49,7 @@ class Outcome:
     seconds: float = 0.0
     draws: bool = True
     came_upon: Reached = field(default_factory=Reached)
+    is_late: bool = False
 
 
 class Experiment(Protocol):
@@ -73,14 +76,24 @@ OnTrial = Callable[[Any, Asked, int, int], Any]
 
 @contextlib.contextmanager
 def runner(
-    where: str, experiments: Sequence[Experiment], jobs: int, store: Store | None, on_trial: OnTrial
+    where: str,
+    experiments: Sequence[Experiment],
+    jobs: int,
+    store: Store | None,
+    on_trial: OnTrial,
+    executor: Any = None,
 ) -> Iterator[Runner]:
-    """For trials of these, in so many processes. `where`: the public function that errors name."""
+    """For trials of these, in so many processes, or in those of an executor. `where`: the public function that errors name."""
     for one in experiments if jobs > 1 else ():
         one.check_travels()
     rules = [rule for one in experiments for rule in one.rules]
-    with pool(where, jobs, modules_of(users_rows(rules))) if jobs > 1 else contextlib.nullcontext() as executor:
-        yield Runner(where, experiments, executor, store, on_trial)
+    modules = modules_of(users_rows(rules))
+    if executor is not None:
+        with borrowed(where, executor, modules) as others:
+            yield Runner(where, experiments, others, store, on_trial)
+        return
+    with pool(where, jobs, modules) if jobs > 1 else contextlib.nullcontext() as own:
+        yield Runner(where, experiments, own, store, on_trial)
 
 
 @dataclass
@@ -92,7 +105,7 @@ class Runner:
 
     where: str
     experiments: Sequence[Experiment]
-    executor: Executor | None
+    executor: Executor | Borrowed | None
     store: Store | None
     on_trial: OnTrial
     _unkept: tuple[str, ...] = ()
@@ -120,7 +133,7 @@ class Runner:
             if outcome is None:
                 self.on_trial(experiment, asked, done, of or len(plan))
                 outcome = _with_tensors(next(waiting).result()) if self.executor else experiment.trial(*asked)
-                if self.store is not None:
+                if self.store is not None and not outcome.is_late:
                     self.store.put(self._file_of(experiment, asked), asdict(outcome))
                 done += 1
             yield experiment, asked, outcome
@@ -144,6 +157,17 @@ def _with_tensors(outcome: Outcome) -> Outcome:
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def borrowed(where: str, executor: Any, modules: tuple[str, ...]) -> Iterator[Borrowed]:
+    """Processes of somebody else's, which stay open."""
+    others = Borrowed(executor, setup(where, modules))
+    try:
+        yield others
+    except BaseException:  # nobody waits for the runs that others have not begun
+        others.cancel()
+        raise
 
 
 @contextlib.contextmanager

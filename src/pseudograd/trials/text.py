@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .comparison import Comparison, spread
 from .paired import LEVEL, TEST, Difference
-from .training import ONLY
+from .returned import ONLY
 from .variants import NO_CLAMP, PROJECT, eras
 
 GAP = "  "
@@ -26,9 +26,10 @@ def text(found: Comparison) -> str:
 def headlines(found: Comparison) -> Iterator[str]:
     """What a reader has to know before the numbers: that they can tell nothing, or that nothing was changed."""
     if found.changed_nothing:
-        apart = [name for name in (NO_CLAMP, PROJECT) if name in found.variants]
+        apart = [name for name in (NO_CLAMP, PROJECT) if name in found.variants and not found.is_given]
         but = f" {listed(apart).capitalize()} aside." if apart else ""
-        yield f"The rules changed nothing: every rule gave the numbers of {found.baseline}, to the bit.{but}"
+        what = "variant" if found.is_given else "rule"
+        yield f"The {what}s changed nothing: every {what} gave the numbers of {found.baseline}, to the bit.{but}"
         yield from found.reached.lines()
     elif found.too_few_seeds:
         compared = counted(found.family.asked, "comparison")

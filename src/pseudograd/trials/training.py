@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import numbers
 import pickle
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,21 +17,23 @@ import torch
 from ..errors import must
 from ..rule import RuleLike
 from .chance import Chance
+from .given import Given
+from .returned import returned
 from .runner import Outcome
+from .time_limit import TimeIsUp, at_most
 from .variants import Inside, Ways, users_rows
-
-ONLY = "the number"  # what a run that returns one number calls it
 
 
 @dataclass(frozen=True)
 class Training:
-    """An Experiment. where: the public function that errors name. Plain data, so that it travels."""
+    """An Experiment. where: the public function that errors name. time_limit: of each run, in seconds. Plain data: it travels."""
 
     where: str
     run: Callable[..., Any]
-    ways: Ways
+    ways: Ways | Given
     takes: tuple[str, ...]  # which of clamp, seed, steps and project, in the order of the call; by name where `named`
     named: tuple[str, ...]
+    time_limit: float | None = None
 
     @property
     def name(self) -> str:
@@ -49,39 +50,45 @@ class Training:
     @property
     def depends_on(self) -> Any:
         rules = {name: [rule, edge] for name, rule, edge in self.ways.rules}
-        return [self.run, self.ways.families, rules, [row.pull for row in users_rows(self.rules)]]
+        handed = self.ways.handed if isinstance(self.ways, Given) else ()
+        return [self.run, self.ways.families, rules, [row.pull for row in users_rows(self.rules)], handed]
 
     def trial(self, variant: str, seed: int, steps: int | None = None) -> Outcome:
         """Seeded, and with the caller's random numbers as they were afterwards. Raises our errors for what is no number."""
         began = time.perf_counter()
         found: Any = None
-        failure = None
+        failure: str | None = None
+        is_late = False
         chance = Chance()
         with _seeded(seed), chance.watched(), self.ways.inside(variant) as inside:
             try:
-                with torch.inference_mode(False), torch.enable_grad():
+                with torch.inference_mode(False), torch.enable_grad(), at_most(self.time_limit):
                     found = self._called(seed, steps, inside)
+            except TimeIsUp:
+                failure, is_late = f"it took longer than time_limit={self.time_limit:g} seconds", True
             except (Exception, SystemExit) as error:
                 failure = _told(error)
         seconds = time.perf_counter() - began
         when = f"with {variant} and seed {seed}"
-        given = _numbers(self.where, found, when) if failure is None else {}
-        return Outcome(given, {}, (), failure, inside.reached, seconds, not chance.none, inside.came_upon)
+        given, arrays = returned(self.where, found, when) if failure is None else ({}, {})
+        draws = not chance.none
+        return Outcome(given, arrays, (), failure, inside.reached, seconds, draws, inside.came_upon, is_late)
 
     def check_travels(self) -> None:
         remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
         told = must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
         try:
-            pickle.dumps(self)
+            pickle.dumps(self.run)
         except Exception as error:
             raise ValueError(told) from error
         if getattr(self.run, "__module__", None) == "__main__" and not getattr(
             sys.modules["__main__"], "__file__", None
         ):
             raise ValueError(told)  # a notebook or a prompt: no other process can import it
+        self.ways.check_travels(self.where)
 
     def _called(self, seed: int, steps: int | None, inside: Inside) -> Any:
-        given = {"clamp": inside.clamp, "seed": seed, "steps": steps, "project": inside.projects}
+        given = {"clamp": inside.handed, "seed": seed, "steps": steps, "project": inside.projects}
         # Without steps: as many as run does by itself.
         named = {name: given[name] for name in self.named if given[name] is not None}
         return self.run(*[given[name] for name in self.takes], **named)
@@ -129,31 +136,6 @@ def _wrong_signature(where: str, run: Callable[..., Any], is_handed: bool) -> Ty
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
-def _numbers(where: str, found: Any, when: str) -> dict[str, float]:
-    if isinstance(found, Mapping):
-        if not found or not all(isinstance(name, str) and name for name in found):
-            raise _no_number(where, "run", dict(found), when)
-        return {name: _number(where, f"run's {name!r}", value, when) for name, value in found.items()}
-    return {ONLY: _number(where, "run", found, when)}
-
-
-def _number(where: str, what: str, value: Any, when: str) -> float:
-    if isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            remedy = "Return loss.item(), so that no graph is kept"
-            raise TypeError(must(where, what, f"return numbers without a gradient {when}", value, remedy))
-        if value.numel() == 1 and not value.is_complex():
-            return float(value)
-    elif isinstance(value, numbers.Real):
-        return float(value)
-    raise _no_number(where, what, value, when)
-
-
-def _no_number(where: str, what: str, value: Any, when: str) -> TypeError:
-    remedy = "Return what the training ends with, such as its loss"
-    return TypeError(must(where, what, f"return a number, or numbers by name, {when}", value, remedy))
 
 
 @contextlib.contextmanager

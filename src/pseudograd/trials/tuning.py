@@ -12,7 +12,18 @@ from typing import Any
 
 from ..errors import must
 from ..rule import RuleObject
-from .comparing import OnTrial, Run, check_all_better, checked_count, comparison, every, make_case, runner_of
+from .comparing import (
+    OnTrial,
+    Run,
+    Variants,
+    check_all_better,
+    checked_count,
+    checked_jobs,
+    comparison,
+    every,
+    make_case,
+    runner_of,
+)
 from .comparison import Comparison, written
 from .family import needs
 from .paired import Better
@@ -68,6 +79,12 @@ class Tuning:
             lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from ..notebook import shown
+
+        rounds = "\n".join(f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
+        return (shown(rounds) if rounds else "") + self.final._repr_html_()
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
         rounds = [
@@ -88,11 +105,15 @@ def tune(
     *,
     budget: int,
     rules: Iterable[str | RuleObject] | None = None,
+    variants: Variants | None = None,
+    baseline: str | None = None,
     edges: Sequence[str] | None = None,
     steps: int | None = None,
     better: Better | Mapping[str, Better] = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
+    executor: Any = None,
+    time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
 ) -> Tuning:
@@ -104,7 +125,8 @@ def tune(
         torch.clamp, every era, no clamp, and `project` where run takes it.
 
     Args:
-        run, rules, edges, better, replace, jobs, keep, on_trial: as in `compare`. Of several numbers the first decides.
+        run, rules, variants, baseline, edges, better, replace, jobs, executor, time_limit, keep, on_trial: as in `compare`. Of several
+            numbers the first decides.
         budget: how many whole runs it may cost.
         steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
             a whole run, and early rounds have few seeds.
@@ -124,17 +146,17 @@ def tune(
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).
     """
-    case = make_case("tune", run, rules, edges, replace)
+    case = make_case("tune", run, rules, edges, replace, variants, baseline, time_limit)
     check_all_better("tune", better)
-    budget, jobs = checked_count("tune", "budget", budget), checked_count("tune", "jobs", jobs)
+    budget, jobs = checked_count("tune", "budget", budget), checked_jobs("tune", jobs, executor)
     _check_steps(case, steps)
     began = time.perf_counter()
-    candidates = [name for name, _, _ in case.ways.rules]
+    candidates = list(case.ways.candidates)
     always = [name for name in case.variants if name not in candidates]
     plan = _plan(len(candidates), len(always), len(case.ways.eras), budget, steps)
     rounds: list[Round] = []
     spent, first = Fraction(0), 0
-    with runner_of(case, jobs, keep, on_trial) as runner:
+    with runner_of(case, jobs, keep, on_trial, executor) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
             found = every(runner, case, candidates, range(first, first + seeds), length)

@@ -108,9 +108,9 @@ class HandedClamp:
 
 @dataclass
 class Inside:
-    """One entry of a variant: the clamp to hand out, if one is; and afterwards, whether it reached anything."""
+    """One entry of a variant: what is handed out, if anything is; and afterwards, whether it reached anything."""
 
-    clamp: HandedClamp | None = None
+    handed: Any = None
     projects: bool = False
     rewriting: Any = field(default=None, repr=False)
     own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
@@ -121,8 +121,10 @@ class Inside:
 
     @property
     def reached(self) -> bool:
-        if self.clamp is not None:
-            return self.clamp.was_called
+        if isinstance(self.handed, HandedClamp):
+            return self.handed.was_called
+        if self.handed is not None:  # somebody else's function, which tells nobody
+            return True
         return self.rewriting is not None and bool(self.rewriting.report().rewritten)
 
 
@@ -139,6 +141,11 @@ class Ways:
         if self.families:
             return tuple(dict.fromkeys([*self.eras, *(name for name, _, _ in self.rules), self.baseline]))
         return tuple(variant.name for variant in self._handed())
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What `tune` chooses from."""
+        return tuple(name for name, _, _ in self.rules)
 
     @property
     def eras(self) -> tuple[str, ...]:
@@ -158,6 +165,9 @@ class Ways:
     def _handed(self) -> list[Variant]:
         asked = [with_rule(name, rule, edge) for name, rule, edge in self.rules]
         return variants(asked, has_leaves=self.with_leaves)
+
+    def check_travels(self, where: str) -> None:
+        """Plain data does."""
 
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[Inside]:

@@ -1,0 +1,114 @@
+"""Collect the kink table anew: src/pseudograd/kinks/table.json, from torch 2.8 to 2.15, JAX and TensorFlow.
+
+python scripts/collect_kinks.py                   everything; the first run installs what is missing, several GB
+python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      these anew, the others from the last run
+python scripts/collect_kinks.py --join            no measurement: the table from what the last runs found
+python scripts/collect_kinks.py --fast            without the compiled routes, which take minutes a version
+
+PSEUDOGRAD_CACHE  where the environments and the measurements live, those of scripts/test_versions.sh too (default: the user's cache folder)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pseudograd.kinks.joining import ByVersion, joined
+from pseudograd.kinks.numbers import Outcome
+from pseudograd.kinks.points import defined
+from pseudograd.kinks.table import FILE, version_of
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(
+    os.environ.get("PSEUDOGRAD_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pseudograd"
+)
+ENVIRONMENTS = (
+    "torch-2.8.0",
+    "torch-2.10.0",
+    "torch-2.13.0",
+    "torch-2.14.1",
+    "torch-2.15.0",
+    "jax-0.10.2",
+    "tensorflow-2.21.0",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=ENVIRONMENTS, metavar="ENVIRONMENT")
+    parser.add_argument("--join", action="store_true")
+    parser.add_argument("--fast", action="store_true")
+    options = parser.parse_args()
+    folder = CACHE / "kinks"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in () if options.join else options.only:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        _measure(name, folder, options.fast)
+    table = _joined(folder)
+    FILE.write_text(as_text(table), encoding="utf-8")
+    print(f"{FILE.relative_to(ROOT)}: {len(table['points'])} points", file=sys.stderr)
+    return 0
+
+
+def _measure(name: str, folder: Path, fast: bool) -> None:
+    framework = name.partition("-")[0]
+    result = folder / f"{name}.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    if framework == "torch":
+        command = ["-m", "pseudograd.kinks.collect", str(result), *(["--fast"] if fast else [])]
+    else:
+        points = folder / "points.json"
+        points.write_text(json.dumps(joined(defined(), {}, {})["points"]), encoding="utf-8")
+        command = [str(ROOT / "scripts" / "kinks_elsewhere.py"), framework, str(points), str(result)]
+    subprocess.run([str(_python(name)), *command], check=True, env=environment)
+
+
+def _python(name: str) -> Path:
+    """Of an environment, which is made where it is not there."""
+    folder = CACHE / name
+    python = folder / "bin" / "python"
+    if python.is_file():
+        return python
+    framework, _, version = name.partition("-")
+    if framework == "torch":
+        environment = {**os.environ, "TORCH": version}
+        subprocess.run([str(ROOT / "scripts" / "environment.sh"), str(folder), "dev"], check=True, env=environment)
+    else:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", f"{framework}=={version}"], check=True)
+    return python
+
+
+def _joined(folder: Path) -> dict[str, Any]:
+    points = defined()
+    found: dict[str, dict[str, ByVersion]] = {id: {} for id in points}
+    measured: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in ENVIRONMENTS:
+        framework = name.partition("-")[0]
+        kept = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        version = version_of(kept["version"])
+        short = ".".join(map(str, version))
+        about = {key: kept[key] for key in ("version", "routes", "processor") if key in kept}
+        measured.setdefault(framework, {})[short] = about
+        for id, outcomes in kept["outcomes"].items():
+            if id in found:
+                by_version = found[id].setdefault(framework, {})
+                by_version[version] = {route: Outcome.of_json(one) for route, one in outcomes.items()}
+    return joined(points, found, measured)
+
+
+def as_text(table: dict[str, Any]) -> str:
+    """A line for each point, so that a change is a line."""
+    head = json.dumps({key: value for key, value in table.items() if key != "points"}, indent=1)
+    rows = ",\n".join(json.dumps(point, ensure_ascii=False) for point in table["points"])
+    return f'{head[:-2]},\n "points": [\n{rows}\n]}}\n'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

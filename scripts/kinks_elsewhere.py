@@ -1,0 +1,103 @@
+"""Measure points of the kink table in JAX or TensorFlow, in an environment that has no torch.
+
+python scripts/kinks_elsewhere.py jax|tensorflow POINTS.json RESULT.json
+
+POINTS.json and RESULT.json are what scripts/collect_kinks.py writes and reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+Rows = list[Any]
+Gradient = Callable[[Callable[..., Any], Rows, list[int], list[float]], Rows]
+
+
+def main() -> int:
+    framework, points, result = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    warnings.simplefilter("ignore")
+    version, names, routes = {"jax": _jax, "tensorflow": _tensorflow}[framework]()
+    found: dict[str, dict[str, Any]] = {}
+    for point in points:
+        if framework in point["expressions"]:
+            found[point["id"]] = {
+                route: _outcome(point, framework, names, gradient) for route, gradient in routes.items()
+            }
+    result.write_text(json.dumps({"version": version, "routes": list(routes), "outcomes": found}))
+    return 0
+
+
+def _outcome(point: dict[str, Any], framework: str, names: dict[str, Any], gradient: Gradient) -> dict[str, Any]:
+    arguments = ", ".join("xyzw"[: len(point["inputs"])])
+    names = {**names, "math": math, "inf": math.inf, "nan": math.nan}
+    try:
+        f = eval(f"lambda {arguments}: {point['expressions'][framework]}", names)
+        rows = gradient(f, _floats(point["inputs"]), point["differentiated"], point.get("weights", []))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        return {"error": f"{type(error).__name__}: {re.sub('0x[0-9a-f]+', '0x…', first)[:160]}".rstrip(": ")}
+    return {"gradient": [None if row is None else [_kept(value) for value in row] for row in rows]}
+
+
+def _floats(value: Any) -> Any:
+    return [_floats(one) for one in value] if isinstance(value, list) else float(value)
+
+
+def _kept(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _jax() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
+    import jax
+    import jax.numpy as jnp
+
+    def reverse(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+        arrays = [jnp.array(value, jnp.float32) for value in inputs]
+        return [row.ravel().tolist() for row in jax.grad(summed(f, weights), tuple(wrt))(*arrays)]
+
+    def jitted(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+        arrays = [jnp.array(value, jnp.float32) for value in inputs]
+        return [row.ravel().tolist() for row in jax.jit(jax.grad(summed(f, weights), tuple(wrt)))(*arrays)]
+
+    def summed(f: Callable[..., Any], weights: list[float]) -> Callable[..., Any]:
+        return lambda *arrays: (f(*arrays).ravel() * (jnp.array(weights) if weights else 1.0)).sum()
+
+    return jax.__version__, {"jax": jax, "jnp": jnp, "jsp": jax.scipy}, {"eager": reverse, "jit": jitted}
+
+
+def _tensorflow() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
+    import tensorflow as tf
+
+    def reverse(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+        tensors = [tf.constant(value, tf.float32) for value in inputs]
+        rows = gradients(f, tensors, wrt, weights)
+        return [None if row is None else tf.reshape(tf.convert_to_tensor(row), [-1]).numpy().tolist() for row in rows]
+
+    def in_a_function(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
+        tensors = [tf.constant(value, tf.float32) for value in inputs]
+        rows = tf.function(lambda *given: gradients(f, list(given), wrt, weights))(*tensors)
+        return [None if row is None else tf.reshape(tf.convert_to_tensor(row), [-1]).numpy().tolist() for row in rows]
+
+    def gradients(f: Callable[..., Any], tensors: Rows, wrt: list[int], weights: list[float]) -> Rows:
+        with tf.GradientTape() as tape:
+            for tensor in tensors:
+                tape.watch(tensor)
+            flat = tf.reshape(f(*tensors), [-1])
+            y = tf.reduce_sum(flat * (tf.constant(weights) if weights else 1.0))
+        return tape.gradient(y, [tensors[at] for at in wrt])
+
+    return tf.__version__, {"tf": tf}, {"eager": reverse, "function": in_a_function}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

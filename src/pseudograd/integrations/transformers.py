@@ -1,0 +1,75 @@
+"""A callback for Hugging Face's Trainer that diagnoses some of its steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..diagnosis.context import Diagnosis
+from .sampling import Sampler
+
+
+class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
+    """Diagnose one step in every hundred, and log what was found.
+
+    Args:
+        trainer: the one that it is added to, whose `log` the numbers go through: a callback is not told.
+        every_n_steps: of the optimiser; the first step is always one of them.
+        window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
+        stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
+        detail, ignore: as `pseudograd.diagnose` takes them.
+    Raises: ValueError for a number of steps that is none, or a code that is unknown.
+    Example:
+        callback = DiagnoseCallback(trainer, every_n_steps=100, stop_on="starved")
+        trainer.add_callback(callback)
+        trainer.train()
+        print(callback.last)  # the newest diagnosis, as `pseudograd.diagnose` gives it
+    Source: new in pseudograd. The numbers are those of `Diagnosis.metrics()`, wherever the trainer reports to.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        every_n_steps: int = 100,
+        *,
+        window: int = 1,
+        stop_on: str | Sequence[str] = (),
+        detail: str = "full",
+        ignore: Sequence[str] = (),
+    ) -> None:
+        self._trainer = trainer
+        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore)
+        _close_after(trainer, self._sampler)
+
+    @property
+    def last(self) -> Diagnosis | None:
+        """The newest diagnosis that has ended."""
+        return self._sampler.last
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._sampler.before(state.global_step, others["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._sampler.after(state.global_step, self._trainer.log)
+        if self._sampler.stops:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._sampler.close()
+
+
+def _close_after(trainer: Any, sampler: Sampler) -> None:
+    """Whatever way `train` ends: of an error no callback is told, and what is open would go on in the rest of the notebook."""
+    train = trainer.train
+
+    @functools.wraps(train)
+    def closing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(*args, **kwargs)
+        finally:
+            sampler.close()
+
+    trainer.train = closing

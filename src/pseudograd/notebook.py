@@ -1,0 +1,41 @@
+"""How our records look in a notebook: their picture, where matplotlib draws it, above their text."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable
+from typing import Any
+
+_TEXT = "overflow-x: auto; white-space: pre; line-height: 1.35; font-size: 0.85em"
+_PAGE = "width: 100%; height: 36em; border: 1px solid #8884; border-radius: 4px"
+
+
+def shown(text: str, figure: Callable[[], Any] | None = None) -> str:
+    """The text as it is printed. figure: makes the picture above it; without matplotlib there is none."""
+    picture = "" if figure is None else _svg(figure)
+    return f'{picture}<pre style="{_TEXT}">{html.escape(text)}</pre>'
+
+
+def framed(page: str) -> str:
+    """A whole page, in a frame: its style is not the notebook's."""
+    return f'<iframe style="{_PAGE}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def figure_of(draw: Callable[[Any], Any], size: tuple[float, float]) -> Any:
+    """A figure that no notebook shows a second time, drawn by draw(axes)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    draw(figure.subplots())
+    return figure
+
+
+def _svg(figure: Callable[[], Any]) -> str:
+    buffer = io.StringIO()
+    try:
+        figure().savefig(buffer, format="svg")
+    except ImportError:
+        return ""
+    drawn = buffer.getvalue()
+    return f'<div style="background: white; max-width: 60em">{drawn[drawn.index("<svg") :]}</div>'

@@ -1,0 +1,57 @@
+"""A limit on the time of a run, in whatever thread and on whatever system it is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+
+_AGAIN = 1.0  # seconds: until it is asked once more, of a run that went on all the same
+
+
+class TimeIsUp(BaseException):
+    """Raised inside the run at its next line of Python. No Exception: a run that goes on after errors ends, too."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: float | None) -> Iterator[None]:
+    """Raises TimeIsUp in what is inside after so many seconds; None: never. What runs in C ends first."""
+    if seconds is None:
+        yield
+        return
+    limit = _Limit(threading.get_ident(), seconds)
+    limit.start()
+    try:
+        yield
+    finally:
+        try:
+            limit.end()
+        except TimeIsUp:  # it came in the last moment
+            limit.end()
+            raise
+
+
+class _Limit(threading.Thread):
+    def __init__(self, of: int, seconds: float) -> None:
+        super().__init__(name="pseudograd time limit", daemon=True)
+        self._of, self._seconds = of, seconds
+        self._lock, self._ended = threading.Lock(), threading.Event()
+
+    def run(self) -> None:
+        wait = self._seconds
+        while not self._ended.wait(wait):
+            with self._lock:  # so that nothing is raised after `end`
+                if not self._ended.is_set():
+                    _raise_in(self._of, TimeIsUp)
+            wait = _AGAIN
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended.set()
+            _raise_in(self._of, None)  # what was asked for and has not come yet
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    of_error = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), of_error)

@@ -1,0 +1,148 @@
+"""The plugin as a company's suite uses it: its tests run in a pytest of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pseudograd.integrations.pytest import diagnosed
+
+pytest_plugins = ["pytester"]
+
+_SUITE = """
+import pytest, torch
+from torch import nn
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor([5.0]))
+    def forward(self):
+        return self.gain.clamp(0, 1).sum()
+
+def test_that_fails(diagnosed):
+    net = Gated()
+    with diagnosed(net, fail_on="starved"):
+        net().backward()
+
+def test_that_passes(diagnosed):
+    net = nn.Linear(2, 1)
+    with diagnosed(net) as d:
+        net(torch.ones(1, 2)).sum().backward()
+    assert d.backwards == 1
+"""
+
+_PINNED = """
+import pytest, torch
+
+def at_the_bound():
+    x = torch.zeros(1, requires_grad=True)
+    torch.clamp(x, 0, 1).sum().backward()
+    return x.grad.item()
+
+@pytest.fixture(scope="module")
+def trained():
+    return at_the_bound()
+
+def test_all(trained):
+    assert at_the_bound() == trained == EXPECTED
+
+@pytest.mark.pseudograd_pin("half")
+def test_marked():
+    assert at_the_bound() == 0.5
+"""
+
+
+def _run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """With the plugin once: by its entry point, or, where the package is not installed, by name."""
+    is_installed = any(one.value == "pseudograd_pytest" for one in entry_points(group="pytest11"))
+    return pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", *([] if is_installed else ["-p", "pseudograd_pytest"]), *options
+    )
+
+
+def test_a_failure_shows_the_finding_with_its_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=_SUITE)
+    done = _run(pytester, "-q")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*diagnosed: starved at *test_suite.py:9*", "*self.gain.clamp(0, 1)*"])
+
+
+@pytest.mark.parametrize(("edge", "expected"), [("torch<=2.13", 1.0), ("torch>=2.14", 0.0), ("half", 0.5)])
+def test_a_whole_suite_is_pinned(pytester: pytest.Pytester, edge: str, expected: float) -> None:
+    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", str(expected)))
+    done = _run(pytester, f"--pseudograd-pin={edge}")
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines([f"pseudograd: every test runs under pin_edge('{edge}')"])
+
+
+def test_a_marker_alone_pins_one_test(pytester: pytest.Pytester) -> None:
+    x = torch.zeros(1, requires_grad=True)
+    torch.clamp(x, 0, 1).sum().backward()
+    assert x.grad is not None
+    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", str(x.grad.item())))
+    _run(pytester).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("marker", "option", "text"),
+    [
+        ("'half'", "--pseudograd-pin=torch<=9.9", "*pin_edge: edge must*"),
+        ("'opne'", "", "*pin_edge: edge must*Did you mean 'open'?*"),
+        ("", "", "*pseudograd_pin: there must be one argument, got 0 and 0 by name, at *test_it*"),
+        ("edge='half'", "", "*pseudograd_pin: there must be one argument, got 0 and 1 by name, at *test_it*"),
+    ],
+)
+def test_a_wrong_edge_is_an_error_before_any_test(
+    pytester: pytest.Pytester, marker: str, option: str, text: str
+) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.pseudograd_pin({marker})\ndef test_it(): pass")
+    done = _run(pytester, *([option] if option else []))
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([text])
+    assert "passed" not in done.stdout.str()
+
+
+def test_pytest_without_it_imports_no_torch(tmp_path: Path) -> None:
+    """Every pytest of an environment imports its plugins."""
+    source = Path(__file__).resolve().parents[2] / "src"
+    program = (
+        f"import sys; sys.path.insert(0, {str(source)!r}); import pseudograd_pytest; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+# --- in any test runner -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_seen_is_no_pass() -> None:
+    with pytest.raises(AssertionError, match="no backward pass was seen"), diagnosed(nn.Linear(2, 1)):
+        pass
+
+
+def test_an_unknown_code_is_told_before_any_step() -> None:
+    with pytest.raises(ValueError, match="be a finding's code"), diagnosed(fail_on="nonsense"):
+        pytest.fail("it is told before")
+
+
+def test_an_error_of_the_steps_is_raised_as_it_is() -> None:
+    error = RuntimeError("theirs")
+    with pytest.raises(RuntimeError) as raised, diagnosed():
+        raise error
+    assert raised.value is error
+
+
+def test_what_is_ignored_passes() -> None:
+    gain = nn.Parameter(torch.tensor([5.0]))
+    net = nn.Module()
+    net.gain = gain
+    with pytest.raises(AssertionError, match="starved"), diagnosed(net):
+        gain.clamp(0, 1).sum().backward()
+    with diagnosed(net, ignore=["gain", "test_pytest_plugin.py:*"]):
+        gain.clamp(0, 1).sum().backward()

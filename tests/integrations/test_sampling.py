@@ -1,0 +1,106 @@
+"""Which steps a callback diagnoses, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+
+from pseudograd.integrations.sampling import Sampler
+
+
+def _train(
+    sampler: Sampler, steps: int, accumulate: int = 1, net: nn.Module | None = None
+) -> list[tuple[int, dict[str, float]]]:
+    """As a trainer drives it: (step, numbers) for all that was logged."""
+    net = net or nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    logged: list[tuple[int, dict[str, float]]] = []
+    done = 0
+    for batch in range(steps * accumulate):
+        sampler.before(done, net)
+        net(torch.ones(1, 2)).sum().backward()
+        if (batch + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+        sampler.after(done, lambda numbers, done=done: logged.append((done, numbers)))
+        if sampler.stops:
+            break
+    sampler.close()
+    return logged
+
+
+def _sampler(every: int = 3, window: int = 1, stop_on: str | tuple[str, ...] = ()) -> Sampler:
+    return Sampler("callback", every, window, stop_on, "full", ())
+
+
+@pytest.mark.parametrize(
+    ("every", "window", "steps", "logged"),
+    [(3, 1, 7, [1, 4, 7]), (3, 2, 7, [2, 5]), (1, 1, 3, [1, 2, 3]), (2, 2, 5, [2, 4]), (100, 1, 4, [1])],
+)
+def test_the_steps_that_are_diagnosed(every: int, window: int, steps: int, logged: list[int]) -> None:
+    found = _train(_sampler(every, window), steps)
+    assert [step for step, _ in found] == logged
+    assert [numbers["pseudograd/backwards"] for _, numbers in found] == [float(window)] * len(logged)
+
+
+def test_the_batches_of_one_accumulated_step_are_diagnosed_together() -> None:
+    found = _train(_sampler(2), 4, accumulate=3)
+    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in found] == [(1, 3.0), (3, 3.0)]
+
+
+class Unused(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+def test_it_stops_on_what_was_asked_and_says_so() -> None:
+    sampler = _sampler(1, stop_on=("cut>0.5", "starved"))
+    with pytest.warns(UserWarning, match="the training is stopped, as asked: starved"):
+        assert len(_train(sampler, 5, net=Unused())) == 1
+    assert sampler.stops
+    assert sampler.last is not None
+    assert [one.parameter for one in sampler.last.starved] == ["unused"]
+
+
+def test_it_goes_on_where_nothing_of_that_is_found() -> None:
+    sampler = _sampler(1, stop_on="starved")
+    assert len(_train(sampler, 3)) == 3
+    assert not sampler.stops
+
+
+def test_an_error_of_the_training_leaves_no_mode_behind() -> None:
+    sampler, net = _sampler(), nn.Linear(2, 1)
+    sampler.before(0, net)
+    assert _get_current_function_mode_stack()
+    sampler.close()
+    sampler.close()
+    assert not _get_current_function_mode_stack()
+
+
+def test_between_the_windows_nothing_is_entered() -> None:
+    sampler, net = _sampler(3), nn.Linear(2, 1)
+    sampler.before(0, net)
+    sampler.after(1, lambda numbers: None)
+    for step in (1, 2):
+        sampler.before(step, net)
+        assert not _get_current_function_mode_stack()
+        sampler.after(step + 1, lambda numbers: pytest.fail("nothing is logged"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, 1, (), "full", ()), r"every_n_steps must be a number of steps, 1 or more, got 0"),
+        ((True, 1, (), "full", ()), r"every_n_steps must be a number of steps"),
+        ((2, 3, (), "full", ()), r"window must not exceed every_n_steps=2, got 3"),
+        ((2, 1, "nonsense", "full", ()), r"be a finding's code"),
+        ((2, 1, (), "half", ()), r"detail must be 'full' or 'counts'"),
+    ],
+)
+def test_wrong_arguments_are_told_before_any_training(arguments: tuple[object, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Sampler("callback", *arguments)  # type: ignore[arg-type]

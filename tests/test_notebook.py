@@ -1,0 +1,81 @@
+"""What a notebook shows of our records: their text, escaped, and their picture."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+
+
+def _run(clamp: Callable[..., Tensor], seed: int) -> float:
+    x = torch.tensor([2.0], requires_grad=True)
+    clamp(x, 0, 1).sum().backward()
+    return seed + float(x.grad.sum())  # type: ignore[union-attr]
+
+
+def _report() -> Any:
+    context = pg.override(clamp="inward")
+    with context:
+        torch.clamp(torch.ones(2, requires_grad=True), 0, 1).sum().backward()
+    return context.report()
+
+
+def _diagnosis() -> Any:
+    with pg.diagnose() as d:
+        torch.full((2,), 3.0, requires_grad=True).clamp(0, 1).sum().backward()
+    return d
+
+
+RECORDS: dict[str, tuple[Callable[[], Any], bool]] = {  # and: has it a picture?
+    "comparison": (lambda: pg.compare(_run, rules=["inward"], seeds=2), True),
+    "tuning": (lambda: pg.tune(_run, rules=["inward", "leaky", "identity"], budget=20), True),
+    "audit": (lambda: pg.audit(torch.relu, -1, 1), True),
+    "report": (_report, False),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_shows_its_text_and_its_picture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, has_picture = RECORDS[name]
+    record = make()
+    shown = record._repr_html_()
+    text = str(record.final) if name == "tuning" else str(record)
+    assert html.escape(text) in shown
+    assert ("<svg" in shown) == has_picture
+    assert "<?xml" not in shown
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    without = record._repr_html_()
+    assert html.escape(text) in without
+    assert "<svg" not in without
+
+
+def test_a_picture_in_a_cell_is_shown_once() -> None:
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+    for make, _ in RECORDS.values():
+        make()._repr_html_()
+    assert not pyplot.get_fignums()
+
+
+def test_a_diagnosis_is_its_page_in_a_frame() -> None:
+    d = _diagnosis()
+    shown = d._repr_html_()
+    assert shown.startswith("<iframe")
+    inside = html.unescape(shown.partition('srcdoc="')[2].rpartition('"></iframe>')[0])
+    assert inside.lower().startswith("<!doctype html>")
+    assert d.findings[0].code in inside
+
+
+def test_text_cannot_break_out() -> None:
+    from pseudograd.notebook import framed, shown
+
+    assert "<script>" not in shown("<script>") + framed('"><script>')
