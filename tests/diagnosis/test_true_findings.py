@@ -615,7 +615,9 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
     steps = [one.next_step for one in d.findings]
     assert steps
     assert all("pseudograd.override(" not in step for step in steps)
-    assert any("override does not reach the relu inside rnn_relu, which torch runs as one call" in step for step in steps)
+    assert any(
+        "override does not reach the relu inside rnn_relu, which torch runs as one call" in step for step in steps
+    )
 
 
 @pytest.mark.parametrize("name", COMPOSITES)

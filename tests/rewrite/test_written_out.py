@@ -31,7 +31,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of samples that torch itsel
 
 
 def _samples(name: str, dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
-    of_name = [sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)]
+    of_name = [
+        sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)
+    ]
     kinds = {f"nn.{kind.__name__}" for form in FORMS if form.names[0] == name for kind in form.composite_modules}
     kinds |= {"rnn_relu_cell": {"nn.RNNCell"}}.get(name, {f"nn.LPPool{name[-2:]}"})
     return [*of_name, *of_modules(lambda other: other in kinds)]
@@ -115,10 +117,14 @@ class Tie:
 
 _NEAR, _FAR, _ONE = torch.zeros(1, 1), torch.full((1, 1), 3.0), torch.ones(1)
 TIES: dict[str, Tie] = {
-    "margin_ranking_loss": Tie(lambda x: functional.margin_ranking_loss(x, torch.zeros(2), torch.ones(2)), [0.0, 0.0], [-0.5, -0.5]),
+    "margin_ranking_loss": Tie(
+        lambda x: functional.margin_ranking_loss(x, torch.zeros(2), torch.ones(2)), [0.0, 0.0], [-0.5, -0.5]
+    ),
     "hinge_embedding_loss": Tie(lambda x: functional.hinge_embedding_loss(x, -_ONE), [1.0], [-1.0]),
     "hinge of aten": Tie(lambda x: torch.ops.aten.hinge_embedding_loss(x, -_ONE), [1.0], [-1.0]),
-    "hinge of torch, summed": Tie(lambda x: torch.hinge_embedding_loss(x, -torch.ones(2), 1.0, 2), [1.0, 1.0], [-1.0, -1.0]),
+    "hinge of torch, summed": Tie(
+        lambda x: torch.hinge_embedding_loss(x, -torch.ones(2), 1.0, 2), [1.0, 1.0], [-1.0, -1.0]
+    ),
     "nn.HingeEmbeddingLoss": Tie(lambda x: nn.HingeEmbeddingLoss(margin=2.0)(x, -_ONE), [2.0], [-1.0]),
     # d cos / dx = b/|x||b| - (x.b) x/|x|^3|b|, of which the second is 0
     "cosine_embedding_loss": Tie(
@@ -127,8 +133,12 @@ TIES: dict[str, Tie] = {
     "nn.CosineEmbeddingLoss": Tie(
         lambda x: nn.CosineEmbeddingLoss()(x, torch.tensor([0.0, 3.0]), torch.tensor(-1)), [2.0, 0.0], [0.0, 0.5]
     ),
-    "triplet_margin_loss": Tie(lambda x: functional.triplet_margin_loss(x[None], _NEAR, _FAR, margin=1.0, eps=0.0), [1.0], [2.0]),
-    "triplet of torch": Tie(lambda x: torch.triplet_margin_loss(x[None], _NEAR, _FAR, 1.0, 2.0, 0.0, False, 1), [1.0], [2.0]),
+    "triplet_margin_loss": Tie(
+        lambda x: functional.triplet_margin_loss(x[None], _NEAR, _FAR, margin=1.0, eps=0.0), [1.0], [2.0]
+    ),
+    "triplet of torch": Tie(
+        lambda x: torch.triplet_margin_loss(x[None], _NEAR, _FAR, 1.0, 2.0, 0.0, False, 1), [1.0], [2.0]
+    ),
     "nn.TripletMarginLoss, swapped": Tie(
         lambda x: nn.TripletMarginLoss(margin=1.0, eps=0.0, swap=True)(x[None], _NEAR, _FAR), [1.0], [2.0]
     ),
@@ -252,7 +262,11 @@ def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
 
     def loss() -> Tensor:
         return functional.triplet_margin_with_distance_loss(
-            x, torch.zeros(1, 1), torch.ones(1, 1), distance_function=lambda a, b: (a - b).clamp(min=0).sum(-1), margin=2.0
+            x,
+            torch.zeros(1, 1),
+            torch.ones(1, 1),
+            distance_function=lambda a, b: (a - b).clamp(min=0).sum(-1),
+            margin=2.0,
         )
 
     grads = {}
@@ -261,7 +275,10 @@ def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
             (grad,) = torch.autograd.grad(loss(), x)
         grads[era] = grad.item()
         if era != installed_era():
-            assert sorted((site.op, site.calls) for site in context.report().rewritten) == [("clamp", 2), ("clamp_min", 1)]
+            assert sorted((site.op, site.calls) for site in context.report().rewritten) == [
+                ("clamp", 2),
+                ("clamp_min", 1),
+            ]
     assert grads == {"torch<=2.13": 0.0, "torch>=2.14": 1.0}  # of d- == 0 the clamp of the distance passes, or not
 
 
@@ -286,7 +303,10 @@ class _Model(nn.Module):
         return loss
 
 
-_MARGINS = [-1.0, -1.0, -1.0], [-1.0, 0.0, 0.0]  # of x == (-2, 0, 2) with "identity", and torch's own of 2.14 with "zero"
+_MARGINS = (
+    [-1.0, -1.0, -1.0],
+    [-1.0, 0.0, 0.0],
+)  # of x == (-2, 0, 2) with "identity", and torch's own of 2.14 with "zero"
 
 
 def _ranked(model: nn.Module) -> list[float]:

@@ -80,7 +80,7 @@ class CompositeWithRule(WithRule):
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = super(WithRule, self).forward
+        own = super(WithRule, self).forward  # type: ignore[misc]
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             if torch.is_grad_enabled():
                 _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
@@ -90,7 +90,7 @@ class CompositeWithRule(WithRule):
             return own(*args, **kwargs)
 
     def extra_repr(self: Any) -> str:
-        own = super(WithRule, self).extra_repr()
+        own = super(WithRule, self).extra_repr()  # type: ignore[misc]
         rule = self.rewritten[1]
         return ", ".join([*([own] if own else []), f"rule={rule if isinstance(rule, str) else repr(rule)}"])
 

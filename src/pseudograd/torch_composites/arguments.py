@@ -11,7 +11,11 @@ from torch import Tensor
 
 NONE, MEAN, SUM = 0, 1, 2
 _REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
-LEGACY = {"size_average": None, "reduce": None, "reduction": "mean"}  # what a function of torch.nn.functional takes last
+LEGACY = {
+    "size_average": None,
+    "reduce": None,
+    "reduction": "mean",
+}  # what a function of torch.nn.functional takes last
 
 
 def reduced(unreduced: Tensor, reduction: int) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 
 from ..torch_forms import Form
 
-# The recurrent ones are kernels of their own on CUDA, and cells in a loop on the CPU. The fused quantiser moves its observer as it quantises;
-# the learnable ones give their scale a gradient, which no rule of these does.
+# The recurrent ones are kernels of their own on CUDA, and cells in a loop on the CPU. The fused quantiser moves its observer as it
+# quantises; the learnable ones give their scale a gradient, which no rule of these does.
 _QUANTIZE = "fake_quantize_per_tensor_affine"  # whose nodes begin as all of these do
 FORMS = [
     Form(name, switches=(switch,), owners=(torch, torch.ops.aten), overloads=overloads, hides=(hidden,))
