@@ -47,11 +47,12 @@ class Panel(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """What `plot` drew: the figure, and its axes from left to right and from top to bottom."""
+    """What `plot` drew: the figure, and its axes from left to right and from top to bottom. animation: of descending points, if asked."""
 
     figure: Figure
     forward: tuple[Axes, ...]
     backward: tuple[Axes, ...]
+    animation: Any = None
 
 
 Rows = Sequence[Sequence[Panel | None]]

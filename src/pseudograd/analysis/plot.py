@@ -25,9 +25,10 @@ from .curves import (
     line_of,
     told_apart,
 )
+from .descent import animated, starts
+from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Stroke, drawn
-from .slopes import gradient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +52,7 @@ def plot(
     xlim: tuple[float, float] | None = None,
     edge: Edge | None = None,
     maximize: bool = False,
+    descend: float | Sequence[float] | None = None,
     ax: Axes | None = None,
 ) -> Panels:
     """Draw what a rule, several rules or any function give forward and backward.
@@ -72,6 +74,8 @@ def plot(
         xlim: the x to draw, as (low, high); None for the range and half of it to both sides.
         edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
+        descend: points of x from which gradient descent starts, with every rule, as an animation: on `loss`, or without one on y times the
+            first of `grad`. It stands in `animation`, to be kept: `animation.save("descent.gif")`, or `animation.to_jshtml()`.
         ax: axes whose place the panels take, themselves the first panel; None for the current figure if it is empty, else a new one.
     Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. Text shrinks with a small figure, so
         that all of it and the legend stay inside.
@@ -87,7 +91,7 @@ def plot(
     wanted = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
     min, max = as_number(min), as_number(max)
     _check(wanted, min, max, loss, panels)
-    grads = _checked_grads(grad)
+    grads, points = _checked_grads(grad), starts(descend)
     picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
     curves = [curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)]
     curves = told_apart(curves)
@@ -102,7 +106,11 @@ def plot(
     titles = _titles(title, columns)
     made = [painter.column(column, text) for column, text in zip(columns, titles, strict=True)]
     above = title if isinstance(title, str) and len(columns) > 1 else ""
-    return drawn(_wrapped(made, painter.is_one_forward), (picture.low, picture.high), above, ax)
+    span = picture.low, picture.high
+    panels_drawn = drawn(_wrapped(made, painter.is_one_forward), span, above, ax)
+    if points is None:
+        return panels_drawn
+    return panels_drawn._replace(animation=animated(panels_drawn, curves, loss, grads[0], points, span))
 
 
 def _jumps(wanted: list[Any], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
