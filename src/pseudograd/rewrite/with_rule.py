@@ -14,7 +14,7 @@ from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
 from ..torch_forms import COMPOSITE_MODULES, MODULES, Form
 from . import mode
-from .switches import override
+from .override import override
 
 
 class WithRule:

@@ -118,11 +118,9 @@ def _triplet_with_distance(
     swap: Any,
     reduction: Any,
 ) -> Tensor | None:
-    """The distance is a function of the program: its calls are seen as any others are, but where a compiler would not."""
+    """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
     if distance_function is None:
         distance_function = torch.pairwise_distance
-    elif torch.compiler.is_compiling():
-        return None
     kind = reduction_of(None, None, reduction)
     if kind is None or not isinstance(margin, (int, float)) or not margin > 0:
         return None
