@@ -209,10 +209,11 @@ _COMPILED = ["cosine_embedding_loss", "normalize", "nn.TripletMarginLoss, swappe
 
 
 @pytest.mark.parametrize(
-    "name", [one if one in _COMPILED else pytest.param(one, marks=pytest.mark.slow) for one in TIES]
+    "name",
+    [one if one in _COMPILED else pytest.param(one, marks=pytest.mark.slow) for one in TIES if one != "corrcoef"],
 )
 def test_compiled(name: str) -> None:
-    """One function under one context after another."""
+    """One function under one context after another. torch itself cannot compile `corrcoef`, which looks at its values."""
     tie = TIES[name]
     torch.compiler.reset()
     compiled = Tie(torch.compile(tie.call, fullgraph=True, backend="aot_eager"), tie.x, tie.passed)
