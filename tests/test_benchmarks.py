@@ -47,6 +47,7 @@ def results(suite: Any, tmp_path: Path) -> Path:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_what_it_found(suite: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "speed.json"
     chosen = "--questions", "size,data,bounds per channel,bounds of full size,lower bound,relu,in place,gelu"
@@ -68,6 +69,7 @@ def test_a_tiny_run_writes_what_it_found(suite: Any, tmp_path: Path, capsys: pyt
     assert all(f"  left out      {name} ({why})" in shown for name, why in run.missing.items())
 
 
+@pytest.mark.slow
 def test_dtype_and_threads_replace_those_of_the_questions(suite: Any, tmp_path: Path) -> None:
     file = tmp_path / "speed.json"
     options = "--questions", "layout", "--sizes", "100", "--dtype", "bfloat16", "--threads", "2"
@@ -458,6 +460,6 @@ def test_what_networks_keep_is_what_the_docs_say(
     assert policy.main() == 0
     written = policy.DOCS.read_text().split(policy.BEGIN)[1].split(policy.END)[0].strip()
     assert written in capsys.readouterr().out
-    monkeypatch.setattr(policy.codes, "least", 1 << 62)
+    monkeypatch.setattr(policy.range_bits, "least", 1 << 62)
     assert policy.main() == 1  # who keeps x everywhere breaks the promise
     assert "would do" in capsys.readouterr().out

@@ -44,9 +44,9 @@ CASES: list[tuple[Callable[[], Module], Callable[[Tensor], Tensor], str]] = [
         "Clamp(min=Tensor of shape (3,), max=1.0, rule='sign', edge='closed', maximize=True)",
     ),
     (
-        lambda: nn.LowerBound(BOUND, edge="projected"),
-        lambda x: pg.lower_bound(x, BOUND, edge="projected"),
-        "LowerBound(bound=Tensor of shape (3,), rule='inward', edge='projected')",
+        lambda: nn.LowerBound(BOUND, edge="inward"),
+        lambda x: pg.lower_bound(x, BOUND, edge="inward"),
+        "LowerBound(bound=Tensor of shape (3,), rule='inward', edge='inward')",
     ),
     (
         lambda: nn.UpperBound(0.5, rule="zero"),
@@ -282,7 +282,7 @@ def gradients(model: Module, call: Callable[[Tensor], Tensor], x: Tensor) -> dic
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiled_model_has_the_same_gradients(dynamic: bool) -> None:
     model, x = Net(), (X * 4).round() / 4
     torch._dynamo.reset()

@@ -27,7 +27,7 @@ from pseudograd.kernels import few_bits, native, range_bits
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 
-from ..choices import every_pair
+from ..choices import every_pair, one_in
 from ..engine.two_bits import TWO_BITS
 from .ways import FOR_EVERYTHING, WITH_A_CODE, codes_from, needs_native, way
 
@@ -109,7 +109,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Te
 HOW = [(rule, edge) for rule in WITH_A_CODE for edge in OPS["clamp"].edges]
 
 
-@pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
+@pytest.mark.parametrize(("how", "dtype", "level"), one_in(6, HOW, DTYPES, LEVELS), indirect=["level"])
 def test_every_processor_gives_the_formula(how: tuple[str, str], dtype: torch.dtype, level: None) -> None:
     rule, edge = how
     for size, (low, high), maximize in itertools.product(SIZES, BOUNDS, (False, True)):
@@ -157,10 +157,10 @@ def test_elastic_pulls_nothing_back_over_an_infinite_width(bounds: tuple[float, 
         assert found.tolist() == [0, -2, 3, 4, 0]
 
 
-@pytest.mark.parametrize("edge", ["open", "half", "projected"])
+@pytest.mark.parametrize("edge", ["open", "half", "inward"])
 def test_elastic_has_its_edge_too(edge: str) -> None:
     x, grad = torch.tensor([-1.0, -1.0, 0.5, 1.0, 1.0]), torch.tensor([2.0, -2, 3, 4, -4])
-    expected = {"open": [0, 0, 3, 0, 0], "half": [1, -1, 3, 2, -2], "projected": [0, -2, 3, 4, 0]}[edge]
+    expected = {"open": [0, 0, 3, 0, 0], "half": [1, -1, 3, 2, -2], "inward": [0, -2, 3, 4, 0]}[edge]
     for _ in range(2):
         assert gradient(lambda x: pg.clamp(x, -1, 1, rule="elastic", edge=edge), x, grad)[1].tolist() == expected
 
@@ -261,7 +261,7 @@ def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype
         y, (code, order, plan) = range_bits.CODE.encode(call, (there, low, high), (True, False, False))
         settings = native.settings_of(plan, None, None, dtype)
         made = native.operators.encode_between(there, low, high, settings)
-        is_unsure = made[2] & native._UNSURE  # of the sign of zeros, which torch decides
+        is_unsure = made[2] & native.UNSURE  # of the sign of zeros, which torch decides
         assert (same if is_unsure else same_bits)(made[0], y)
         assert torch.equal(made[1], code)
         assert made[2] ^ is_unsure == order
@@ -389,6 +389,7 @@ print("right")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
 def test_where_subnormals_are_flushed() -> None:
     """In a process of its own, because the switch is for all of it."""
@@ -445,13 +446,13 @@ def test_bits_for_each_element(f: Callable[[Tensor], Any], bits: int, dtype: tor
     [
         lambda x: pg.clamp(x, -1, 1, rule="elastic"),
         lambda x: pg.clamp(x, -1, 1, rule="inverting"),
-        lambda x: pg.clamp(x, -1, 1, rule="sign", edge="projected"),
+        lambda x: pg.clamp(x, -1, 1, rule="sign", edge="inward"),
         lambda x: pg.clamp(x, torch.tensor(-1.0), None),
         lambda x: pg.clamp(x, torch.tensor(-1.0), torch.tensor(1.0, requires_grad=True)),
         lambda x: pg.clamp(x, torch.tensor(-1.0, requires_grad=True), torch.tensor(1.0)),
         lambda x: pg.clamp(x, torch.zeros(2, 100, 100), torch.tensor(1.0)),
         lambda x: pg.clamp(x, torch.zeros(100, dtype=torch.float16), torch.ones(100, dtype=torch.float16)),
-        lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), edge="projected"),
+        lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), edge="inward"),
         lambda x: pg.clamp(x, torch.zeros(100), torch.tensor(1.0), rule="elastic"),
         lambda x: pg.clamp(x.sigmoid(), 0.2, 0.8),
         lambda x: pg.clamp(x.exp(), 0.2, 0.8),
@@ -1112,7 +1113,7 @@ print(int(x.grad.sum()), row["state"], row["why"], sep="|")
 @pytest.mark.parametrize(
     ("change", "state", "why"),
     [
-        ("", "active", " on CPU"),
+        pytest.param("", "active", " on CPU", marks=pytest.mark.slow),
         ("PSEUDOGRAD_NATIVE=0", "not active", "turned off by PSEUDOGRAD_NATIVE=0"),
     ],
 )

@@ -16,7 +16,8 @@ def pin_edge(edge: str) -> Rewriting:
 
     Forward:  torch's values, bit for bit.
     Backward: torch's, but at the edge of clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax. relu, hardtanh, minimum and
-        maximum are left alone: every torch agrees on them. Saves what torch saves. Linear in grad; forward mode and second
+        maximum are left alone: every torch agrees on them. Saves what torch saves, or, of 4096 elements or more
+        on CPU, one to three bits of each in their place. Linear in grad; forward mode and second
         derivatives have the same slope.
 
     Args:
