@@ -100,6 +100,11 @@ def era_of(version: str) -> str:
     return begun[-1] if begun else next(iter(ERAS))
 
 
+def installed_version() -> Version:
+    major, minor = (int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return major, minor
+
+
 _ASKED = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
 
 
