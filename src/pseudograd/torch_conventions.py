@@ -28,7 +28,7 @@ class Family(Record):
 
     at: the points in words. takes: what a number for it means; empty where it takes none. torch: what torch does, by the era that began
     with it. others: what each framework does, as far as it has the function. singular: what each does where it gives infinity or NaN,
-    which is pinned only when it is asked for. text, f: how doctor shows it, a function of x and a tensor, both 0.
+    which is pinned only when it is asked for.
     """
 
     name: str
@@ -36,8 +36,7 @@ class Family(Record):
     takes: str
     torch: dict[str, Convention]
     others: dict[str, Convention]
-    singular: dict[str, Convention] = {}
-    text: str = ""
+    singular: dict[str, Convention]
 
     def of_torch(self, era: str) -> Convention:
         return self.torch.get(era, self.torch[CLOSED_ERA])
@@ -89,9 +88,7 @@ FAMILIES: dict[str, Family] = {
         _family("sort", "ties, also of msort, topk and kthvalue", "", OWN, "jax", "tensorflow"),
         _family("median", "ties", "", OWN, "jax"),
         _family("quantile", "ties, also of nanquantile", "", CLOSED_ERA, "jax", later=OPEN_ERA),
-        _family(
-            "norm", "zeros", "", OWN, "jax", singular={"jax": "jax, nan", "tensorflow": NAN}
-        ),
+        _family("norm", "zeros", "", OWN, "jax", singular={"jax": "jax, nan", "tensorflow": NAN}),
         _family("hypot", "0, 0", _SLOPE, OWN, 0.5),
         _family("sqrt", "0, where grad is 0", "", OWN, OWN, "tensorflow"),
         _family("std", "a constant", "", OWN, singular={"jax": NAN, "tensorflow": NAN}),
@@ -139,7 +136,7 @@ for _function, _spelling in SPELLINGS.items():
 
 def pins(form: Form, families: Any) -> bool:
     """Has a function that runs others inside one that these families are about?"""
-    for switch in form.switches:
+    for switch in form.switches:  # noqa: SIM110  Dynamo on torch 2.8
         if switch in families or (switch == "relu" and ("relu6" in families or "hardtanh" in families)):
             return True
     return False
@@ -260,9 +257,24 @@ for _row in (
         )
         for name in ("quantile", "nanquantile")
     ),
-    ("norm", "vector_norm", ("ord", "dim", "keepdim", "dtype", "out"), (2, None, False, None, None), (torch.linalg,), ""),
+    (
+        "norm",
+        "vector_norm",
+        ("ord", "dim", "keepdim", "dtype", "out"),
+        (2, None, False, None, None),
+        (torch.linalg,),
+        "",
+    ),
     ("norm", "norm", ("p", "dim", "keepdim", "dtype", "out"), ("fro", None, False, None, None), (torch,), ""),
-    ("norm", "norm", ("ord", "dim", "keepdim", "dtype", "out"), (None, None, False, None, None), (torch.linalg,), "", "norm of linalg"),
+    (
+        "norm",
+        "norm",
+        ("ord", "dim", "keepdim", "dtype", "out"),
+        (None, None, False, None, None),
+        (torch.linalg,),
+        "",
+        "norm of linalg",
+    ),
     ("std", "std", ("dim", "unbiased", "keepdim", "correction"), (None,) * 4, (torch, Tensor)),
     ("atan2", "atan2", ("other",), (MISSING,), _TENSORS, "default"),
     ("atan2", "arctan2", ("other",), (MISSING,), (torch, Tensor), ""),

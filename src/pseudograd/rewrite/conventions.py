@@ -54,7 +54,11 @@ class Pinning(Rewrite):
         """A function that runs others inside is written out where one of these is pinned."""
         found = super()._replacement(spelling)
         form = spelling.form
-        if found is None and (form.write is not None or (form.each and EDGE in form.switches)) and pins(form, self.kinks):
+        if (
+            found is None
+            and (form.write is not None or (form.each and EDGE in form.switches))
+            and pins(form, self.kinks)
+        ):
             return _WRITE_IT_OUT
         return found
 
@@ -91,7 +95,7 @@ def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwa
             return None
         primitive, rule = PRIMITIVES[name_of_era], edges.rule_named(convention, convention)
     else:
-        primitive, rule = slopes_at_kinks.primitive_of(name, convention), convention
+        primitive, rule = slopes_at_kinks.primitive_of(name), convention
     call = call_for(primitive, rule, primitive.default_edge)
     why = why_not(call, inputs, in_place)
     mode.note(kinked, f"{kinked.family} {convention}", why)
@@ -132,6 +136,15 @@ def _own(func: Any, args: Any, kwargs: Any) -> Callable[..., Any]:
         return func(*positional, **named)
 
     return own
+
+
+def prepared(kinks: dict[str, str]) -> dict[str, str]:
+    """Made ready for compiled code, too."""
+    slopes_at_kinks.prepare(kinks)
+    for convention in kinks.values():
+        if convention in ERAS:
+            edges.rule_named(convention, convention)
+    return kinks
 
 
 def acting(kinks: dict[str, str]) -> dict[str, str]:

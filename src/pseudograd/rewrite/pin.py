@@ -13,6 +13,7 @@ from ..torch_eras import ERAS, Version, era_named, installed_era, installed_vers
 from ..torch_forms import EDGE
 from . import edges
 from .context import Rewriting
+from .conventions import prepared
 from .mode import Replacement
 
 ATAN2_SINCE: Version = (2, 10)  # before it torch gave NaN for atan2(0, 0)
@@ -57,15 +58,15 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     label = f"pin_edge({', '.join(_shown(edge, nan, families))})"
     own = {name: _convention(name, value) for name, value in families.items()}
     if edge in FRAMEWORKS:
-        return Rewriting(label, {}, kinks={**_of_framework(edge, nan), **own})  # type: ignore[arg-type]
+        return Rewriting(label, {}, kinks=prepared({**_of_framework(edge, nan), **own}))  # type: ignore[arg-type]
     if edge is None:
-        return Rewriting(label, {}, kinks=own)
+        return Rewriting(label, {}, kinks=prepared(own))
     asked = edge if isinstance(edge, str) and edge in SHARES else era_named(edge)
     if asked is None:
         raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS, *FRAMEWORKS), edge)
     era = installed_era()
     replacement = Replacement(edges.rule_named(asked, era))
-    kinks = {**(_of_era(asked, era) if asked in ERAS else {}), **own}
+    kinks = prepared({**(_of_era(asked, era) if asked in ERAS else {}), **own})
     return Rewriting(label, {EDGE: replacement}, is_torchs_own=asked == era, kinks=kinks)
 
 
@@ -100,7 +101,9 @@ def _convention(name: str, value: object) -> str:
         raise TypeError(must("pin_edge", name, "be a number or the name of a framework or torch version", value))
     if not family.takes:
         known = f"name whose convention is meant: {_listed(_known(family))}"
-        raise ValueError(must("pin_edge", name, known, value, "One number does not say which of the tied entries gets it"))
+        raise ValueError(
+            must("pin_edge", name, known, value, "One number does not say which of the tied entries gets it")
+        )
     if not math.isfinite(number):
         raise ValueError(must("pin_edge", name, "be finite", value))
     return text_of(float(number))
@@ -137,5 +140,3 @@ def _shown(edge: object, nan: bool, families: dict[str, float | str]) -> Iterabl
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-

@@ -16,32 +16,43 @@ from torch.nn import functional
 
 from ..rule import PRIMITIVES, Gradients, Primitive, Pull, Rule, register
 from ..torch_conventions import OWN
+from ..torch_private import in_forward_mode, transforms_are_active
 
 _aten = torch.ops.aten
-RULES: dict[str, dict[str, Rule]] = {}  # by the name of the primitive, and that of the convention
-_PULLS: dict[str, tuple[Callable[..., Pull], bool]] = {}  # by the primitive: a pull from a convention; does it compare?
 
 
-def primitive_of(name: str, convention: str) -> Primitive:
-    """What stands in for `name` under the convention, with a rule of that name."""
-    pinned = f"{name}, pinned"
-    if convention not in RULES[pinned]:
-        make, compares = _PULLS[pinned]
-        RULES[pinned][convention] = Rule(
-            name=convention,
-            formula="torch's own, with another slope at the kink",
-            source="torch, JAX and TensorFlow as `pseudograd.kinks` has measured them",
-            pull=make(convention),
-            reference=lambda *arguments, **parameters: (),
-            is_linear=True,
-            keeps=PRIMITIVES[pinned].inputs,
-            compares=compares,
-        )
-    return PRIMITIVES[pinned]
+class _Made(NamedTuple):
+    """family: that of `torch_conventions`. make(convention): the pull. compares: does it compare x with what it was rounded to?"""
+
+    family: str
+    make: Callable[[str], Pull]
+    compares: bool
+    rules: dict[str, Rule]  # by convention
 
 
-def knows(name: str) -> bool:
-    return f"{name}, pinned" in RULES
+_MADE: dict[str, _Made] = {}  # by the name of the primitive
+
+
+def prepare(kinks: dict[str, str]) -> None:
+    """Make the rules of these conventions; not in compiled code, which cannot."""
+    for name, made in _MADE.items():
+        convention = kinks.get(made.family)
+        if convention is not None and convention not in made.rules:
+            made.rules[convention] = Rule(
+                name=convention,
+                formula="torch's own, with another slope at the kink",
+                source="torch, JAX and TensorFlow as `pseudograd.kinks` has measured them",
+                pull=made.make(convention),
+                reference=lambda *arguments, **parameters: (),
+                is_linear=True,
+                keeps=PRIMITIVES[name].inputs,
+                compares=made.compares,
+            )
+
+
+def primitive_of(name: str) -> Primitive:
+    """What stands in for `name`, with a rule for each convention that was prepared."""
+    return PRIMITIVES[f"{name}, pinned"]
 
 
 def share(grad: Tensor, of: float) -> Any:
@@ -49,26 +60,27 @@ def share(grad: Tensor, of: float) -> Any:
     return grad if of == 1.0 else 0.0 if of == 0.0 else grad * of
 
 
-def _register(name: str, make: Callable[..., Pull], forward: Any, inputs: tuple[str, ...], compares: bool) -> None:
+def _register(
+    family: str, name: str, make: Callable[..., Pull], forward: Any, inputs: tuple[str, ...], compares: bool
+) -> None:
     """Under the name of what stands in otherwise; of a known one forward and what is saved are its own."""
-    pinned = f"{name}, pinned"
-    RULES[pinned] = {}
-    _PULLS[pinned] = make, compares
-    if forward is None:
-        known = PRIMITIVES[name]
-        register(
-            known.replaced(
-                name=pinned,
-                rules=RULES[pinned],
-                edges=(),
-                rule_set="",
-                default_edge=None,
-                through=None,
-                saves="a copy" if known.saves == "a copy" else "as torch",
-            )
+    made = _MADE[f"{name}, pinned"] = _Made(family, make, compares, {})
+    if forward is not None:
+        stands_in = Primitive(
+            name=f"{name}, pinned", inputs=inputs, forward=forward, rules=made.rules, saves="as torch"
         )
     else:
-        register(Primitive(name=pinned, inputs=inputs, forward=forward, rules=RULES[pinned], saves="as torch"))
+        known = PRIMITIVES[name]
+        stands_in = known.replaced(
+            name=f"{name}, pinned",
+            rules=made.rules,
+            edges=(),
+            rule_set="",
+            default_edge=None,
+            through=None,
+            saves="a copy" if known.saves == "a copy" else "as torch",
+        )
+    register(stands_in)
 
 
 # --- functions of x and numbers ---------------------------------------------------------------------------------------
@@ -110,6 +122,8 @@ def _of_relu(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
 
 
 def _of_hardsigmoid(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
+    if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
+        return _aten.hardsigmoid_backward(grad, x)  # which torch cannot differentiate
     return torch.where((x > -3) & (x < 3), grad * (1 / 6), 0.0)
 
 
@@ -141,7 +155,14 @@ for _name, _kink, _forward, _inputs in (
     ("torch.elu", _Kink(_at_zero, _of_elu), functional.elu, ("x", "alpha")),
     ("torch.celu", _Kink(_at_zero, _of_celu), torch.celu, ("x", "alpha")),
 ):
-    _register(_name, partial(partial, _pull, _kink), _forward, _inputs, _name in ("torch.hardtanh", "torch.relu6"))
+    _register(
+        _name.removeprefix("torch."),
+        _name,
+        partial(partial, _pull, _kink),
+        _forward,
+        _inputs,
+        _name in ("torch.hardtanh", "torch.relu6"),
+    )
 
 
 def _pull_of_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants: Any) -> Gradients:
@@ -150,13 +171,15 @@ def _pull_of_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants:
     return (found if convention == OWN else torch.where((x == 0) & (grad == 0), 0.0, found),)
 
 
-_register("torch.sqrt", partial(partial, _pull_of_sqrt), torch.sqrt, _X, True)
+_register("sqrt", "torch.sqrt", partial(partial, _pull_of_sqrt), torch.sqrt, _X, True)
 
 
 # --- functions of two tensors -----------------------------------------------------------------------------------------
 
 
-def _pull_of_extreme(is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any) -> Gradients:
+def _pull_of_extreme(
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any
+) -> Gradients:
     """minimum or maximum. NaN: torch gives grad to both, JAX to none, TensorFlow to the second."""
     x_wins, other_wins = (x < other, other < x) if is_min else (x > other, other > x)
     tied = x == other
@@ -176,7 +199,9 @@ def _pull_of_extreme(is_min: bool, convention: str, grad: Tensor, x: Tensor, oth
     )
 
 
-def _pull_of_fextreme(is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any) -> Gradients:
+def _pull_of_fextreme(
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any
+) -> Gradients:
     """fmin or fmax: a NaN loses; where both are NaN, x wins."""
     first = float(convention)
     tied = x == other
@@ -203,8 +228,15 @@ for _name, _is_min, _make, _forward in (
     ("torch.fmax", False, _pull_of_fextreme, torch.fmax),
     ("torch.fmin", True, _pull_of_fextreme, torch.fmin),
 ):
-    _register(_name, partial(partial, _make, _is_min), _forward, _PAIR, True)
-_register("torch.hypot", partial(partial, _pull_of_hypot), torch.hypot, _PAIR, True)
+    _register(
+        _name.removeprefix("torch.").removesuffix(" of two"),
+        _name,
+        partial(partial, _make, _is_min),
+        _forward,
+        _PAIR,
+        True,
+    )
+_register("hypot", "torch.hypot", partial(partial, _pull_of_hypot), torch.hypot, _PAIR, True)
 
 
 # --- clamp ------------------------------------------------------------------------------------------------------------
@@ -258,4 +290,4 @@ def _of_jax(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
 
 
 for _name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
-    _register(_name, partial(partial, _pull_of_clamp), None, _BOUNDED, True)
+    _register("clamp", _name, partial(partial, _pull_of_clamp), None, _BOUNDED, True)

@@ -63,10 +63,8 @@ def _sort(convention: str, own: Own, x: Tensor, dim: Any, descending: Any, stabl
     if not isinstance(dim, int) or x.dim() == 0:
         return None
     found = _values(own)
-    if descending and convention == "jax":  # which sorts and turns it round
-        order = _order(x, dim).flip(dim)
-    else:
-        order = _order(x, dim, bool(descending))
+    turned = bool(descending) and convention == "jax"  # which sorts and turns it round
+    order = _order(x, dim).flip(dim) if turned else _order(x, dim, bool(descending))
     return torch.return_types.sort((replaced(found[0], x.gather(dim, order)), found[1]))  # type: ignore[attr-defined]
 
 
