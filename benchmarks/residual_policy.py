@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
-from pseudograd.kernels import codes
+from pseudograd.kernels import range_bits
 from suite.measure import saved_bytes
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
@@ -35,15 +35,15 @@ MORE_IN_SMALL_ONES = LAYERS * 4096 * 4
 @contextmanager
 def keeping(what: str) -> Iterator[None]:
     """ "x" or "a code" in every call that could keep either; "default": what pseudograd does."""
-    least, is_kept_anyway = codes.least, codes._is_kept_anyway
+    least, is_kept_anyway = range_bits.least, range_bits._is_kept_anyway
     if what == "x":
-        codes.least = 1 << 62
+        range_bits.least = 1 << 62
     elif what == "a code":
-        codes.least, codes._is_kept_anyway = 0, lambda x: False
+        range_bits.least, range_bits._is_kept_anyway = 0, lambda x: False
     try:
         yield
     finally:
-        codes.least, codes._is_kept_anyway = least, is_kept_anyway
+        range_bits.least, range_bits._is_kept_anyway = least, is_kept_anyway
 
 
 class Network(NamedTuple):

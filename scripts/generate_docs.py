@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
+from pseudograd.analysis.rule_table import what_is_saved
 from pseudograd.diagnosis.findings import KINDS
-from pseudograd.listing import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS, Op
 from pseudograd.tasks import TASKS, Outcome
@@ -329,7 +329,8 @@ _PARTS: dict[str, Callable[[], str]] = {
 
 
 def _run_compare() -> None:
-    from pseudograd.report import compare, write
+    from pseudograd.report.sources import compare
+    from pseudograd.report.write import write
 
     with tempfile.TemporaryDirectory() as folder:
         page = write(compare(tuple(TASKS), jobs=2), Path(folder) / "report")
@@ -340,9 +341,9 @@ def _run_compare() -> None:
 
 def _draw_strip() -> int:
     """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
-    from pseudograd.report import compare
     from pseudograd.report.figures import strip_figure
     from pseudograd.report.pictures import strip
+    from pseudograd.report.sources import compare
 
     found = strip(compare(["retarget"]))
     assert found is not None

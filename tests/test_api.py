@@ -1,10 +1,10 @@
 """The public names, the table and the docstrings agree."""
 
 import ast
+import importlib
 import importlib.metadata
 import inspect
 import io
-import pkgutil
 import pydoc
 import re
 import runpy
@@ -188,7 +188,7 @@ def test_dir_lists_the_public_names_and_nothing_else(module: ModuleType, names: 
     assert dict(inspect.getmembers(module)).keys() >= names - {"custom"}
 
 
-MODULES = ["analysis.drawing", "analysis.slopes", "rewrite.modules", "rewrite.switches", "rewrite.pin", "testing"]
+MODULES = ["analysis.plot", "analysis.gradient", "rewrite.convert", "rewrite.override", "rewrite.pin_edge", "testing"]
 
 
 @pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["", "backwards"])
@@ -224,14 +224,44 @@ def test_tab_completion_finds_the_public_names(with_types: bool) -> None:
     assert {"project"} <= completed("pg.optim.")
 
 
-def test_no_module_has_the_name_of_a_public_function() -> None:
-    """Type checkers take the one for the other, and so does `import pseudograd.rewrite.override`, once it is done."""
-    found = {info.name for info in pkgutil.walk_packages(pg.__path__, "pseudograd.")}
-    found = {
-        name.rpartition(".")[2] for name in found if not name.startswith("pseudograd.cli.")
-    }  # commands, no functions
+def _bound_in(package: Path) -> set[str]:
+    """What its __init__.py defines or imports that is no module beside it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and not (node.level == 1 and node.module is None):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+def test_no_name_is_a_module_and_something_else_of_one_package() -> None:
+    """Type checkers take the one for the other there, and importing the module hides the other.
+
+    Files bear the names of the functions that they hold, so a package that holds such a file does not hand the function on.
+    """
+    root = Path(inspect.getfile(pg)).parent
     functions = {name for name in pg.__all__ if not isinstance(getattr(pg, name), ModuleType)}
-    assert not found & functions, found & functions
+    for package in [path.parent for path in root.rglob("__init__.py")]:
+        inside = {path.stem for path in package.glob("*.py")} | {
+            path.parent.name for path in package.glob("*/__init__.py")
+        }
+        both = inside & (_bound_in(package) | (functions if package == root else set()))
+        assert not both, f"{package}: {both}"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        *[(f"rewrite.{name}", name) for name in ("override", "pin_edge", "convert")],
+        *[(f"analysis.{name}", name) for name in ("audit", "gradient", "plot")],
+        *[(f"trials.{name}", name) for name in ("compare", "tune")],
+    ],
+)
+def test_a_function_stands_in_the_file_of_its_name(module: str, name: str) -> None:
+    held = importlib.import_module(f"pseudograd.{module}")
+    assert getattr(pg, name) is getattr(held, name)
+    assert inspect.getfile(getattr(held, name)) == held.__file__
 
 
 @pytest.mark.usefixtures("table_as_it_was")

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import pseudograd
+from pseudograd.analysis.rule_table import rules_text
 from pseudograd.cli.compare import _tasks
-from pseudograd.listing import rules_text
-from pseudograd.report import write
+from pseudograd.report.write import write
 from pseudograd.rule import OPS
 from pseudograd.tasks import DEFAULT_TASKS, TASKS
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
@@ -460,7 +460,7 @@ def test_outside_the_main_thread_nothing_asks_for_signals(tmp_path: Path, result
 
 @pytest.fixture
 def results_of_curve() -> object:
-    from pseudograd.report import compare
+    from pseudograd.report.sources import compare
 
     return compare(["curve"], ["inward"])
 

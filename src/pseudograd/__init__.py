@@ -42,11 +42,15 @@ from .public_names import MOVED, dir_of
 
 if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
-    from .analysis import gradient, plot
-    from .analysis.auditing import audit
+    from .analysis.audit import audit
+    from .analysis.gradient import gradient
+    from .analysis.plot import plot
     from .diagnosis import diagnose
-    from .rewrite import convert, override, pin_edge
-    from .trials import compare, tune
+    from .rewrite.convert import convert
+    from .rewrite.override import override
+    from .rewrite.pin_edge import pin_edge
+    from .trials.compare import compare
+    from .trials.tune import tune
 
 __all__ = [
     "__version__",
@@ -102,15 +106,15 @@ __version__: str
 
 
 _ELSEWHERE = {
-    "audit": ".analysis.auditing",
-    "compare": ".trials",
-    "convert": ".rewrite",
+    "audit": ".analysis.audit",
+    "compare": ".trials.compare",
+    "convert": ".rewrite.convert",
     "diagnose": ".diagnosis",
-    "gradient": ".analysis",
-    "override": ".rewrite",
-    "pin_edge": ".rewrite",
-    "plot": ".analysis",
-    "tune": ".trials",
+    "gradient": ".analysis.gradient",
+    "override": ".rewrite.override",
+    "pin_edge": ".rewrite.pin_edge",
+    "plot": ".analysis.plot",
+    "tune": ".trials.tune",
 }
 
 

@@ -35,7 +35,7 @@ from torch.autograd import Function
 from . import dynamo, formula, kernels, layouts
 from .arguments import has_negative_zero
 from .formula import Depth, own
-from .kernels import codes
+from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_private import (
@@ -140,12 +140,12 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    if x.dim() > codes.MOST_DIMENSIONS:
+    if x.dim() > range_bits.MOST_DIMENSIONS:
         return None
     if ready.has_zero and has_negative_zero((low, high)):
         return None
     try:
-        if x.numel() < codes.least or not (ready.keeps_code and codes.pays_for(x)):
+        if x.numel() < range_bits.least or not (ready.keeps_code and range_bits.pays_for(x)):
             return ready.keeping_x(x)
         return ready.keeping_code(x)
     except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
@@ -416,12 +416,12 @@ def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
         def backward(ctx: Any, grad: Tensor) -> Any:
             (code,) = ctx.saved_tensors
             # A hook of saved tensors may have changed the code.
-            if _is_unwatched(grad) and type(code) is Tensor and codes.are_bytes(code):
+            if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
                 try:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, codes.CODE)[0]
+            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, range_bits.CODE)[0]
 
     return _apply_of(Pseudograd)
 

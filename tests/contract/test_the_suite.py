@@ -8,7 +8,7 @@ import torch
 
 from pseudograd import engine, kernels
 from pseudograd.geometry import NOTHING, Share, Turned
-from pseudograd.kernels import codes
+from pseudograd.kernels import range_bits
 from pseudograd.rule import OPS, Op
 from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -113,7 +113,7 @@ def test_a_wrong_kernel_fails_whichever_others_are_on(others: str, priority: int
     values.check_gradient(INWARD, torch.float16)
 
 
-@pytest.mark.skipif("cpu" not in codes.devices, reason="without a kernel for codes on CPU none is kept")
+@pytest.mark.skipif("cpu" not in range_bits.devices, reason="without a kernel for codes on CPU none is kept")
 @pytest.mark.parametrize("priority", [-100, 100])
 def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     """Though the tensors of the contract are too few for a code."""
@@ -121,7 +121,7 @@ def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     def all_of_it(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
         return grad.clone(), None, None
 
-    wrong = kernels.Kernel("clamp", codes.CODE, codes.suits, all_of_it, priority=priority)
+    wrong = kernels.Kernel("clamp", range_bits.CODE, range_bits.suits, all_of_it, priority=priority)
     with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for code, gradient 0"):
         values.check_gradient(INWARD, torch.float32)
 

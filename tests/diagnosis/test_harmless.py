@@ -5,6 +5,7 @@ No list of places is kept here: a tracer finds each line of ours that runs while
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose, harmless, quietly
-from pseudograd.formula import own
+from pseudograd.diagnosis.recorder import Recorder
+from pseudograd.formula import Depth, own
 from pseudograd.torch_private import dispatch_modes, mode_stack
 from pseudograd.trace import around_backward, functions, swaps
 
@@ -260,6 +262,54 @@ def test_what_is_not_wrapped_is_there() -> None:
     """Or a file that is called otherwise from now on has its places tried."""
     files = {path.stem for folder in OURS for path in Path(folder).rglob("*.py")}
     assert set(NOT_WRAPPED) <= files
+
+
+def _called(function: Callable[..., Any]) -> set[str]:
+    """Every name that its code loads, but its own variables: there is nothing else that it could call."""
+    return {
+        one.argval
+        for one in dis.get_instructions(function)
+        if one.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME"))
+    }
+
+
+def test_what_surrounds_a_function_can_raise_nothing_of_its_own() -> None:
+    """The lines around a custom Function are exempt from the test above because they count, and call watchers that are wrapped."""
+    assert _called(functions._ours_begins) == {"_inside", "__enter__", "_ours_ended"}
+    assert _called(functions._ours_ended) == {"_inside", "__exit__", "_tell"}
+    assert _called(functions._tell) == {"_watchers"}
+    assert _called(Depth.__enter__) == _called(Depth.__exit__) == {"depth"}
+    with diagnose() as d:
+        assert functions._watchers == (d._recorder.applied,)
+    assert Recorder.applied.__wrapped__.__qualname__ == "Recorder.applied"  # type: ignore[attr-defined]
+    assert Recorder.applied.__code__ is harmless.harmless("")(print).__code__
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * 3
+
+
+@pytest.mark.parametrize("fails", [ValueError, RecursionError])
+def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
+    monkeypatch: pytest.MonkeyPatch, fails: type[Exception]
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise fails("planted")
+
+    x = torch.tensor([-2.0, 0.5], requires_grad=True)
+    with diagnose() as d:
+        monkeypatch.setattr(d._recorder.influence, "applied", broken)
+        pg.clamp(Tripled.apply(x), -1, 1).sum().backward()
+        assert not functions.is_inside()
+    assert torch.equal(x.grad, torch.tensor([0.0, 3.0]))  # type: ignore[arg-type]
+    assert [line.partition(" (")[0] for line in d.errors] == [f"a custom Function: {fails.__name__}: planted"]
+    assert d.errors[0].endswith("2 times")
 
 
 def amiss(program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor], together: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -257,6 +258,29 @@ def test_one_process_says_what_it_said(tmp_path: Path) -> None:
     ]
     assert found.unseen == ["rank 3"]
     assert found.write_html(tmp_path / "page.html").read_text().count("starved") > 0
+
+
+def _shown(page: str) -> dict[str, Any]:
+    """What the page's script reads."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+def test_the_page_shows_which_process_saw_what(tmp_path: Path) -> None:
+    nothing = Diagnosis(None, None, "full")
+    found = merged([_part(1, 1.0, 0), _part(2, 3.0, 1)], [Part(9, 2, False)], nothing)
+    page = found.write_html(tmp_path / "page.html").read_text()
+    data = _shown(page)
+    assert (data["processes"], data["unseen"]) == (found.processes, ["rank 2"])
+    assert [one["name"] for one in data["processes"]] == ["rank 0", "rank 1"]
+    assert any(line.startswith("starved ") for line in data["processes"][1]["findings"])
+    # Whatever of these the script reads has a place on the page.
+    for name in ("processes-section", "processes-note", "processes"):
+        assert page.count(f'id="{name}"') == 1
+        assert f'get("{name}")' in page
+    alone = Diagnosis(None, None, "full").write_html(tmp_path / "alone.html").read_text()
+    assert "processes" not in _shown(alone)
 
 
 def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

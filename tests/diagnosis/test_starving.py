@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -362,6 +364,50 @@ def test_a_new_leaf_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monkey
     assert len(leaves.all) == 4 + 10 + 1
     ((_, crowd),) = leaves.crowds.values()
     assert (crowd.count, len(crowd.members) <= 1) == (30, True)
+
+
+def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With code of its own, and an optimiser: once enough of them are gone, those that come are counted and forgotten."""
+    monkeypatch.setattr(leaves_module, "_OWN", 16)
+    alive = weakref.WeakSet[Any]()
+
+    def train(number: int) -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        made: dict[str, Any] = {}
+        exec(compile("def f(x):\n    return x.clamp(-1, 1)\n", f"<made {number}>", "exec"), made)
+        alive.update([model, optimizer, made["f"], *model.parameters()])
+        step(optimizer, made["f"](model(torch.randn(2, 4))).sum())
+
+    def kept() -> dict[str, int]:
+        gc.collect()
+        recorder = d._recorder
+        leaves = recorder.leaves
+        return {
+            "leaves": len(leaves.all),
+            "references": len(leaves._bits),
+            "owners": len(leaves.names._owners),
+            "members": sum(len(crowd.members) for _, crowd in leaves.crowds.values()),
+            "tallies": len(recorder.tallies),
+            "values": len(recorder.values),
+            "places": len(recorder.places._known),
+            "modules": len(recorder.roots) + len(recorder._named_roots),
+            "marks": len(recorder.influence._marks),
+        }
+
+    given = net()
+    with diagnose() as d:
+        step(torch.optim.SGD(given.parameters(), 0.1), given(torch.randn(2, 4)).sum())
+        for number in range(20):
+            train(number)
+        before = kept()
+        for number in range(60):
+            train(number)
+        assert kept() == before
+        assert len(alive) == 0
+    every = sum(crowd.count for _, crowd in d._recorder.leaves.crowds.values())
+    assert every + sum(leaf is not None for leaf in d._recorder.leaves.all) == 81 * len(list(given.parameters()))
+    assert not any("Sequential(30)" in name for name in d.parameters)
 
 
 # --- the hooks --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.rewrite import override
+from pseudograd.rewrite.override import override
 
 LOW, HIGH = -0.3, 0.7
 Function = Callable[[Tensor], Tensor]

@@ -10,13 +10,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pseudograd.geometry import Share
-from pseudograd.kernels import codes
+from pseudograd.kernels import range_bits
 from pseudograd.kernels.triton import loops, of_shares
 
-HALF = codes.Plan(codes.FROM_SHARES, 1 | 12, 2 | 12, (Share(0.0, 1.0), Share(1.0, 0.0), Share(0.5, 0.5)))
-LEAKY = codes.Plan(codes.FROM_SHARES, 3, 12, (Share(0.3, 0.3), Share(0.5, 0.5)))
-LEAKY_INWARD = codes.Plan(codes.FROM_SHARES, 1, 2, (Share(0.3, 1.0), Share(1.0, 0.3)))
-SIGN = codes.Plan(codes.FROM_SHARES, 1, 2, (-1.0, 1.0))
+HALF = range_bits.Plan(range_bits.FROM_SHARES, 1 | 12, 2 | 12, (Share(0.0, 1.0), Share(1.0, 0.0), Share(0.5, 0.5)))
+LEAKY = range_bits.Plan(range_bits.FROM_SHARES, 3, 12, (Share(0.3, 0.3), Share(0.5, 0.5)))
+LEAKY_INWARD = range_bits.Plan(range_bits.FROM_SHARES, 1, 2, (Share(0.3, 1.0), Share(1.0, 0.3)))
+SIGN = range_bits.Plan(range_bits.FROM_SHARES, 1, 2, (-1.0, 1.0))
 
 
 def compile_one(name: str, element: str, capability: int, constants: dict[str, Any]) -> str:

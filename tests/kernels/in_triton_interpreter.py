@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import formula, kernels
-from pseudograd.kernels import codes, triton
+from pseudograd.kernels import range_bits, triton
 from pseudograd.rule import OPS, Call, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
@@ -48,14 +48,14 @@ def every_size() -> Iterator[None]:
 
 def check(call: Call, x: Tensor, grad: Tensor, bounds: tuple[Any, Any]) -> None:
     inputs = (x, *bounds)
-    y, kept = codes.CODE.encode(call, inputs, X_ALONE)
+    y, kept = range_bits.CODE.encode(call, inputs, X_ALONE)
     made = triton._encode(call, inputs, X_ALONE)
     assert made is not None
     assert same_bits(made[0], y)
     assert made[0].stride() == y.stride()
     assert torch.equal(made[1][0], kept[0])
     assert made[1][1:] == kept[1:]
-    expected = codes.CODE.pull(grad, kept, X_ALONE, call)[0]
+    expected = range_bits.CODE.pull(grad, kept, X_ALONE, call)[0]
     by_formula = formula.pull(grad, list(inputs), X_ALONE, call)[0]
     for found in (
         triton._pull_code(grad, made[1], X_ALONE, call),
@@ -72,14 +72,14 @@ def check(call: Call, x: Tensor, grad: Tensor, bounds: tuple[Any, Any]) -> None:
     assert torch.equal(again[0], kept[0])
 
 
-@pytest.mark.parametrize("dtype", codes.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", range_bits.DTYPES, ids=str)
 @pytest.mark.parametrize("edge", OPS["clamp"].edges)
 @pytest.mark.parametrize("rule", RULES)
 def test_special_values(rule: str, edge: str, dtype: torch.dtype) -> None:
     x, grad = numbers(dtype, 320)
     for bounds, maximize in itertools.product(BOUNDS, (False, True)):
         call = make_call(OPS["clamp"], RULES[rule], edge, maximize)
-        if codes.plan_for(call, *bounds, dtype, False) is not None and call.maximize is maximize:
+        if range_bits.plan_for(call, *bounds, dtype, False) is not None and call.maximize is maximize:
             check(call, x, grad, bounds)
 
 
@@ -111,7 +111,7 @@ def test_half_precision_is_rounded_once_and_to_even(dtype: torch.dtype, factor: 
     call = make_call(OPS["clamp"], pg.rules.leaky(slope=factor), "closed")
     made = triton._pull_inputs(grad, [torch.full_like(grad, 2.0), -1.0, 1.0], X_ALONE, call)
     assert made is not None
-    assert same_bits(made[0], grad * codes.plan_for(call, -1.0, 1.0, dtype, False).shares[0].positive)
+    assert same_bits(made[0], grad * range_bits.plan_for(call, -1.0, 1.0, dtype, False).shares[0].positive)
 
 
 @pytest.mark.parametrize(("low", "high"), list(itertools.product([0.0, -0.0, -1.0], [0.0, -0.0, 1.0])))
@@ -123,7 +123,7 @@ def test_zeros_on_cuda(low: float, high: float) -> None:
     def order(value: float) -> tuple[float, float]:
         return value, math.copysign(1.0, value)
 
-    constants = {"first": codes.BELOW, "second": 0, **triton._ties(low, high, True)}
+    constants = {"first": range_bits.BELOW, "second": 0, **triton._ties(low, high, True)}
     assert triton._run("encode", (x, y, code), (low, high), constants)
     expected = [v if v != v else min(max(v, low, key=order), high, key=order) for v in x.tolist()]
     assert same_bits(y, torch.tensor(expected))
@@ -158,11 +158,11 @@ def test_layouts(of_x: str, of_grad: str, alone: None, monkeypatch: pytest.Monke
         grad = grad if "one" in of_grad or "slice" in of_grad else LAYOUTS[of_grad](grad)
     with way("formula"):
         y, expected = gradient(inward, x, grad)
-    for residual in (codes.CODE, None):
-        monkeypatch.setattr(codes, "_is_kept_anyway", lambda x, keeps=residual is None: keeps)
+    for residual in (range_bits.CODE, None):
+        monkeypatch.setattr(range_bits, "_is_kept_anyway", lambda x, keeps=residual is None: keeps)
         triton._ran.clear()
         found_y, found = gradient(inward, x, grad)
-        is_code = residual is not None and codes.order_of(x) is not None
+        is_code = residual is not None and range_bits.order_of(x) is not None
         assert {key[0] for key in triton._ran} == ({"encode", "pull_code"} if is_code else {"pull_x"})
         assert found_y.stride() == y.stride()
         assert same_bits(found_y, y)
@@ -172,7 +172,7 @@ def test_layouts(of_x: str, of_grad: str, alone: None, monkeypatch: pytest.Monke
 CASES = [case for case in cases_of(OPS["clamp"]) if case.rule.name in WITH_A_CODE]
 
 
-@pytest.mark.parametrize(("case", "dtype"), list(zip(CASES[5::12], itertools.cycle(codes.DTYPES))))
+@pytest.mark.parametrize(("case", "dtype"), list(zip(CASES[5::12], itertools.cycle(range_bits.DTYPES))))
 def test_the_contract(case: Any, dtype: torch.dtype, alone: None) -> None:
     values.check_gradient(case, dtype)
     values.check_saved(case)
@@ -232,7 +232,7 @@ def test_what_triton_raises_turns_the_kernels_off_for_good(name: str, may_fail: 
 
         may_fail.setattr(loops, name, _Raises())
     if name == "pull_x":
-        may_fail.setattr(codes, "_is_kept_anyway", lambda x: True)
+        may_fail.setattr(range_bits, "_is_kept_anyway", lambda x: True)
     with pytest.warns(RuntimeWarning) as warned:
         results = [gradient(inward, x, grad) for _ in range(2)]
     assert len(warned) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pseudograd import formula, kernels
-from pseudograd.kernels import in_parts, native
+from pseudograd.kernels import blockwise, native
 from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -39,8 +39,8 @@ def test_values_and_gradients(case: Case, dtype: torch.dtype, how: str) -> None:
 @pytest.mark.parametrize(("key", "of_grad", "threads"), every_pair(LONG, ["of x", "transposed", "expanded"], [1, 2]))
 def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula on a part of x at a time; the last is shorter."""
-    monkeypatch.setattr(in_parts, "LEAST", 100)
-    monkeypatch.setattr(in_parts, "PART", 64)
+    monkeypatch.setattr(blockwise, "LEAST", 100)
+    monkeypatch.setattr(blockwise, "PART", 64)
     asked: list[int] = []
     monkeypatch.setattr(
         formula, "pull", lambda grad, *rest, own=formula.pull: (asked.append(grad.numel()), own(grad, *rest))[1]
@@ -61,7 +61,7 @@ def test_parts_are_the_whole(key: tuple[str, str], of_grad: str, threads: int, m
             with kernels.off("portable", "native"):
                 (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
             asked.clear()
-            with kernels.only(in_parts.IN_PARTS):
+            with kernels.only(blockwise.BLOCKWISE):
                 (found,) = torch.autograd.grad(y, leaf, grad.to(dtype))
             assert torch.equal(found, expected)
             assert found.stride() == expected.stride() or of_grad != "of x"
@@ -88,7 +88,7 @@ def test_parts_are_of_32768_elements_and_begin_at_four_million(asked: list[int])
             asked.clear()
             x = torch.zeros(elements)
             call = call_for(OPS["sign"], "arctan", OPS["sign"].default_edge)
-            found = in_parts._backward(x, [x, 0.0], (True, False), call)
+            found = blockwise._backward(x, [x, 0.0], (True, False), call)
             assert asked == parts
             assert (found is None) == (not parts)
     finally:
@@ -97,12 +97,12 @@ def test_parts_are_of_32768_elements_and_begin_at_four_million(asked: list[int])
 
 @pytest.mark.parametrize("kind", ["x with holes", "a tensor", "another dtype", "another shape"])
 def test_what_is_computed_in_no_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_parts, "LEAST", 100)
+    monkeypatch.setattr(blockwise, "LEAST", 100)
     x, low = torch.linspace(-2, 2, 400), torch.full((400,), -1.0) if kind == "a tensor" else -1.0
     x = x[::2] if kind == "x with holes" else x
     grad = torch.ones(400 if kind != "another shape" else 1, dtype=torch.float64 if "dtype" in kind else None)
     call = call_for(OPS["clamp"], "leaky", "closed")
-    assert in_parts._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
+    assert blockwise._backward(grad[: x.numel()], [x, low, 1.0], (True, False, False), call) is None
 
 
 @pytest.mark.parametrize(("case", "how"), with_every(CASES, WAYS[:3]))

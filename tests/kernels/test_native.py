@@ -23,7 +23,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import engine, kernels
 from pseudograd.geometry import Interval, Share
-from pseudograd.kernels import codes, few_bits, native
+from pseudograd.kernels import few_bits, native, range_bits
 from pseudograd.rule import OPS, call_for, prepared
 from pseudograd.testing.contract.cases import cases_of
 
@@ -172,9 +172,9 @@ def test_the_code_is_the_plain_one_bit_for_bit(how: tuple[str, str], dtype: torc
     for size, bounds in itertools.product(SIZES, BOUNDS):
         x, _ = numbers(dtype, size)
         call = call_for(OPS["clamp"], rule, edge)
-        if codes.plan_for(call, *bounds, dtype, False) is None:
+        if range_bits.plan_for(call, *bounds, dtype, False) is None:
             continue
-        y, kept = codes.CODE.encode(call, (x, *bounds), (True, False, False))
+        y, kept = range_bits.CODE.encode(call, (x, *bounds), (True, False, False))
         made = native.operators.encode(x, native.settings_of(kept[2], *bounds, dtype))
         assert same_bits(made[0], y)
         assert torch.equal(made[1], kept[0]), (size, bounds)
@@ -256,9 +256,9 @@ def test_the_code_between_tensors_is_the_plain_one_bit_for_bit(shape: str, dtype
     tested = 0
     for (rule, edge), layout in itertools.product(HOW, ("contiguous", "channels_last", "transposed")):
         call, there = call_for(OPS["clamp"], rule, edge), LAYOUTS[layout](x)
-        if codes.plan_between(call, True, True, dtype, False) is None:
+        if range_bits.plan_between(call, True, True, dtype, False) is None:
             continue
-        y, (code, order, plan) = codes.CODE.encode(call, (there, low, high), (True, False, False))
+        y, (code, order, plan) = range_bits.CODE.encode(call, (there, low, high), (True, False, False))
         settings = native.settings_of(plan, None, None, dtype)
         made = native.operators.encode_between(there, low, high, settings)
         is_unsure = made[2] & native._UNSURE  # of the sign of zeros, which torch decides
@@ -729,7 +729,7 @@ def test_bounds_that_only_a_rewritten_call_may_have(bounds: tuple[float, float],
 @pytest.mark.parametrize("bounds", [(torch.nan, 1.0), (-1.0, torch.nan), (torch.nan, None), (None, torch.nan)])
 def test_no_code_says_where_x_is_between_bounds_of_which_one_is_nan(bounds: tuple[Any, Any]) -> None:
     call = call_for(OPS["clamp"], "inward", "closed")
-    assert codes.plan_for(call, *bounds, torch.float32, False) is None
+    assert range_bits.plan_for(call, *bounds, torch.float32, False) is None
 
 
 def test_every_node_has_the_one_name() -> None:
@@ -937,7 +937,7 @@ def test_transforms_and_modes(size: int, calls: list[str]) -> None:
     assert calls == []
 
 
-INWARD = codes.Plan(codes.FROM_SHARES, codes.BELOW, codes.ABOVE, (Share(0.0, 1.0), Share(1.0, 0.0)))
+INWARD = range_bits.Plan(range_bits.FROM_SHARES, range_bits.BELOW, range_bits.ABOVE, (Share(0.0, 1.0), Share(1.0, 0.0)))
 
 
 def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
@@ -1256,12 +1256,12 @@ def test_a_call_is_prepared_for_the_code_whatever_other_residuals_come_after_it(
 
 
 def test_a_device_is_served_between_tensors_only_where_its_kernels_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codes, "devices", set())
-    monkeypatch.setattr(codes, "devices_between_tensors", set())
-    codes.serve("numbers alone")
-    codes.serve("tensors too", between_tensors=True)
-    assert codes.devices == {"numbers alone", "tensors too"}
-    assert codes.devices_between_tensors == {"tensors too"}
+    monkeypatch.setattr(range_bits, "devices", set())
+    monkeypatch.setattr(range_bits, "devices_between_tensors", set())
+    range_bits.serve("numbers alone")
+    range_bits.serve("tensors too", between_tensors=True)
+    assert range_bits.devices == {"numbers alone", "tensors too"}
+    assert range_bits.devices_between_tensors == {"tensors too"}
 
 
 def test_codes_from_zero_elements_on() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import doctor, kernels
-from pseudograd.kernels import codes, triton
+from pseudograd.kernels import range_bits, triton
 from pseudograd.rule import OPS, make_call
 
 from .test_native import gradient, numbers, same, same_bits
@@ -140,7 +140,7 @@ def test_the_line_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_process_decides_what_is_kept_on_cuda() -> None:
     """Also without a device, and whatever fails later."""
-    assert ("cuda" in codes.devices) is (triton._missing() == "")
+    assert ("cuda" in range_bits.devices) is (triton._missing() == "")
     inward = kernels.that_serve(make_call(OPS["clamp"], "inward", "closed"))
     served = [kernel for kernel in inward if kernel.name == "triton"]
     assert [kernel.device for kernel in served] == ["cuda"] * len(served)
@@ -164,7 +164,7 @@ def many(dtype: torch.dtype, count: int = 8192 + 1) -> tuple[Tensor, Tensor]:
 
 
 @needs_kernels
-@pytest.mark.parametrize("dtype", codes.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", range_bits.DTYPES, ids=str)
 @pytest.mark.parametrize("edge", OPS["clamp"].edges)
 @pytest.mark.parametrize("rule", WITH_A_CODE)
 def test_values_on_cuda(rule: str, edge: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_values_on_cuda(rule: str, edge: str, dtype: torch.dtype, monkeypatch: p
     for (low, high), maximize, is_code in itertools.product(
         [(-1.0, 1.0), (0.0, None), (None, -0.0), (0.5, 0.5), (-0.0, 0.1)], (False, True), (True, False)
     ):
-        monkeypatch.setattr(codes, "_is_kept_anyway", lambda x, keeps=not is_code: keeps)
+        monkeypatch.setattr(range_bits, "_is_kept_anyway", lambda x, keeps=not is_code: keeps)
 
         def f(x: Tensor, low: Any = low, high: Any = high, maximize: bool = maximize) -> Tensor:
             return pg.clamp(x, low, high, rule=rule, edge=edge, maximize=maximize)

@@ -8,22 +8,22 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pseudograd import kernels
-from pseudograd.kernels import codes, native
+from pseudograd.kernels import native, range_bits
 from pseudograd.rule import OPS, call_for
 
 NO_NATIVE = f"native kernels: {native.status()['why']}"
 needs_native = pytest.mark.skipif(native.operators is None, reason=NO_NATIVE)
 FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
-WITH_A_CODE = [name for name in OPS["clamp"].rules if codes.suits(call_for(OPS["clamp"], name, "closed"))]
+WITH_A_CODE = [name for name in OPS["clamp"].rules if range_bits.suits(call_for(OPS["clamp"], name, "closed"))]
 
 
 @contextmanager
 def codes_from(elements: int) -> Iterator[None]:
     """With codes for tensors of at least so many elements, on CPU even where no kernel makes them pay."""
-    served = [(devices, set(devices)) for devices in (codes.devices, codes.devices_between_tensors)]
-    codes.serve("cpu", between_tensors=True)
+    served = [(devices, set(devices)) for devices in (range_bits.devices, range_bits.devices_between_tensors)]
+    range_bits.serve("cpu", between_tensors=True)
     try:
-        with codes.kept_from(elements):
+        with range_bits.kept_from(elements):
             yield
     finally:
         for devices, were in served:

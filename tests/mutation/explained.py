@@ -67,7 +67,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "the index is exact from either origin, and at a tie neither is the better one",
     ("torch_eras.py", "outside_every_mode", "1 -> 2"): "one measurement starts one thread, whatever the limit",
     (
-        "rewrite/bisection.py",
+        "rewrite/bisect.py",
         "__init__",
         "super().__init__(lambda site: rule) -> pass",
     ): "what it keeps is read by a method that this class replaces",
@@ -138,7 +138,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     (
         "engine.py",
         "run_prepared",
-        "x.dim() > codes.MOST_DIMENSIONS -> x.dim() >= codes.MOST_DIMENSIONS",
+        "x.dim() > range_bits.MOST_DIMENSIONS -> x.dim() >= range_bits.MOST_DIMENSIONS",
     ): "a call that is not prepared gives the same",
     (
         "engine.py",
@@ -155,8 +155,16 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("trace/frames.py", "compiled_lines", "0 -> 1"): "for a frame without a line, which Dynamo does not give",
     ("optim.py", "_beside", "False -> True"): "each rank holds the same tensor; asking the others only costs a message",
     ("trials/paired.py", "seeds_needed", "1000 -> 1001"): "no number of comparisons asks for so many seeds",
-    ("listing.py", "what_is_saved", "len(op.inputs) - 1 -> len(op.inputs) + 1"): "no input stands behind the last",
-    ("listing.py", "what_is_saved", "False -> True"): "which way the optimiser steps changes no number of bits",
+    (
+        "analysis/rule_table.py",
+        "what_is_saved",
+        "len(op.inputs) - 1 -> len(op.inputs) + 1",
+    ): "no input stands behind the last",
+    (
+        "analysis/rule_table.py",
+        "what_is_saved",
+        "False -> True",
+    ): "which way the optimiser steps changes no number of bits",
     ("record.py", "module", "False -> True"): "for type checkers",
     ("record.py", "__init_subclass__", "False -> True"): "for type checkers",
     ("trials/paired.py", "_ranks_up", "gap > 0 -> gap >= 0"): "differences of 0 have been left out",
@@ -170,7 +178,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "holm",
         "1.0 -> 2.0",
     ): "equal shares of anything are equal, and the other number is below 1 anyway",
-    ("listing.py", "what_is_saved", "1 -> 2"): "any number of elements is drawn with the same bounds",
-    ("listing.py", "what_is_saved", "True -> False"): "no row keeps less of what x asks for where x asks for nothing",
+    ("analysis/rule_table.py", "what_is_saved", "1 -> 2"): "any number of elements is drawn with the same bounds",
+    (
+        "analysis/rule_table.py",
+        "what_is_saved",
+        "True -> False",
+    ): "no row keeps less of what x asks for where x asks for nothing",
     ("record.py", "module", "True -> False"): "for type checkers",
 }

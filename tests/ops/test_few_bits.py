@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd import kernels
 from pseudograd.geometry import Steps
-from pseudograd.kernels import codes, few_bits
+from pseudograd.kernels import few_bits, range_bits
 from pseudograd.ops.fitted_slopes import FITTED
 from pseudograd.rule import OPS, make_call
 from pseudograd.testing.contract import values
@@ -118,7 +118,7 @@ def test_other_tensors_keep_x(kind: str) -> None:
         pass
 
     x = {
-        "small": lambda: torch.zeros(codes.least - 1),
+        "small": lambda: torch.zeros(range_bits.least - 1),
         "gaps": lambda: torch.zeros(10000)[::2],
         "expanded": lambda: torch.zeros(100, 1).expand(100, 100),
         "meta": lambda: torch.zeros(5000, device="meta"),
@@ -253,7 +253,7 @@ def test_dense_layouts_keep_bits_too(way: str, layout: str) -> None:
 
 @pytest.fixture
 def from_the_first_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codes, "least", 1)
+    monkeypatch.setattr(range_bits, "least", 1)
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "leaky_relu", "hardsigmoid"])

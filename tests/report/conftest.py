@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.report import Results, compare, write
+from pseudograd.report.results import Results
+from pseudograd.report.sources import compare
+from pseudograd.report.write import write
 
 
 @pytest.fixture(scope="session")

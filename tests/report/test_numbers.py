@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pseudograd.report import Results
+from pseudograd.report.results import Results
 from pseudograd.tasks import retarget
 from pseudograd.tasks.photos import photo, psnr
 from pseudograd.tasks.retarget import PLAIN, SRGB

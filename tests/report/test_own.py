@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.report import Results, compare, read, unfinished, write
 from pseudograd.report.against import Other, Row, rows, side_by_side, stored
+from pseudograd.report.read import read
+from pseudograd.report.results import Results
+from pseudograd.report.sources import compare
+from pseudograd.report.write import unfinished, write
 from pseudograd.running.signals import Stopped
 from pseudograd.tasks import TASKS, Task, basin, curve
 from pseudograd.tasks.base import Settings

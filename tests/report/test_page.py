@@ -15,11 +15,13 @@ from string import Formatter
 import pytest
 
 from pseudograd import report
-from pseudograd.report import FolderError, Results, check_folder, write
 from pseudograd.report.pictures import shown_name, strip
+from pseudograd.report.read import FolderError
+from pseudograd.report.results import Results
 from pseudograd.report.tables import cell
 from pseudograd.report.terminal import show
-from pseudograd.tasks import words
+from pseudograd.report.write import check_folder, write
+from pseudograd.tasks import sentences
 from pseudograd.trials.variants import INSTALLED, eras
 
 from ..browser import needs_browser, shown, title_of
@@ -183,7 +185,7 @@ def _sentences(path: Path) -> Iterator[str]:
 
 
 def test_no_digit_in_a_sentence_outside_its_placeholders() -> None:
-    found = [sentence for path in Path(words.__file__).parent.glob("*.py") for sentence in _sentences(path)]
+    found = [sentence for path in Path(sentences.__file__).parent.glob("*.py") for sentence in _sentences(path)]
     assert len(found) > 25
     for sentence in found:
         assert not re.search(r"\d", sentence), sentence

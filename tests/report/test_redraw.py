@@ -15,7 +15,10 @@ import torch
 
 import pseudograd
 from pseudograd.cli import main
-from pseudograd.report import FolderError, Results, compare, read, write
+from pseudograd.report.read import FolderError, read
+from pseudograd.report.results import Results
+from pseudograd.report.sources import compare
+from pseudograd.report.write import write
 from pseudograd.tasks import TASKS
 from pseudograd.tasks.base import Settings
 from pseudograd.tasks.retarget import SRGB
@@ -83,7 +86,7 @@ def test_the_command_prints_the_same_tables_and_runs_nothing(
     assert main(["compare", "--tasks", "curve", "--rules", "inward"]) == 0
     printed = capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in Path("pseudograd-report").iterdir()}
-    monkeypatch.setattr(sys.modules["pseudograd.tasks.running"], "variants", pytest.fail)
+    monkeypatch.setattr(sys.modules["pseudograd.tasks.experiment"], "variants", pytest.fail)
     assert main(["compare", "--redraw", "pseudograd-report"]) == 0
     again = capsys.readouterr()
     assert again.err == ""

@@ -13,9 +13,12 @@ import pytest
 import torch
 
 from pseudograd import report
-from pseudograd.report import compare, figures, read, write
+from pseudograd.report import figures
 from pseudograd.report.pictures import PICTURES
+from pseudograd.report.read import read
+from pseudograd.report.sources import compare
 from pseudograd.report.terminal import show
+from pseudograd.report.write import write
 from pseudograd.tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds
 from pseudograd.tasks.base import KINDS, Settings
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from pseudograd.report import Results
+from pseudograd.report.results import Results
 from pseudograd.report.tables import cell
 from pseudograd.report.terminal import show
 

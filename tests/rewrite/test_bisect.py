@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pseudograd.cli import main
-from pseudograd.rewrite.bisection import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
+from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _Runner, _smallest, bisect
 from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.running import program as programs
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era

@@ -20,10 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.compiled import _undispatched
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.mode import Rewrite
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 
 from ..choices import one_in
 from .calls import SPELLINGS, inputs_for

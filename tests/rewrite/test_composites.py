@@ -17,10 +17,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS, installed_era
 from pseudograd.torch_forms import EDGE, SPELLINGS
 

@@ -16,7 +16,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import torch_private
-from pseudograd.rewrite import entered, override, pin_edge
+from pseudograd.rewrite import entered_contexts
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS, era_of, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
@@ -581,9 +583,9 @@ def test_a_forward_inside_a_backward_is_rewritten_once(way: str, inside_another:
 def test_contexts_for_a_recomputation_stand_where_torch_has_taken_them_off() -> None:
     """While torch runs a call of its own its stack is empty, whatever is entered."""
     with override(clamp="inward"):
-        modes = entered.modes()
+        modes = entered_contexts.modes()
         torch_private.pop_mode()
-        with entered.exactly(modes):
+        with entered_contexts.exactly(modes):
             assert slope() == INWARD
         assert slope() == STOCK
         torch_private.push_mode(modes[0])
@@ -591,11 +593,11 @@ def test_contexts_for_a_recomputation_stand_where_torch_has_taken_them_off() -> 
 
 def test_contexts_for_a_recomputation_leave_the_modes_of_others() -> None:
     with torch.device("meta"), override(clamp="identity"):
-        with entered.exactly(()):
+        with entered_contexts.exactly(()):
             assert torch.ones(1).is_meta
-            assert entered.modes() == ()
+            assert entered_contexts.modes() == ()
         assert torch.ones(1).is_meta
-        assert len(entered.modes()) == 1
+        assert len(entered_contexts.modes()) == 1
 
 
 # --- dtypes and subclasses -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.rewrite import convert
+from pseudograd.rewrite.convert import convert
 
 X = [-4.0, -3.0, -1.0, 0.0, 0.5, 1.0, 3.0, 6.0, 9.0]
 MODULES = {

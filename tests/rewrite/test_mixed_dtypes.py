@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import installed_era
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.rewrite import override
+from pseudograd.rewrite.override import override
 
 X = [-2.5, -1.0, -0.75, -0.0, 0.0, 0.5, 1.0, 1.5, 7.25]
 GRAD = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0, 9.0]

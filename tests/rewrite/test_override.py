@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.reference.bounds import gradient
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 
 from .calls import LOW, SPELLINGS, Spelling, expected, inputs_for
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pseudograd.rewrite import override, pin_edge
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS, Slopes, installed_era, measure
 from pseudograd.torch_forms import EDGE, at_the_bound
 

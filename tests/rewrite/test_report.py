@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.rewrite.report import Missed, Rewritten
 from pseudograd.rewrite.sites import Site
 from pseudograd.torch_eras import ERAS, installed_era

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rewrite.run import programs
-from pseudograd.rewrite.run import run as run_program
+from pseudograd.rewrite.whole_program import programs
+from pseudograd.rewrite.whole_program import run as run_program
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer, run_once

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS
 
 Clamp = Callable[[Tensor, float, float], Tensor]

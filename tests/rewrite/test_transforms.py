@@ -11,7 +11,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.rewrite import override, pin_edge
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
 
 X = torch.tensor([[-2.0, -1.0, 0.3], [0.6, 1.0, 2.0]])
 W = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]])

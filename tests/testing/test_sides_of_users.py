@@ -12,8 +12,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import formula, kernels
-from pseudograd.kernels import codes, native
-from pseudograd.listing import what_is_saved
+from pseudograd.analysis.rule_table import what_is_saved
+from pseudograd.kernels import native, range_bits
 from pseudograd.rule import OPS, make_call
 from pseudograd.testing import check_rule
 from pseudograd.testing.contract import values
@@ -90,7 +90,7 @@ def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, ed
     call = make_call(OPS["clamp"], rule, edge, maximize)
     for count in (250, 5000):  # of which x is kept, and of which bits are
         x, grad = pairs(dtype, count)
-        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], codes.X_ALONE, call)
+        (by_formula, *_) = formula.pull(grad, [x, -1.0, 1.0], range_bits.X_ALONE, call)
         assert by_formula is not None
 
         def fl(value: float) -> float:
@@ -115,7 +115,7 @@ def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, ed
 @pytest.mark.parametrize(("edge", "bits"), [("closed", 2), ("open", 2), ("half", 2), ("projected", None)])
 def test_it_keeps_two_bits(edge: str, bits: int | None, dtype: torch.dtype) -> None:
     """At a projected edge there are four cases beside the one inside: x is kept."""
-    if "cpu" not in codes.devices:
+    if "cpu" not in range_bits.devices:
         pytest.skip("without a kernel for codes on CPU none is kept")
     x = torch.zeros(8192, dtype=dtype)
     saved = saved_by(lambda x: pg.clamp(x, -1, 1, rule=RULE, edge=edge), (x.requires_grad_(),))

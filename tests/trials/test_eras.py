@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.report import compare, read, write
 from pseudograd.report.pictures import shown_name, strip
+from pseudograd.report.read import read
 from pseudograd.report.results import Results
-from pseudograd.tasks import TASKS, Outcome, words
+from pseudograd.report.sources import compare
+from pseudograd.report.write import write
+from pseudograd.tasks import TASKS, Outcome, sentences
 from pseudograd.tasks.base import Section
 from pseudograd.torch_eras import ERAS, OPEN_ERA, Era
 from pseudograd.trials.comparison import from_json
@@ -108,19 +110,19 @@ def _rows(numbers: dict[str, float], **more: float) -> dict[str, Outcome]:
 @pytest.mark.usefixtures("third")
 def test_sentences_of_tasks_speak_of_all_eras() -> None:
     apart = _rows({"zero/closed": 20.0, "zero/open": 8.0, "zero/half": 12.0, "inward": 30.0})
-    told = words.of_pictures("here", apart)
+    told = sentences.of_pictures("here", apart)
     assert told[0] == (
         "here: which torch is installed decides the picture, 20.0 dB where the gradient at a bound passes, "
         "8.0 dB where it does not and 12.0 dB where half of it does."
     )
     assert told[1] == "here: inward ends at 30.0 dB, 10.0 dB above the best of the 3 eras of torch.clamp (20.0 dB)."
     alike = _rows(dict.fromkeys(THREE, 8.0), inward=30.0)
-    assert words.of_pictures("here", alike)[0] == "here: all 3 eras of torch.clamp end alike, at 8.0 dB."
+    assert sentences.of_pictures("here", alike)[0] == "here: all 3 eras of torch.clamp end alike, at 8.0 dB."
     one_apart = _rows({"zero/closed": 8.0, "zero/open": 8.0, "zero/half": 9.0, "inward": 30.0})
-    assert "decides the picture" in words.of_pictures("here", one_apart)[0]
-    told = words.of_scores("here", alike, words.PICTURES)
+    assert "decides the picture" in sentences.of_pictures("here", one_apart)[0]
+    told = sentences.of_scores("here", alike, sentences.PICTURES)
     assert told[0] == "here: the 3 eras of torch.clamp end equal: 8.0 dB, 8.0 and 8.0."
-    told = words.of_scores("here", one_apart, words.PICTURES)
+    told = sentences.of_scores("here", one_apart, sentences.PICTURES)
     assert told[0] == (
         "here: which torch is installed decides: 8.0 dB where the gradient at a bound passes, 8.0 where it does not, "
         "9.0 where half of it does."

@@ -1,6 +1,1 @@
-"""Look at a backward rule: its gradient as numbers, and as a picture."""
-
-from .drawing import plot
-from .slopes import get_gradient, gradient
-
-__all__ = ["get_gradient", "gradient", "plot"]
+"""Look at a backward rule: gradient, plot, audit, each in the file of its name."""

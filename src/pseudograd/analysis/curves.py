@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..errors import must
 from ..ops.bounds import CLAMP
+from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
-from ..rule_text import parsed
 from ..testing.measure.numeric import jumps_of, simplest
+from .gradient import gradient
 from .palette import colour
-from .slopes import gradient
 
 Function = Callable[[Tensor], Tensor]
 _OFF, _JUMP = 1e-9, 1e-6  # how far beside a jump to look, as a share of the range; and what is a jump

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..arguments import as_number, is_number
 from ..errors import must
 from .curves import Curve, Function
+from .gradient import gradient
 from .panels import Panels
-from .slopes import gradient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

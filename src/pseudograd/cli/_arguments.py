@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import must
-from ..rule_text import items
+from ..parse_rule import items
 
 
 def add_import(command: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from ..analysis.auditing import audit
+    from ..analysis.audit import audit
     from ..running.files import checked_file, write
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}

@@ -19,7 +19,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _bisect(options: argparse.Namespace) -> int:
-    from ..rewrite.bisection import FOUND, bisect
+    from ..rewrite.bisect import FOUND, bisect
     from ..running.files import checked_file, write
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)

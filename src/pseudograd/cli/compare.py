@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import must
-from ..rule_text import items
+from ..parse_rule import items
 from ..running.signals import Stopped, stoppable
 from ._arguments import (
     add_import,
@@ -73,17 +73,19 @@ def _compare(options: argparse.Namespace) -> int:
         other = _other(options.against)
         try:
             results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
-            from .. import report
             from ..report.terminal import show
+            from ..report.write import set_aside, unfinished, write
 
-            older = report.set_aside(results, folder)
-            page = report.write(results, folder, argument, None if options.redraw else report.unfinished(folder))
+            older = set_aside(results, folder)
+            page = write(results, folder, argument, None if options.redraw else unfinished(folder))
         except (Stopped, KeyboardInterrupt):
             _tell_of_finished_runs(options)
             raise
         show(results)
         if other is not None:
-            print(f"\n{report.side_by_side(results, other)}")
+            from ..report.against import side_by_side
+
+            print(f"\n{side_by_side(results, other)}")
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
         print(f"\nThe report: {page}")
@@ -91,9 +93,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _tell_of_finished_runs(options: argparse.Namespace) -> None:
-    from .. import report
+    from ..report.write import unfinished
 
-    kept = report.unfinished(options.out or _OUT)
+    kept = unfinished(options.out or _OUT)
     if not options.redraw and kept.count:
         print(
             f"pseudograd: {kept.count} finished runs are in {kept.folder}; --resume goes on with them", file=sys.stderr
@@ -116,44 +118,45 @@ def _check_combination(options: argparse.Namespace) -> None:
 def _other(file: Path | None) -> Any:
     if file is None:
         return None
-    from ..report import against
+    from ..report.against import stored
 
-    return against.stored(file)
+    return stored(file)
 
 
 def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     """The results, the folder for their report, and the argument that names it."""
     settings = _settings(options)
     _require_report_extras()
-    from .. import report
-
     folder = options.out or _OUT
     rules = None if options.rules is None else items(options.rules)
     if options.task:
         results = _run_own(options, rules, folder)
         return results, folder, "--out"
+    from ..report.sources import compare
     from ..report.terminal import progress
+    from ..report.write import check_folder, unfinished
     from ..tasks import by_name
     from ..trials.variants import DEFAULT_RULES, variants
 
     tasks = by_name(_tasks(options.tasks))
     rules = list(DEFAULT_RULES) if rules is None else rules
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
-    report.check_folder(folder)
-    kept = report.unfinished(folder, options.resume)
+    check_folder(folder)
+    kept = unfinished(folder, options.resume)
     with progress() as on_step:
-        found = report.compare(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, kept=kept)
+        found = compare(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, kept=kept)
     return found, folder, "--out"
 
 
 def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> Any:
-    from .. import report
+    from ..report.sources import results_of
     from ..report.terminal import progress
-    from ..trials import compare
+    from ..report.write import check_folder, unfinished
+    from ..trials.compare import compare
 
     case = own_case(options, "compare", rules)
-    report.check_folder(folder)
-    kept = report.unfinished(folder, options.resume)
+    check_folder(folder)
+    kept = unfinished(folder, options.resume)
     more = {} if options.seeds is None else {"seeds": options.seeds}
     with progress() as on_step:
         found = compare(
@@ -162,7 +165,7 @@ def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: P
             keep=kept.folder,
             on_trial=lambda one, done, of: on_step(options.task, f"seed {one.seed}", one.variant, done, of),
         )
-    return report.results_of(found)
+    return results_of(found)
 
 
 def _tasks(given: str | None) -> Sequence[str]:
@@ -178,9 +181,9 @@ def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
         if getattr(options, name) is not None:
             raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
     _require_report_extras()
-    from .. import report
+    from ..report.read import read
 
-    return report.read(options.redraw), options.redraw, "--redraw"
+    return read(options.redraw), options.redraw, "--redraw"
 
 
 def _settings(options: argparse.Namespace) -> Settings:

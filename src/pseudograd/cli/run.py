@@ -22,11 +22,11 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..rewrite import run
+    from ..rewrite import whole_program
 
     for name in options.imports:
         imported("run", "--import", name, name)
-    return run.run(
+    return whole_program.run(
         options.program,
         options.arguments,
         options.is_module,

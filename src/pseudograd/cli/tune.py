@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..rule_text import items
+from ..parse_rule import items
 from ..running.signals import stoppable
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
 from ._command import Command
@@ -25,7 +25,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     from ..running.files import checked_file, write
-    from ..trials import tune
+    from ..trials.tune import tune
 
     with stoppable(), current_folder():
         for name in options.imports:

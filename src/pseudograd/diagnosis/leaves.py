@@ -18,7 +18,7 @@ from .names import Names, tops_of
 from .norms import Sizes
 from .quietly import quietly
 
-_OWN = 4096  # leaves that no module holds and that have a bit each: a program may make new ones in every step
+_OWN = 4096  # leaves that no module holds, and leaves that are gone: a program may make new ones in every step
 _WITH_A_BIT = 16_384  # leaves of all kinds: a program may make a new model in every step
 _CROWDS = 64  # of the others, by what they look alike
 # They read some rows of a table: those that nobody asked for get no gradient.
@@ -206,7 +206,7 @@ class Leaves:
         for name, parameter in named.items():
             parameter = whole.get(id(parameter), parameter)  # as the optimiser holds it
             if parameter.requires_grad and not is_lazy(parameter) and self._known(parameter) is None:
-                if len(self.all) < _WITH_A_BIT:
+                if len(self.all) < _WITH_A_BIT and len(self.all) - len(self._bits) < _OWN:
                     self._add(parameter, 0)
                 else:
                     self._crowd_in(parameter)
@@ -263,9 +263,10 @@ class Leaves:
 
     def known(self, tensor: Tensor) -> Leaf | None:
         """The leaf of this tensor, if it was met; of a crowd, its own as well."""
-        bit = self._known(tensor)
-        if bit is None:
+        found = self._bits.get(id(tensor))
+        if found is None or found[0]() is not tensor:
             return None
+        bit = found[1]
         leaf = self.all[bit]
         if leaf is not None:
             return leaf
@@ -298,7 +299,7 @@ class Leaves:
         """Is every leaf among these of a module that ran?"""
         for one in values:
             if isinstance(one, Tensor):
-                if one.requires_grad and nodes.of_tensor(one) is None:
+                if one.requires_grad and one.is_leaf:
                     leaf = self.known(one)
                     if leaf is None or not leaf.has_run:
                         return False
@@ -310,7 +311,8 @@ class Leaves:
 
     def set_of(self, tensor: Any) -> int:
         """The leaf itself; the empty set for what has no gradient of its own."""
-        bit = self._known(tensor)
+        met = self._bits.get(id(tensor))
+        bit = met[1] if met is not None and met[0]() is tensor else None
         if bit is None and not (is_wrapped(tensor) or is_lazy(tensor)):
             self._look_for_names()
             bit = self._known(tensor)
@@ -363,29 +365,35 @@ class Leaves:
     def behind(self, starts: Iterable[Any]) -> dict[Any, int]:
         """Every node that a backward from these can reach, with what lies upstream of it."""
         found: dict[Any, int] = {}
-        stack = [node for node in starts if node is not None]
+        stack: list[tuple[Any, Any]] = [(node, None) for node in starts if node is not None]
         while stack:
-            node = stack[-1]
-            met = len(stack)
-            edges = node.next_functions
-            for other, _ in reversed(edges):
-                if other is not None and other not in found:
-                    stack.append(other)
-            if len(stack) == met:
-                stack.pop()
-                if node not in found:
-                    found[node] = self._joined(node, edges, found)
+            node, edges = stack.pop()
+            if node in found:
+                continue
+            if edges is None:
+                edges = node.next_functions
+                if edges:
+                    met = len(stack)
+                    stack.append((node, edges))
+                    for other, _ in reversed(edges):
+                        if other is not None and other not in found:
+                            stack.append((other, None))
+                    if len(stack) > met + 1:
+                        continue
+                    stack.pop()
+            found[node] = self._joined(node, edges, found)
         return found
 
     def _joined(self, node: Any, edges: Any, of: dict[Any, int]) -> int:
         """What lies upstream of a node, from what does of its inputs."""
-        if not edges and hasattr(node, "variable"):
-            return self.set_of(node.variable)
+        if not edges:
+            variable = getattr(node, "variable", None)
+            return 0 if variable is None else self.set_of(variable)
         found = 0
         for one, _ in edges:
             if one is not None:
                 found |= of[one]
-        if found and not found & (found - 1) and node.name() in _LOOKUPS:  # of one leaf alone
+        if found and not found & (found - 1) and nodes.name_of(node) in _LOOKUPS:  # of one leaf alone
             for leaf in self.named(found):
                 leaf.is_looked_up = True
         if isinstance(node, _OF_FUNCTIONS):

@@ -12,6 +12,7 @@ from ..formula import Depth
 from ..torch_private import (
     dispatch_modes,
     outside_of_transforms,
+    set_grad_enabled,
     transforms_are_active,
     without_dispatch_modes,
     without_torch_function,
@@ -30,15 +31,17 @@ class quietly:  # noqa: N801  (a context)
     program: what they saw of ours would change what they compute.
     """
 
-    __slots__ = ("_contexts",)
+    __slots__ = ("_contexts", "_has_grad")
 
     def __enter__(self) -> None:
         aside.depth += 1
         modes = without_torch_function()
+        self._has_grad = False
         self._contexts: list[tuple[Any, Any]] = [(modes.__enter__(), modes)]
         try:
             if torch.is_grad_enabled():
-                self._enter(torch.no_grad())
+                set_grad_enabled(False)
+                self._has_grad = True
             if dispatch_modes():
                 self._enter(without_dispatch_modes())
             if transforms_are_active():
@@ -52,6 +55,10 @@ class quietly:  # noqa: N801  (a context)
 
     def __exit__(self, *exception: Any) -> None:
         aside.depth -= 1
+        while len(self._contexts) > 1:
+            self._contexts.pop()[1].__exit__(None, None, None)
+        if self._has_grad:
+            set_grad_enabled(True)
         while self._contexts:
             self._contexts.pop()[1].__exit__(None, None, None)
 

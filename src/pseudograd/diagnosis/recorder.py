@@ -53,6 +53,7 @@ _HAND_ON = (
 )
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = itertools.count()
+_REGISTER_HOOK = Tensor.register_hook
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
 
 
@@ -117,7 +118,7 @@ class Recorder:
         """A node was made, on a torch that says so."""
         if not self.is_on or own.depth or aside.depth:
             return
-        name, local = node.name(), self._local
+        name, local = nodes.name_of(node), self._local
         if name == _LEAF:
             if not self.leaves.are_at_home((node.variable,)):
                 frames.place(3, self.roots)  # a parameter is used for the first time: by which module?
@@ -126,13 +127,16 @@ class Recorder:
 
     def _attach(self, node: Any, depth: int, place: Place | None = None) -> None:
         """place: None where the frame `depth` above it stands."""
-        name = node.name()
+        name = nodes.name_of(node)
         is_passing = name in _PASSING
-        if name == _LEAF or self._attached in node.metadata or (is_passing and not self.zeros.concern(node)):
+        if name == _LEAF:
+            return
+        noted = node.metadata
+        if self._attached in noted or (is_passing and not self.zeros.concern(node)):
             return
         if place is None:
             place = self.places.here(depth, self.roots)
-        node.metadata[self._attached] = to = self._tally(name, place)
+        noted[self._attached] = to = self._tally(name, place)
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
             return
@@ -247,7 +251,7 @@ class Recorder:
         local.place = local.seen = None
         if spelling is not None and self.is_full:
             local.seen = self._look(spelling, args, kwargs)
-        if func is Tensor.register_hook and isinstance(args[0], Tensor):
+        if func is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
                 local.hook = hooks.Hook(self, args[0]) if args[0].requires_grad else None
         if node_creation_hook is not None:
@@ -273,7 +277,7 @@ class Recorder:
                 self._note_value(spelling, args, result)
             if not self.influence.is_plain(args, kwargs, result):
                 self.influence.seen(func, args, kwargs, result)
-            if func is Tensor.register_hook:
+            if func is _REGISTER_HOOK:
                 self._close_hook(args[0])
                 if self.asking is not None:
                     whatif.note_hook(args[0], args[1], frames.place(3))
@@ -301,7 +305,7 @@ class Recorder:
         if place is None and not self.leaves.are_at_home((*args, *kwargs.values()) if kwargs else args):
             place = self.places.here(3, self.roots)
         for node in made:
-            if self.zeros.suspects or node.name() not in _PASSING:
+            if self.zeros.suspects or nodes.name_of(node) not in _PASSING:
                 self._attach(node, 4, place)
 
     @harmless("a custom Function")
@@ -385,9 +389,11 @@ class Recorder:
             behind = self.leaves.behind(starts)
             for start in starts:
                 self.reached |= behind.get(start, 0)
+            name_of, suspects = nodes.name_of, self.zeros.suspects
             for node, upstream in behind.items():
-                if self.zeros.suspects or node.name() not in _PASSING:
-                    self._attach_unseen(node, upstream, can_expect)
+                name = name_of(node)
+                if suspects or name not in _PASSING:
+                    self._attach_unseen(node, name, upstream, can_expect)
             if is_outermost:
                 self._name_what_is_new()
         if is_outermost and self.asking is not None:
@@ -408,9 +414,9 @@ class Recorder:
             with quietly():
                 asking.begins(roots, grads, behind)
 
-    def _attach_unseen(self, node: Any, upstream: int, can_expect: bool) -> None:
+    def _attach_unseen(self, node: Any, name: str, upstream: int, can_expect: bool) -> None:
         """Nobody saw some being made: in another thread, or before the context."""
-        if node.name() == _LEAF:
+        if name == _LEAF:
             leaf = self.leaves.one(upstream)
             if leaf is not None and not (can_expect and self.arrivals.expect(leaf, node)):
                 self._attach_leaf(node, leaf)

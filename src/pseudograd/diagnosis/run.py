@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..rewrite.run import rules_of
+from ..rewrite.whole_program import rules_of
 from ..running import program as programs
 from ..running.files import checked_file, write
 from . import findings, ranks

@@ -123,7 +123,7 @@ class Starving:
             starving = crowd.starving(not (self._has_model or self._optimisers.have_stepped))
             if starving:
                 name = f"{starving:,} of {crowd.count:,} {crowd.kind}"
-                why = "they are too many for a cause of each: no module holds them"
+                why = "they are too many for a cause of each, as where new ones are made in every step"
                 yield Starved(name, (), "no gradient, or zeros alone,", None, why)
 
     # --- what is to blame ---------------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from .. import formula, torch_forms
 from ..errors import must
-from ..rewrite import override, pin_edge
 from ..rewrite.mode import Replacement, pinned, why_not
+from ..rewrite.override import override
+from ..rewrite.pin_edge import pin_edge
 from ..rule import PRIMITIVES
 from ..torch_private import is_batched, is_fake, is_wrapped, local, number_of
 from ..trace.frames import Place, named

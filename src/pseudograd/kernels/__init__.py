@@ -34,7 +34,7 @@ class Prepared(Record):
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
-    plan: codes.Plan
+    plan: range_bits.Plan
     low: float | None
     high: float | None
     has_zero: bool
@@ -177,7 +177,7 @@ def have_values(call: Call) -> bool:
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
     """Of a call that keeps its inputs, by the first kernel that can; None where none can, or torch's own takes less time to call."""
-    return None if inputs[0].numel() < codes.least else _first("value", INPUTS, call, inputs, call, inputs)
+    return None if inputs[0].numel() < range_bits.least else _first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
@@ -209,7 +209,7 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
     for kernel in served.kernels.get(INPUTS.name, ()):
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
-            return ready.replaced(keeps_code=served.residuals[:1] == (codes.CODE,))
+            return ready.replaced(keeps_code=served.residuals[:1] == (range_bits.CODE,))
     return None
 
 
@@ -249,7 +249,7 @@ def _device(value: Tensor, keys: int) -> str:
         or value.is_neg()
         or value.is_conj()
         or is_zero(value)
-        or codes.has_names(value)
+        or range_bits.has_names(value)
     )
     device = value.device.type if plain else _NONE
     if keys:
@@ -290,4 +290,4 @@ def rules_of(serving: Iterable[Kernel]) -> list[str]:
 
 
 # They register themselves, last because they need the table.
-from . import codes, few_bits, in_parts, native, portable, triton  # noqa: E402, F401
+from . import blockwise, few_bits, native, portable, range_bits, triton  # noqa: E402, F401

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ..geometry import Steps
 from ..rule import Call, Gradients, Wants
-from . import are_plain, codes, register
+from . import are_plain, range_bits, register
 from .residuals import Inputs, Kept, Residual
 
 CHUNK = 2**20  # elements, a multiple of 64
@@ -45,9 +45,9 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x = inputs[0]
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and asking them leaves a warning in the trace
         return False
-    if x.numel() < codes.least or x.dtype not in codes.DTYPES or not are_plain((x,)):
+    if x.numel() < range_bits.least or x.dtype not in range_bits.DTYPES or not are_plain((x,)):
         return False
-    return codes.order_of(x) is not None and _steps_of(call, inputs) is not None
+    return range_bits.order_of(x) is not None and _steps_of(call, inputs) is not None
 
 
 def bits_of(steps: Steps) -> int:
@@ -134,7 +134,7 @@ FEW_BITS: Residual = Residual("few bits", _serves, _encode, _pull, _nbytes, suit
 def backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     """The same with slopes for one chunk at a time, into the only new tensor of the size of x, which lies as x does."""
     planes, shape, strides, slopes = kept
-    if grad.dtype not in codes.DTYPES:
+    if grad.dtype not in range_bits.DTYPES:
         return None
     grad_x = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
     from_grad = in_memory(grad if grad.stride() == strides else grad_x.copy_(grad))

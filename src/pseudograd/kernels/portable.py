@@ -19,7 +19,7 @@ from torch import Tensor
 from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, INWARD, NOTHING, Side
 from ..rule import Call, Gradients, Wants
-from . import Kernel, account, codes, few_bits, register
+from . import Kernel, account, few_bits, range_bits, register
 from .residuals import INPUTS, Kept
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
@@ -148,7 +148,7 @@ def _are_finite_numbers(x: Tensor, low: Any, high: Any) -> bool:
 
 def _at_the_bounds(call: Call) -> Side | None:
     """What x gets at either bound, if that is one share; None also of a call that is about no range."""
-    if not codes.is_about_a_range(call) or call.places is None or call.places.at_min != call.places.at_max:
+    if not range_bits.is_about_a_range(call) or call.places is None or call.places.at_min != call.places.at_max:
         return None
     return call.places.at_min
 

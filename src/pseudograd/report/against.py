@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..trials.text import aligned, listed
+from ..trials.comparison_text import aligned, listed
 from ..trials.variants import NO_CLAMP, PROJECT
 from .results import KIND, NUMBERS, Results
 from .tables import cell

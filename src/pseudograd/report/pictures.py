@@ -13,7 +13,7 @@ from torch import Tensor
 from ..analysis.palette import colour
 from ..tasks import World
 from ..tasks.base import Subject
-from ..tasks.words import OURS, are_alike, best
+from ..tasks.sentences import OURS, are_alike, best
 from ..trials.variants import INSTALLED, PROJECT, eras
 from .results import Results
 from .tables import cell

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..tasks import words
+from ..tasks import sentences
 from ..tasks.base import KINDS, Section
 from ..torch_eras import ERAS, installed_era, measure
 from ..torch_forms import at_the_bound
@@ -45,7 +45,7 @@ class Results:
 
     @property
     def installed(self) -> str:
-        return words.installed(self.era, self.edges["clamp(x, min=0)"])
+        return sentences.installed(self.era, self.edges["clamp(x, min=0)"])
 
     @property
     def when_not_to(self) -> list[str]:
@@ -54,7 +54,7 @@ class Results:
         for section in self.sections.values():
             for advice, where in section.subject.simpler(section.worlds).items():
                 simpler.setdefault(advice, []).extend(where)
-        return words.closing(simpler)
+        return sentences.closing(simpler)
 
     def as_json(self) -> dict[str, Any]:
         """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""

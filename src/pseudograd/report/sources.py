@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from ..tasks import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
 from ..tasks.base import Section, Settings, Subject
-from ..tasks.running import OnStep, run
+from ..tasks.experiment import OnStep, run
 from ..trials.comparison import Comparison, spread
+from ..trials.comparison_text import closing, headlines, listed, sentences
 from ..trials.returned import ONLY
 from ..trials.store import Store
-from ..trials.text import closing, headlines, listed, sentences
 from ..trials.variants import DEFAULT_RULES
 from .results import Results, blank
 

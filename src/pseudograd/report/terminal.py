@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..tasks import World
 from ..tasks.base import Subject
-from ..trials.text import GAP, aligned
+from ..trials.comparison_text import GAP, aligned
 from .pictures import strip
 from .results import Results
 from .tables import cell

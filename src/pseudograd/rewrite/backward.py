@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import torch_private
 from ..trace import around_backward, checkpoints
-from . import entered
+from . import entered_contexts
 
 _lock = threading.Lock()
 _count = 0
@@ -22,17 +22,19 @@ _count = 0
 def enter(mode: Any) -> None:
     """Before the mode is pushed."""
     global _count
-    entered.add(mode)
+    entered_contexts.add(mode)
     with _lock:
         _count += 1
         if _count == 1:
-            checkpoints.remember("rewriting", entered.modes, lambda modes: entered.exactly(modes or ()))
+            checkpoints.remember(
+                "rewriting", entered_contexts.modes, lambda modes: entered_contexts.exactly(modes or ())
+            )
             around_backward.subscribe(_put_back)
 
 
 def leave(mode: Any) -> None:
     global _count
-    entered.remove(mode)
+    entered_contexts.remove(mode)
     with _lock:
         _count -= 1
         if _count == 0:
@@ -41,7 +43,7 @@ def leave(mode: Any) -> None:
 
 def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
-    modes = entered.modes()
+    modes = entered_contexts.modes()
     for mode in modes:
         mode.log.look_at(mode, roots)
     stack = torch_private.mode_stack()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dynamo, torch_conventions, torch_forms, torch_private
-from .entered import Entered
+from .entered_contexts import Entered
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.
 # Variable of Dynamo: its torch function. Left alone: nested_compile_region, which accepts no mode inside.

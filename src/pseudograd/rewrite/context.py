@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch.compiler import is_compiling
 
 from .. import torch_forms
-from . import backward, compiled, entered  # noqa: F401  (compiled tells Dynamo)
+from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite
 from .report import Log, Report
@@ -66,7 +66,7 @@ class Rewriting:
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
         replacements = {} if self._is_torchs_own and not self._decides_anything() else self._replacements
-        mode = self._mode(replacements, self._kinks if entered.modes() else acting(self._kinks), log)
+        mode = self._mode(replacements, self._kinks if entered_contexts.modes() else acting(self._kinks), log)
         self._entries.append((thread, mode))
         backward.enter(mode)
         mode.__enter__()
@@ -76,14 +76,14 @@ class Rewriting:
         return Pinning(replacements, kinks, log) if kinks else Rewrite(replacements, log)
 
     def _decides_anything(self) -> bool:
-        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered.modes())
+        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered_contexts.modes())
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():
             self._entries.pop()[1].__exit__(*exception)
             return
         mode = self._last_entry()
-        entered.take_off_the_stack(mode)
+        entered_contexts.take_off_the_stack(mode)
         backward.leave(mode)
 
     def _last_entry(self) -> Rewrite:

@@ -14,7 +14,7 @@ from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tel
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
 from . import sites
-from .entered import Entered
+from .entered_contexts import Entered
 from .primitives import PINNED
 from .report import Log, shown_rule
 

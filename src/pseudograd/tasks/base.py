@@ -17,7 +17,7 @@ __all__ = ["INSTALLED", "NO_CLAMP", "PROJECT", "Clamp", "Outcome", "Variant", "e
 __all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
 
 if TYPE_CHECKING:
-    from .words import Score
+    from .sentences import Score
 
 Loss = Callable[[Tensor], Tensor]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.text import listed
-from . import words
+from ..trials.comparison_text import listed
+from . import sentences
 from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 
@@ -84,7 +84,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
         for count in sorted(counts, reverse=True)
     ]
-    return [*out, *_compared(numbers, words.OURS)] if words.OURS in numbers else out
+    return [*out, *_compared(numbers, sentences.OURS)] if sentences.OURS in numbers else out
 
 
 def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.text import listed
+from ..trials.comparison_text import listed
 from . import digits as data
-from . import words
+from . import sentences
 from .base import Outcome, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (32, 96, 32), 600, 2e-3
 GAINS = {"usual start": 1, "far start": 30}  # of the last layer's weights
 VARIES = 0.05  # an output whose target's standard deviation is below this has nothing to learn
-SCORE = words.Score("error", "test error {}", ".4f", better="lower", tie=0.001)
+SCORE = sentences.Score("error", "test error {}", ".4f", better="lower", tie=0.001)
 _SETTING = (
     "A network of {sizes} units predicts the lower half of a digit from the upper one; its outputs are clamped "
     "between black and white and compared with the pixels. {steps} steps of Adam at rate {rate:g}; the last layer is "
@@ -87,7 +87,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "rate": RATE,
         "gain": max(GAINS.values()),
         "mean": float((test - train.mean(0)).pow(2).mean()),
-        "test": words.test_of(f"{len(SEEDS)} seeds"),
+        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
         **{f"sigmoid_{number}": with_sigmoid(world) for number, world in enumerate(GAINS, start=1)},
     }
 
@@ -95,7 +95,7 @@ def _context(settings: Settings) -> dict[str, Any]:
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for (world, rows), sigmoid in zip(worlds.items(), (context["sigmoid_1"], context["sigmoid_2"]), strict=True):
-        out += words.of_scores(world, rows, SCORE)
+        out += sentences.of_scores(world, rows, SCORE)
         dead: dict[float, list[str]] = {}
         for name, measured in rows.items():
             dead.setdefault(measured.numbers["dead"], []).append(name)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from . import words
+from . import sentences
 from .base import PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds
 from .photos import HEIGHT, WIDTH, photo, psnr
 
@@ -72,14 +72,14 @@ def _context(settings: Settings) -> dict[str, Any]:
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += words.of_pictures(world, rows)
-        if words.OURS in rows:
-            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, words.OURS))
+        out += sentences.of_pictures(world, rows)
+        if sentences.OURS in rows:
+            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, sentences.OURS))
             margin = abs(value - ours)
             apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
             out.append(
                 f"{world}: pixels are leaves, so project after each step is the honest baseline: "
-                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {words.OURS}."
+                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {sentences.OURS}."
             )
     return out
 
@@ -91,12 +91,12 @@ CANVAS = Task(
     run=_run,
     columns={"psnr": "PSNR, dB", "outside": "share of pixels left outside"},
     headline=("psnr", "dB"),
-    score=words.PICTURES,
+    score=sentences.PICTURES,
     has_leaves=True,
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": words.where_as_good(worlds, PROJECT, TIE)},
+    simpler=lambda worlds: {"own_leaves": sentences.where_as_good(worlds, PROJECT, TIE)},
     figure=Gallery(
         "pictures",
         first={"the start": lambda world: start(world)[0], "the target, unblurred": lambda world: photo("china")[0]},

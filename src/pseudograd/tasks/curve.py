@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..analysis.slopes import gradient, slope
-from ..trials.text import listed
+from ..analysis.gradient import gradient, slope
+from ..trials.comparison_text import listed
 from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 
 LOSSES: dict[str, Loss] = {

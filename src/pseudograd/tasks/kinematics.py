@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import words
+from . import sentences
 from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 
 TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
 RATES = {"Adam": 0.05, "gradient descent": 0.1}
 _LIMITS = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 _LINKS = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.3], dtype=torch.float64)
-SCORE = words.Score("reached", "{} of the targets reached")
+SCORE = sentences.Score("reached", "{} of the targets reached")
 _SETTING = (
     "An arm of {links} links, {length:g} long, whose joints are clamped to their limits. {targets} points that it can"
     " reach; {outside:.0%} of the joints start outside their limits. {steps} steps of Adam at rate {adam:g} or of "
@@ -101,14 +101,14 @@ def _context(settings: Settings) -> dict[str, Any]:
         "last": LAST,
         "length": float(_LINKS.sum()),
         "scipy": float(by_scipy().double().mean()),
-        "test": words.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
+        "test": sentences.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
     }
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += words.of_scores(world, rows, SCORE)
+        out += sentences.of_scores(world, rows, SCORE)
         best = max(measured.numbers["reached"] for measured in rows.values())
         who = "something tried does" if best > context["scipy"] else "nothing tried does"
         out.append(
@@ -129,6 +129,6 @@ KINEMATICS = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
     order=150,
 )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..trials.text import listed
-from . import words
+from ..trials.comparison_text import listed
+from . import sentences
 from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CONDITIONS, EACH, SEED = (10, 100, 1000), 20, 0
 ROWS, COLUMNS, NOISE = 60, 40, 0.01
 STEPS, RATE, LAST, NEAR, SPREAD = 500, 1.0, 20, 1e-3, 3.0
 WORLD = "from far outside"
-SCORE = words.Score("converged", "{} of the problems solved")
+SCORE = sentences.Score("converged", "{} of the problems solved")
 _SETTING = (
     "{problems} problems of {columns} unknowns between {low:g} and {high:g} and {rows} measurements, {each} at each "
     "of the condition numbers {conditions}. In SciPy's solutions (lsq_linear) {active:.0%} of the unknowns lie at a "
@@ -154,19 +154,19 @@ def _context(settings: Settings) -> dict[str, Any]:
         "rate": RATE,
         "near": NEAR,
         "last": LAST,
-        "test": words.test_of(f"{EACH} draws"),
+        "test": sentences.test_of(f"{EACH} draws"),
     }
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     (rows,) = worlds.values()
-    out = words.of_scores(WORLD, rows, SCORE)
-    if {PROJECT, words.OURS} <= set(rows):
-        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, words.OURS))
+    out = sentences.of_scores(WORLD, rows, SCORE)
+    if {PROJECT, sentences.OURS} <= set(rows):
+        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, sentences.OURS))
         if sooner < ours:
             out.append(
                 f"{WORLD}: the unknowns are leaves, and project after each step gets there sooner: "
-                f"half the problems in {sooner:.0f} steps, {words.OURS} in {ours:.0f}."
+                f"half the problems in {sooner:.0f} steps, {sentences.OURS} in {ours:.0f}."
             )
     return out
 
@@ -187,6 +187,6 @@ LEAST_SQUARES = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
     order=30,
 )

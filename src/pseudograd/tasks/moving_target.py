@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import words
+from . import sentences
 from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
 from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descended, matrix, measured
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
 PHASES, STEPS, LAST = 3, 300, 10
 RATES = {"gradient descent": 1.0, "Adam": 0.03}
-SCORE = words.Score("kept_up", "{} of the problems kept up with")
+SCORE = sentences.Score("kept_up", "{} of the problems kept up with")
 _SETTING = (
     "{problems} problems of {columns} unknowns between {low:g} and {high:g}, from starts inside; after {steps} and "
     "{twice} steps the measurements change, and with them the bounds that hold. Kept up with means within {near:g} of"
@@ -77,19 +77,19 @@ def _context(settings: Settings) -> dict[str, Any]:
         "last": LAST,
         "plain": RATES["gradient descent"],
         "adam": RATES["Adam"],
-        "test": words.test_of(f"{PROBLEMS} problems"),
+        "test": sentences.test_of(f"{PROBLEMS} problems"),
     }
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += words.of_scores(world, rows, SCORE)
-        if {"identity", words.OURS} <= set(rows):
-            strayed, ours = (rows[name].numbers["stray"] for name in ("identity", words.OURS))
+        out += sentences.of_scores(world, rows, SCORE)
+        if {"identity", sentences.OURS} <= set(rows):
+            strayed, ours = (rows[name].numbers["stray"] for name in ("identity", sentences.OURS))
             if strayed > 2 * ours:
                 out.append(
-                    f"{world}: at the end identity has values {strayed:.1f} outside the box, {words.OURS} {ours:.1f}; "
+                    f"{world}: at the end identity has values {strayed:.1f} outside the box, {sentences.OURS} {ours:.1f}; "
                     "they have to come back before anything is seen to move."
                 )
     return out
@@ -111,6 +111,6 @@ MOVING_TARGET = Task(
     setting=_SETTING.format_map,
     context=_context,
     verdicts=_verdicts,
-    simpler=lambda worlds: {"own_leaves": words.where_no_worse(worlds, PROJECT, SCORE)},
+    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
     order=160,
 )

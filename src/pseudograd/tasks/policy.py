@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..ops.policy_rows import policies
+from ..trials.comparison_text import listed
 from ..trials.paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
-from ..trials.text import listed
-from . import words
+from . import sentences
 from .base import Outcome, Settings, Task, Variant, Worlds
 
 SEEDS, LETTERS, LENGTH, STRINGS = 20, 6, 8, 16
@@ -30,7 +30,7 @@ class Schedule(NamedTuple):
 
 
 WORLDS = {"few passes": Schedule(60, 2, 0.1), "many passes": Schedule(15, 16, 0.2)}
-SCORE = words.Score("reward", "reward {}", ".3f", better="higher", tie=0.005)
+SCORE = sentences.Score("reward", "reward {}", ".3f", better="higher", tie=0.005)
 NAMED = ("dapo", "dual_clip", "cispo", "gppo", "ce_gppo")
 _SETTING = (
     "Strings of {length} of {letters} letters; the reward is the share of letters that follow a hidden order, seen with noise of "
@@ -131,14 +131,14 @@ def _context(settings: Settings) -> dict[str, Any]:
         "many": many,
         "chance": 1 / LETTERS,
         "table": LENGTH * LETTERS**2,
-        "test": words.test_of(f"{SEEDS} seeds"),
+        "test": sentences.test_of(f"{SEEDS} seeds"),
     }
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += words.of_scores(world, rows, SCORE)
+        out += sentences.of_scores(world, rows, SCORE)
         ppo = with_policy(world, NAMED[0])
         found = holm({n: difference(with_policy(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]})
         others = [

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ..ops.rounding import round as rounded
 from . import digits as data
-from . import words
+from . import sentences
 from .base import Clamp, Outcome, Settings, Task, Variant
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
 LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
 WORLD = "digits"
-SCORE = words.Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
+SCORE = sentences.Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
 _TRAINING = (
     "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to nothing;"
     " unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "
@@ -133,7 +133,7 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, Any]:
         "full": unquantised(),
         "silent": _at_a_bound(quantiser),
         "largest": LARGEST,
-        "test": words.test_of(f"{len(SEEDS)} seeds"),
+        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
     }
 
 
@@ -153,7 +153,7 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int)
         has_leaves=False,
         setting=setting.format_map,
         context=partial(_context, quantiser),
-        verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
+        verdicts=lambda worlds, context: sentences.of_worlds(worlds, SCORE),
         order=order,
     )
 

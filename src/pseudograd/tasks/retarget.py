@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.text import listed
-from . import words
+from ..trials.comparison_text import listed
+from . import sentences
 from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
@@ -104,32 +104,32 @@ def _context(settings: Settings) -> dict[str, Any]:
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += words.of_pictures(world, rows)
-        if {"identity", words.OURS} <= set(rows):
-            largest, ours = (rows[name].numbers["largest"] for name in ("identity", words.OURS))
+        out += sentences.of_pictures(world, rows)
+        if {"identity", sentences.OURS} <= set(rows):
+            largest, ours = (rows[name].numbers["largest"] for name in ("identity", sentences.OURS))
             if largest > 2 * ours:
                 out.append(
                     f"{world}: with identity the values had run out to {largest:.1f} before the way back; "
-                    f"with {words.OURS} to {ours:.1f}."
+                    f"with {sentences.OURS} to {ours:.1f}."
                 )
     return out
 
 
 def _finding(rows: World) -> str:
-    values = words.decibels(rows)
+    values = sentences.decibels(rows)
     of_eras = {era: values[era] for era in eras() if era in values}
-    if words.are_alike(*of_eras.values()):
+    if sentences.are_alike(*of_eras.values()):
         first = next(iter(of_eras.values()))
         theirs = f"With torch.clamp it {_came(first)} ({first:.1f} dB), whichever torch is installed"
     else:
-        each = [f"{_came(value)} {words.where(era)} ({value:.1f} dB)" for era, value in of_eras.items()]
+        each = [f"{_came(value)} {sentences.where(era)} ({value:.1f} dB)" for era, value in of_eras.items()]
         theirs = f"With torch.clamp it {listed(each)}"
-    ours = values[words.OURS]
-    best = words.best(values)
-    also = "" if best == words.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
+    ours = values[sentences.OURS]
+    best = sentences.best(values)
+    also = "" if best == sentences.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
     return (
         "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
-        f"{theirs}; with {words.OURS} it {_came(ours)} ({ours:.1f} dB). "
+        f"{theirs}; with {sentences.OURS} it {_came(ours)} ({ours:.1f} dB). "
         f"Between these only the backward rule of the clamp differs.{also}"
     )
 
@@ -146,12 +146,12 @@ def _task(name: str, title: str, world: str, setting: str) -> Task:
         run=_run,
         columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
         headline=("psnr", "dB"),
-        score=words.PICTURES,
+        score=sentences.PICTURES,
         has_leaves=False,
         setting=setting.format_map,
         context=_context,
         verdicts=_verdicts,
-        simpler=lambda worlds: {"own_loss": words.where_as_good(worlds, NO_CLAMP)},
+        simpler=lambda worlds: {"own_loss": sentences.where_as_good(worlds, NO_CLAMP)},
         figure=Gallery(
             "pictures",
             first={

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from . import words
+from . import sentences
 from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant
 from .photos import displayed, photo
 
@@ -17,7 +17,7 @@ SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
 RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
 COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours
-SCORE = words.Score("psnr", "{} dB", ".2f", tie=0.1)
+SCORE = sentences.Score("psnr", "{} dB", ".2f", tie=0.1)
 _SETTING = (
     "{spots} round Gaussian spots are added up and clamped between black and white; their places, sizes and "
     "colours are learned in {steps} steps of Adam at rate {rate:g}, and the picture is compared with the photo. "
@@ -88,7 +88,7 @@ def _context(settings: Settings) -> dict[str, Any]:
         "spots": SPOTS,
         "steps": STEPS,
         "rate": RATE,
-        "test": words.test_of(f"{len(SEEDS)} seeds"),
+        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
         "soft": low,
         "glaring": high,
         "outside_soft": outside(soft),
@@ -107,8 +107,8 @@ SPLATS = Task(
     has_leaves=False,
     setting=_SETTING.format_map,
     context=_context,
-    verdicts=lambda worlds, context: words.of_worlds(worlds, SCORE),
-    simpler=lambda worlds: {"own_loss": words.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
+    verdicts=lambda worlds, context: sentences.of_worlds(worlds, SCORE),
+    simpler=lambda worlds: {"own_loss": sentences.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",
         title="{world}; the picture is the first seed's, dB the mean",

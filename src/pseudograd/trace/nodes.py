@@ -49,6 +49,9 @@ class Ranges:
         if after == before:
             return []
         self.seen_up_to = after
+        node = of_tensor(result) if isinstance(result, Tensor) else None
+        if node is not None and after - before == 1:  # for speed alone
+            return [node] if number_of(node) == before else []
         return within((result,), [(before, after)])
 
     def unseen_behind(self, values: Iterable[object]) -> list[Node]:
@@ -66,17 +69,34 @@ class Ranges:
         return nodes
 
 
+_names: dict[type, str] = {}  # of the classes that torch has for its own nodes
+
+
+def name_of(node: Any) -> str:
+    """`node.name()`, without making the text anew for each node. For speed alone."""
+    kind = type(node)
+    name = _names.get(kind)
+    if name is None:
+        name = node.name()
+        # Several kinds of nodes may share another class.
+        if kind.__module__ == "builtins" and name.endswith(kind.__name__):
+            _names[kind] = name
+    return name
+
+
 def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
     ways = [node for value in values for node in of(value)]
     found: dict[Node, None] = {}
     most = sum(end - start for start, end in spans)
-    while ways and len(found) < most:
+    while ways:
         node = ways.pop()
         number = number_of(node)
         for start, end in spans:
             if start <= number < end and node not in found:
                 found[node] = None
+                if len(found) == most:
+                    return list(found)
                 ways += [other for other, _ in node.next_functions if other is not None]
                 break
     return list(found)

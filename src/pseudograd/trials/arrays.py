@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..analysis.palette import colours
 from .comparison import Comparison
+from .comparison_text import counted
 from .picture import WIDE, new_axes
-from .text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -143,7 +143,7 @@ class Comparison:
         return name
 
     def __str__(self) -> str:
-        from .text import text
+        from .comparison_text import text
 
         return text(self)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from ..rewrite import entered
+from ..rewrite import entered_contexts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _BY_VALUE = (str, bytes, tuple, frozenset, types.CodeType)  # whether two of these are one object says nothing
@@ -42,7 +42,7 @@ def fingerprint(held: Any) -> str:
         from joblib.hashing import NumpyHasher
     except ImportError as error:
         raise FingerprintError("cloudpickle and joblib must be installed; pip install '.[report]'") from error
-    if entered.modes():
+    if entered_contexts.modes():
         raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
     hasher = _hasher_class(NumpyHasher, cloudpickle)()
     try:

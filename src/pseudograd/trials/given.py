@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP
+from ..parse_rule import parsed
 from ..rule import Edge, RuleLike, RuleObject, make_call
-from ..rule_text import parsed
 from .variants import HandedClamp, Inside, with_rule
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colours
 from .comparison import Comparison
+from .comparison_text import against, counted, less
 from .family import Values
 from .returned import ONLY
-from .text import against, counted, less
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

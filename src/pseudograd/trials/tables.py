@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import must
 from .comparison import Comparison
+from .comparison_text import against, cell, less
 from .returned import ONLY
-from .text import against, cell, less
 
 _ESCAPED = str.maketrans(
     {

@@ -13,9 +13,10 @@ from torch import Tensor
 from .. import torch_eras
 from ..errors import must, unknown_name
 from ..ops.bounds import CLAMP, clamp
-from ..rewrite import override, pin_edge
+from ..parse_rule import parsed
+from ..rewrite.override import override
+from ..rewrite.pin_edge import pin_edge
 from ..rule import OPS, Edge, Rule, RuleLike, RuleObject, make_call
-from ..rule_text import parsed
 from ..torch_eras import Era
 from ..torch_forms import SWITCHES
 from .reached import OwnFunctions, Reached

@@ -21,7 +21,7 @@ from ...geometry import Shape, Share, Sides, Turned, places
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
 from .. import Kernel, Prepared, account, device_of, few_bits, register
-from ..codes import (
+from ..range_bits import (
     ABOVE,
     BELOW,
     CODE,
@@ -98,7 +98,7 @@ def status() -> dict[str, str]:
 account("native", status)
 
 
-# Kinds of a plan, beside the one of codes.py, for what is in no code: how far x is outside, and the slopes of a step.
+# Kinds of a plan, beside the one of range_bits.py, for what is in no code: how far x is outside, and the slopes of a step.
 _TURNED = 1
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 

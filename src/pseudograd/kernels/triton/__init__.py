@@ -24,8 +24,8 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...geometry import Side
 from ...rule import Call, Gradients, Wants
-from .. import Kernel, account, codes, register
-from ..codes import CODE, Plan, plan_for, suits
+from .. import Kernel, account, range_bits, register
+from ..range_bits import CODE, Plan, plan_for, suits
 from ..residuals import INPUTS, Inputs, Kept
 
 _BLOCK = 1024  # elements of a program
@@ -135,16 +135,16 @@ def of_shares(plan: Plan) -> tuple[tuple[float, ...], dict[str, Any]]:
 
 def form_of(share: Side) -> int:
     """Its kind in the two lowest bits; then, for the factor of grad > 0 and for that of grad < 0, whether it is 0, and whether it is 1."""
-    up, down = codes.numbers_of(share)
-    return codes.kind_of(share) | (up == 0) << 2 | (up == 1) << 3 | (down == 0) << 4 | (down == 1) << 5
+    up, down = range_bits.numbers_of(share)
+    return range_bits.kind_of(share) | (up == 0) << 2 | (up == 1) << 3 | (down == 0) << 4 | (down == 1) << 5
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, low, _ = inputs
     if isinstance(low, Tensor):
         return None
-    order = codes.order_of(x) or 0
-    y = codes._in_own_order(_fresh(codes._in_memory_order(x, order)), order)
+    order = range_bits.order_of(x) or 0
+    y = range_bits._in_own_order(_fresh(range_bits._in_memory_order(x, order)), order)
     kept = _encode_into(y, call, inputs)
     return None if kept is None else (y, kept)
 
@@ -159,10 +159,10 @@ def _encode_in_place(call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
 
 def _encode_into(y: Tensor, call: Call, inputs: Inputs) -> Kept | None:
     x, low, high = inputs
-    plan, order = plan_for(call, low, high, x.dtype, flushes_subnormals()), codes.order_of(x)
+    plan, order = plan_for(call, low, high, x.dtype, flushes_subnormals()), range_bits.order_of(x)
     assert plan is not None  # the residual has asked
     assert order is not None
-    code = torch.empty(codes.size_of(x.numel(), plan), dtype=torch.uint8, device=x.device)
+    code = torch.empty(range_bits.size_of(x.numel(), plan), dtype=torch.uint8, device=x.device)
     bounds = _bounds(low, high, x.dtype)
     constants = {"first": plan.first, "second": plan.second, **_ties(*bounds, x.is_cuda)}
     return [code, order, plan] if _run("encode", (x, y, code), bounds, constants) else None
@@ -178,34 +178,34 @@ def _ties(low: float, high: float, is_cuda: bool) -> dict[str, bool]:
 
 def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     code, order, plan = kept
-    if not codes.are_bytes(code) or code.numel() != codes.size_of(grad.numel(), plan):
+    if not range_bits.are_bytes(code) or code.numel() != range_bits.size_of(grad.numel(), plan):
         return None
-    there = codes._in_memory_order(grad, order).contiguous()
+    there = range_bits._in_memory_order(grad, order).contiguous()
     out = _fresh(there)
     numbers, forms = of_shares(plan)
     planes = {"has_first": plan.first != 0, "has_second": plan.second != 0, "has_both": plan.first & plan.second != 0}
     if not _run("pull_code", (there, code, out), numbers, {**planes, **forms}):
         return None
-    return codes._in_own_order(out, order), None, None
+    return range_bits._in_own_order(out, order), None, None
 
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
     if wants[1] or wants[2] or isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
-    if x.numel() < codes.least or grad.shape != x.shape or grad.dtype is not x.dtype:
+    if x.numel() < range_bits.least or grad.shape != x.shape or grad.dtype is not x.dtype:
         return None
     plan = plan_for(call, low, high, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    order = codes.order_of(x) or 0
-    x, grad = (codes._in_memory_order(value, order).contiguous() for value in (x, grad))
+    order = range_bits.order_of(x) or 0
+    x, grad = (range_bits._in_memory_order(value, order).contiguous() for value in (x, grad))
     out = _fresh(grad)
     numbers, forms = of_shares(plan)
     constants = {"first": plan.first, "second": plan.second, **forms}
     if not _run("pull_x", (grad, x, out), (*_bounds(low, high, x.dtype), *numbers), constants):
         return None
-    return codes._in_own_order(out, order), None, None
+    return range_bits._in_own_order(out, order), None, None
 
 
 def kernels_for(device: str) -> list[Kernel]:
@@ -217,5 +217,5 @@ def kernels_for(device: str) -> list[Kernel]:
 
 account("triton", status)
 if not _lacks:
-    codes.serve("cuda")
+    range_bits.serve("cuda")
     register(*kernels_for("cuda"))

@@ -14,16 +14,16 @@ times, which a CUDA graph cannot record.
 import triton
 import triton.language as tl
 
-from .. import codes
+from .. import range_bits
 
 # triton.jit reads only globals of this type
-ALIKE: tl.constexpr = tl.constexpr(codes.ALIKE)
-NUMBER: tl.constexpr = tl.constexpr(codes.NUMBER)
+ALIKE: tl.constexpr = tl.constexpr(range_bits.ALIKE)
+NUMBER: tl.constexpr = tl.constexpr(range_bits.NUMBER)
 _NUMBERS = ["up_of_first", "down_of_first", "up_of_second", "down_of_second", "up_of_both", "down_of_both"]
-BELOW: tl.constexpr = tl.constexpr(codes.BELOW)
-ABOVE: tl.constexpr = tl.constexpr(codes.ABOVE)
-AT_MIN: tl.constexpr = tl.constexpr(codes.AT_MIN)
-AT_MAX: tl.constexpr = tl.constexpr(codes.AT_MAX)
+BELOW: tl.constexpr = tl.constexpr(range_bits.BELOW)
+ABOVE: tl.constexpr = tl.constexpr(range_bits.ABOVE)
+AT_MIN: tl.constexpr = tl.constexpr(range_bits.AT_MIN)
+AT_MAX: tl.constexpr = tl.constexpr(range_bits.AT_MAX)
 
 
 # Else triton would compile anew for the bits that 16 divides.

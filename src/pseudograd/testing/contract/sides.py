@@ -8,7 +8,7 @@ from torch import Tensor
 from ... import formula
 from ...arguments import rounded
 from ...geometry import Share, Side, Turned, shared
-from ...kernels import codes
+from ...kernels import range_bits
 from ...ops.bounds import of_one_kind
 from ...rule import Call
 from ..measure.inputs import random_pairs, special_pairs
@@ -19,13 +19,13 @@ from .equality import assert_same_values
 def check_sides(case: Case, dtype: torch.dtype) -> None:
     """Of a rule for a range, x gets at every place what its row says, for special and random grads: no unit in the last place less."""
     call = case.call()
-    if not codes.is_about_a_range(call):
+    if not range_bits.is_about_a_range(call):
         return
     for sample in case.samples():
         for pairs in (special_pairs, random_pairs):
             inputs, grad = pairs(sample.build(dtype), dtype)
             inputs = (inputs[0], *of_one_kind(*inputs))
-            (found, *_) = formula.pull(grad, list(inputs), codes.X_ALONE, call)
+            (found, *_) = formula.pull(grad, list(inputs), range_bits.X_ALONE, call)
             expected = by_the_row(call, inputs, grad)
             assert_same_values(found, expected, f"{sample.name}, sides", x=inputs[0], grad=grad)
 
@@ -50,7 +50,7 @@ def _part(side: Side, grad: Tensor, call: Call, inputs: tuple[Any, ...]) -> Tens
     if isinstance(side, Share) and any(isinstance(factor, Turned) for factor in side):
         ways = [_turned(f, grad, *inputs) if isinstance(f, Turned) else shared(Share(f, f), grad) for f in side]
         return torch.where(grad > 0, ways[0], torch.where(grad < 0, ways[1], grad))
-    return shared(codes.share_in(codes.dtype_of_factors(call, grad.dtype), side), grad)
+    return shared(range_bits.share_in(range_bits.dtype_of_factors(call, grad.dtype), side), grad)
 
 
 def _turned(turned: Turned, grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:

@@ -21,9 +21,9 @@ from ..running import program as programs
 from ..trace import frames
 from .context import Rewriting
 from .mode import Replacement
-from .run import contexts
 from .sites import RuleBySite
 from .standard_input import StandardInput
+from .whole_program import contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr

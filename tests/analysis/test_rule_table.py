@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pseudograd.listing import rules_text, what_is_saved
+from pseudograd.analysis.rule_table import rules_text, what_is_saved
 from pseudograd.rule import OPS
 
 SIZE = 8192

@@ -6,8 +6,8 @@ import pytest
 
 from pseudograd import rules
 from pseudograd.ops.bounds import CLAMP
+from pseudograd.parse_rule import items, parsed
 from pseudograd.rule import OPS, RuleLike
-from pseudograd.rule_text import items, parsed
 
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 

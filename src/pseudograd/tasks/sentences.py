@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ..trials.comparison_text import listed
 from ..trials.family import Family, family
 from ..trials.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Better, Difference, difference
 from ..trials.runner import Outcome
-from ..trials.text import listed
 from ..trials.variants import INSTALLED, eras
 from .base import World, Worlds
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..rule import RuleObject
-from .comparing import (
+from ..rule import OPS, Op, RuleObject
+from ..torch_forms import SWITCHES
+from .compare import (
     OnTrial,
     Run,
     Variants,
@@ -25,9 +27,10 @@ from .comparing import (
     runner_of,
 )
 from .comparison import Comparison, written
+from .comparison_text import counted, listed, text
 from .family import needs
 from .paired import Better
-from .text import counted, listed, text
+from .searching import LEAST, SEEDS, Range, Search, runs_for, search, split
 from .training import Training
 
 FINALISTS = 2
@@ -54,12 +57,13 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The rounds, and the last one as a Comparison. budget and spent are in whole runs."""
+    """The rounds, and the last one as a Comparison. budget and spent are in whole runs. searches: of rules with a range."""
 
     rounds: tuple[Round, ...]
     final: Comparison
     budget: int
     spent: float
+    searches: tuple[Search, ...] = ()
 
     @property
     def best(self) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ class Tuning:
         return self.final.leaders()
 
     def __str__(self) -> str:
-        lines = [f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1)]
+        lines = [*self._earlier()]
         lines.append(
             f"Last round, on seeds of its own: {self.spent:.4g} of {counted(self.budget, 'run')} spent in all."
         )
@@ -79,11 +83,16 @@ class Tuning:
             lines.append(f"{baseline} is not told apart from the best: there is no reason here to change it.")
         return "\n".join(lines)
 
+    def _earlier(self) -> Iterator[str]:
+        """What came before the last round."""
+        yield from (f"Search of {one}." for one in self.searches)
+        yield from (f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
+
     def _repr_html_(self) -> str:
         from ..notebook import shown
 
-        rounds = "\n".join(f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
-        return (shown(rounds) if rounds else "") + self.final._repr_html_()
+        earlier = "\n".join(self._earlier())
+        return (shown(earlier) if earlier else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
@@ -97,7 +106,8 @@ class Tuning:
             for one in self.rounds
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": list(self.best)}
-        return {**head, "rounds": rounds, "final": self.final.to_json()}
+        searches = [{"rule": one.text, "tried": written(one.tried), "best": one.best} for one in self.searches]
+        return {**head, "searches": searches, "rounds": rounds, "final": self.final.to_json()}
 
 
 def tune(
@@ -126,7 +136,8 @@ def tune(
 
     Args:
         run, rules, variants, baseline, edges, better, replace, jobs, executor, time_limit, keep, on_trial: as in `compare`. Of several
-            numbers the first decides.
+            numbers the first decides. A rule may have a range in place of a number, "leaky(0.01..1)": a quarter of the budget then goes
+            to finding the number, by Optuna, with two seeds for each point; the best of it goes on with the other rules.
         budget: how many whole runs it may cost.
         steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
             a whole run, and early rounds have few seeds.
@@ -146,16 +157,26 @@ def tune(
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).
     """
-    case = make_case("tune", run, rules, edges, replace, variants, baseline, time_limit)
     check_all_better("tune", better)
     budget, jobs = checked_count("tune", "budget", budget), checked_jobs("tune", jobs, executor)
-    _check_steps(case, steps)
     began = time.perf_counter()
+    plain, ranges = split("tune", rules, _op_of(replace))
+    first = 0
+    searches: tuple[Search, ...] = ()
+    if ranges:
+        how: dict[str, Any] = {"jobs": jobs, "executor": executor, "keep": keep, "on_trial": on_trial}
+        ask = partial(make_case, "tune", run, edges=None, replace=replace, time_limit=time_limit)
+        searches = _searched(ranges, budget, ask, steps, better, how)
+        plain = [*(plain or ()), *(one.best for one in searches if one.best is not None)]
+        first = SEEDS
+    case = make_case("tune", run, plain, edges, replace, variants, baseline, time_limit)
+    _check_steps(case, steps)
+    searched = sum(len(one.tried) for one in searches) * SEEDS
     candidates = list(case.ways.candidates)
     always = [name for name in case.variants if name not in candidates]
-    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget, steps)
+    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget - searched, steps)
     rounds: list[Round] = []
-    spent, first = Fraction(0), 0
+    spent = Fraction(searched)
     with runner_of(case, jobs, keep, on_trial, executor) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
@@ -166,7 +187,42 @@ def tune(
         names = [name for name in case.variants if name in always or name in candidates]
         found = every(runner, case, names, range(first, first + int((budget - spent) // len(names))), steps)
     final = comparison(case, found, names, better, time.perf_counter() - began, notes=runner.notes)
-    return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))))
+    return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))), searches)
+
+
+def _op_of(replace: str | Sequence[str] | None) -> Op:
+    """Whose rules are meant; the error of an unknown family comes where families are checked."""
+    family = next(iter([replace] if isinstance(replace, str) else replace or ()), "clamp")
+    return OPS[SWITCHES.get(family, "clamp")]
+
+
+def _searched(
+    ranges: Sequence[Range],
+    budget: int,
+    ask: Callable[..., Training],
+    steps: int | None,
+    better: Better | Mapping[str, Better],
+    how: dict[str, Any],
+) -> tuple[Search, ...]:
+    """Every range with its share of the budget, on whole runs."""
+    runs = runs_for(ranges, budget)
+    if runs >= budget:
+        remedy = f"Each range takes {LEAST * SEEDS} runs or more, before the rules are compared"
+        raise ValueError(must("tune", "budget", f"exceed {runs}", budget, remedy))
+
+    def evaluate(rules: Sequence[str], seeds: Sequence[int]) -> dict[str, float]:
+        case = ask(rules=rules)
+        _check_steps(case, steps)
+        with runner_of(case, how["jobs"], how["keep"], how["on_trial"], how["executor"]) as runner:
+            found = every(runner, case, list(case.ways.candidates), seeds, steps)
+        if all(outcome.failure is not None for outcome in found.values()):
+            return dict.fromkeys(case.ways.candidates, math.nan)
+        told = comparison(case, found, list(case.ways.candidates), better, 0.0, is_part=True)
+        return {name: told.median(name) for name in case.ways.candidates}
+
+    way = better if isinstance(better, str) else next(iter(better.values()))
+    points = runs // (SEEDS * len(ranges))
+    return tuple(search(one, points, way, evaluate, max(how["jobs"], 2)) for one in ranges)
 
 
 def _check_steps(case: Training, steps: int | None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import formula
 from ..rule import Call, Gradients, Wants
-from . import Kernel, codes, register
+from . import Kernel, range_bits, register
 from .few_bits import in_memory
 from .residuals import INPUTS, Kept
 
@@ -20,9 +20,9 @@ PART = 2**15  # for each thread: torch shares no fewer among several
 
 def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, *others = kept
-    if x.numel() < LEAST or x.dtype not in codes.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
+    if x.numel() < LEAST or x.dtype not in range_bits.DTYPES or grad.dtype is not x.dtype or grad.shape != x.shape:
         return None
-    if any(isinstance(other, Tensor) for other in others) or codes.order_of(x) is None:
+    if any(isinstance(other, Tensor) for other in others) or range_bits.order_of(x) is None:
         return None
     grad_x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
     flat_x, made = in_memory(x), in_memory(grad_x)
@@ -36,5 +36,5 @@ def _backward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients |
     return grad_x, *[None] * len(others)
 
 
-IN_PARTS = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _backward, device="cpu", priority=10)
-register(IN_PARTS)
+BLOCKWISE = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _backward, device="cpu", priority=10)
+register(BLOCKWISE)

@@ -26,9 +26,9 @@ from .curves import (
     told_apart,
 )
 from .descent import animated, starts
+from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Stroke, drawn
-from .slopes import gradient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .kernels import codes, few_bits
-from .rule import Call, Op, Rule
+from ..kernels import few_bits, range_bits
+from ..rule import Call, Op, Rule
 
 
 def rules_text(ops: list[Op]) -> str:
@@ -55,9 +55,9 @@ def what_is_saved(op: Op, rule: Rule) -> str:
         steps = rule.steps(*op.picture.others, **rule.parameters)
         return "x" if steps is None else _bits(few_bits.bits_of(steps))
     call = Call(op, rule, dict(rule.parameters), op.default_edge, False)
-    if not codes.suits(call):
+    if not range_bits.suits(call):
         return "x"
-    plan = codes.plan_of(call, *(bound is not None for bound in op.picture.others))
+    plan = range_bits.plan_of(call, *(bound is not None for bound in op.picture.others))
     return "x" if plan is None else _bits(plan.planes)
 
 

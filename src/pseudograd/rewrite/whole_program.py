@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from ..errors import must
+from ..parse_rule import parsed
 from ..rule import OPS, RuleLike
-from ..rule_text import parsed
 from ..running import program as programs
 from ..running.files import checked_file, write
 from ..torch_forms import SWITCHES
 from .context import Rewriting
-from .pin import pin_edge
+from .override import override
+from .pin_edge import pin_edge
 from .report import Report, joined
-from .switches import override
 
 NOTHING_REWRITTEN = 3  # the exit status
 

@@ -1,0 +1,249 @@
+"""Old scripts and notebooks: what is recognised, what goes, what stays and why, and that the edited script trains as before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pseudograd.migration import migrated
+
+from ..commands import answer
+
+POPULAR = '''\
+class ClampWithGrad(torch.autograd.Function):
+    """Gradients that lead back inside pass."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.low, ctx.high = low, high
+        ctx.save_for_backward(x)
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        return g * (g * (x - x.clamp(ctx.low, ctx.high)) >= 0), None, None
+'''
+BY_WHERE = """\
+@torch.no_grad.__class__ and (lambda cls: cls)
+class PassBack(Function):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward((x < low), (x > high))
+        return torch.maximum(torch.minimum(x, torch.tensor(high)), torch.tensor(low))
+
+    @staticmethod
+    def backward(ctx, g):
+        below, above = ctx.saved_tensors
+        return torch.where((below & (g > 0)) | (above & (g < 0)), torch.zeros_like(g), g), None, None
+"""
+PROPOSED = """\
+class Pushed(th.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        y = x.clamp(low, high)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return th.where(x == y, g, (x - y).sign()), None, None
+"""
+REPLACE = """\
+class ReplaceGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, through):
+        ctx.shape = through.shape
+        return value
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, g.sum_to_size(ctx.shape)
+"""
+IDENTITY = POPULAR.replace("g * (g * (x - x.clamp(ctx.low, ctx.high)) >= 0)", "g").replace("ClampWithGrad", "Straight")
+BROKEN = POPULAR.replace(">= 0", "> 0").replace("ClampWithGrad", "NearlyIt")
+FAILING = "class Odd(torch.autograd.Function):\n    forward = staticmethod(lambda ctx, x, low, high: 1 / 0)\n"
+
+SCRIPT = f"""\
+#!/usr/bin/env python
+import torch
+from torch.autograd import Function
+import math
+
+
+{POPULAR}
+
+clamp_with_grad = ClampWithGrad.apply
+
+
+{REPLACE}
+replace_grad = ReplaceGrad.apply
+
+torch.manual_seed(0)
+x = (3 * torch.randn(50)).requires_grad_()
+for step in range(5):
+    y = replace_grad((clamp_with_grad(x, -1, 1) * 4).round() / 4, clamp_with_grad(x, -1, 1))
+    (g,) = torch.autograd.grad((y - 0.3).square().sum(), x)
+    x = (x - 0.1 * g).detach().requires_grad_()
+print(math.fsum(x.tolist()), x.tolist())
+"""
+
+
+def _file(folder: Path, text: str, name: str = "old.py") -> Path:
+    file = folder / name
+    file.write_bytes(text.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (POPULAR, "ClampWithGrad"),
+        (BY_WHERE, "ClampWithGrad"),
+        (PROPOSED, "ClampWithGradProposed"),
+        (REPLACE, "ReplaceGrad"),
+        (IDENTITY, None),
+        (BROKEN, None),
+        (FAILING, None),
+    ],
+    ids=["popular", "by where", "proposed", "replace", "straight", "nearly", "failing"],
+)
+def test_a_class_is_known_by_what_it_computes(tmp_path: Path, text: str, known: str | None) -> None:
+    head = "import torch\nimport torch as th\nfrom torch.autograd import Function\n"
+    (found,) = migrated(_file(tmp_path, head + text)).found
+    assert found.is_known_as == known
+
+
+def test_the_true_gradient_by_its_old_name(tmp_path: Path) -> None:
+    text = POPULAR.replace("g * (g * (x - x.clamp(ctx.low, ctx.high)) >= 0)", "g * ((x >= ctx.low) & (x <= ctx.high))")
+    (found,) = migrated(_file(tmp_path, "import torch\n" + text)).found
+    assert found.is_known_as == "ClampWithGradThatWorks"
+
+
+def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
+    old = _file(tmp_path, SCRIPT)
+    made = migrated(old)
+    assert made.after.count("import") == SCRIPT.count("import") + 1
+    lines = made.after.splitlines()
+    assert lines[4] == "from pseudograd.familiar import ClampWithGrad, ReplaceGrad"
+    assert "class" not in made.after
+    new = _file(tmp_path, made.after, "new.py")
+    first, second = (
+        subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True).stdout
+        for file in (old, new)
+    )
+    assert first == second
+
+
+def test_another_name_is_kept(tmp_path: Path) -> None:
+    text = "import torch\n" + POPULAR.replace("ClampWithGrad", "Mine") + "y = Mine.apply(torch.ones(1), 0, 1)\n"
+    assert "from pseudograd.familiar import ClampWithGrad as Mine\n" in migrated(_file(tmp_path, text)).after
+
+
+@pytest.mark.parametrize("use", ["class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)"])
+def test_a_class_that_is_used_for_more_stays(tmp_path: Path, use: str) -> None:
+    text = f"import torch\n{POPULAR}{use}\n"
+    made = migrated(_file(tmp_path, text))
+    assert made.after == text
+    assert "uses more of it than `ClampWithGrad.apply`: it stays" in str(made)
+
+
+def test_a_script_without_one_is_said_to_have_none(tmp_path: Path) -> None:
+    made = migrated(_file(tmp_path, "print(1)\n"))
+    assert made.after == made.before
+    assert str(made).endswith("old.py: no autograd.Function is defined here\n")
+
+
+def test_line_ends_and_names_beside_it_stay(tmp_path: Path) -> None:
+    text = ("import torch\n" + POPULAR + "# ü\nx = 1").replace("\n", "\r\n")
+    after = migrated(_file(tmp_path, text)).after
+    assert after == "import torch\r\nfrom pseudograd.familiar import ClampWithGrad\r\n# ü\r\nx = 1"
+
+
+def _notebook(*cells: str) -> str:
+    made = [
+        {
+            "cell_type": "code",
+            "source": cell.splitlines(keepends=True),
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
+        for cell in cells
+    ]
+    return json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": ["# ü"], "metadata": {}}, *made], "nbformat": 4}, indent=1
+    )
+
+
+def test_a_notebook_is_edited_cell_by_cell(tmp_path: Path) -> None:
+    cells = (
+        "!pip install torch\n%matplotlib inline\nimport torch",
+        f"# a clamp\n{POPULAR}\nclamp = ClampWithGrad.apply",
+        "%%time\nnot python",
+    )
+    file = _file(tmp_path, _notebook(*cells), "old.ipynb")
+    made = migrated(file)
+    after: Any = json.loads(made.after)
+    sources = ["".join(cell["source"]) for cell in after["cells"]]
+    assert sources == [
+        "# ü",
+        cells[0],
+        "# a clamp\nfrom pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply",
+        cells[2],
+    ]
+    assert "+from pseudograd.familiar import ClampWithGrad" in made.diff
+
+
+def test_a_use_in_another_cell_counts(tmp_path: Path) -> None:
+    text = _notebook("import torch", POPULAR, "print(ClampWithGrad)")
+    assert migrated(_file(tmp_path, text, "old.ipynb")).after == text
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = _file(tmp_path, SCRIPT)
+    file.chmod(0o755)
+    link = tmp_path / "link.py"
+    link.symlink_to(file)
+    code, out, err = answer(capsys, "migrate", str(link))
+    assert (code, err) == (0, "")
+    assert (
+        f"{link}:7: ClampWithGrad is ClampWithGrad: values, gradients and five steps of descent are equal to the bit"
+        in out
+    )
+    assert "-class ReplaceGrad(torch.autograd.Function):" in out
+    assert out.endswith("--apply writes it.\n")
+    assert file.read_text() == SCRIPT
+    code, out, err = answer(capsys, "migrate", "--apply", str(link))
+    assert (code, err) == (0, "")
+    assert file.read_text() == migrated(file).after != SCRIPT
+    assert file.stat().st_mode & 0o777 == 0o755
+    assert link.is_symlink()
+    code, out, err = answer(capsys, "migrate", "--apply", str(file))
+    assert "no autograd.Function is defined here" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "No such file"), ("def", "invalid syntax"), ("\xff", "codec"), ("class A(Function", "was never closed")],
+)
+def test_what_is_no_script_is_told_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, told: str
+) -> None:
+    good, bad = _file(tmp_path, SCRIPT), tmp_path / "bad.py"
+    if text is not None:
+        bad.write_bytes(text.encode("latin-1"))
+    code, _, err = answer(capsys, "migrate", "--apply", str(good), str(bad))
+    assert code == 2
+    assert "migrate: PATH must be a script or a notebook" in err
+    assert told in err
+    assert good.read_text() == SCRIPT
