@@ -68,7 +68,9 @@ def text(found: dict[str, Any], wide: int = 110) -> str:
     """As a person reads it, two points to a line where they fit."""
     rows = found["points"]
     version = "" if found["against"].startswith("torch") else f" {found['version']}"
-    head = f"torch {found['torch']} against {found['against']}{version}: {len(rows)} of {found['compared']} points differ"
+    head = (
+        f"torch {found['torch']} against {found['against']}{version}: {len(rows)} of {found['compared']} points differ"
+    )
     if not rows:
         return head
     cells = [f"{row['point']:<28} {row['here']:<14} {row['there']}" for row in rows]

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from pseudograd import override, pin_edge
 from pseudograd.errors import UnknownNameError
 from pseudograd.kinks import table
 from pseudograd.kinks.table import TablePoint
-from pseudograd.rewrite import override, pin_edge
 from pseudograd.torch_conventions import FAMILIES, FRAMEWORKS
 from pseudograd.torch_eras import ERAS, installed_era, installed_version
 
@@ -322,7 +322,7 @@ def test_what_a_pin_leaves_it_reports() -> None:
     [
         (("jaxx",), {}, UnknownNameError, r"edge must be one of .*, got 'jaxx'. Did you mean 'jax'\?"),
         (("torch==2.99",), {}, ValueError, "edge must name a version from 2.8"),
-        ((), {}, ValueError, "edge must be given, or a family such as abs=1, got None"),
+        ((), {}, ValueError, r"edge must be one of .*, got None. Or name a family, as in abs=1"),
         ((), {"abss": 1}, UnknownNameError, r"family must be one of .*, got 'abss'. Did you mean 'abs'\?"),
         ((), {"abs": "jaxx"}, UnknownNameError, r"abs must be one of .* Did you mean 'jax'\?"),
         ((), {"abs": None}, TypeError, "abs must be a number or the name of a framework or torch version, got None"),

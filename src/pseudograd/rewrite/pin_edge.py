@@ -52,7 +52,8 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     Source: torch's derivatives.yaml, versions 2.13 and 2.15; JAX 0.10 and TensorFlow 2.21 as measured.
     """
     if edge is None and not families:
-        raise ValueError(must("pin_edge", "edge", "be given, or a family such as abs=1", edge))
+        known = (*SHARES, *ERAS, *FRAMEWORKS)
+        raise unknown_name("pin_edge", "edge", known, edge, "Or name a family, as in abs=1")
     if nan and edge not in FRAMEWORKS:
         raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {_listed(FRAMEWORKS)}"))
     label = f"pin_edge({', '.join(_shown(edge, nan, families))})"

@@ -17,6 +17,7 @@ from torch.nn import functional
 from ..rule import PRIMITIVES, Gradients, Primitive, Pull, Rule, register
 from ..torch_conventions import OWN
 from ..torch_private import in_forward_mode, transforms_are_active
+from . import primitives  # noqa: F401  (for its rows)
 
 _aten = torch.ops.aten
 
@@ -65,21 +66,14 @@ def _register(
 ) -> None:
     """Under the name of what stands in otherwise; of a known one forward and what is saved are its own."""
     made = _MADE[f"{name}, pinned"] = _Made(family, make, compares, {})
-    if forward is not None:
-        stands_in = Primitive(
-            name=f"{name}, pinned", inputs=inputs, forward=forward, rules=made.rules, saves="as torch"
-        )
-    else:
-        known = PRIMITIVES[name]
-        stands_in = known.replaced(
-            name=f"{name}, pinned",
-            rules=made.rules,
-            edges=(),
-            rule_set="",
-            default_edge=None,
-            through=None,
-            saves="a copy" if known.saves == "a copy" else "as torch",
-        )
+    known = None if forward is not None else PRIMITIVES[name]
+    stands_in = Primitive(
+        name=f"{name}, pinned",
+        inputs=inputs,
+        forward=forward if known is None else known.forward,
+        rules=made.rules,
+        saves="a copy" if known is not None and known.saves == "a copy" else "as torch",
+    )
     register(stands_in)
 
 
@@ -222,7 +216,7 @@ def _pull_of_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y
 
 
 _PAIR = ("x", "other")
-for _name, _is_min, _make, _forward in (
+for _name, _is_min, _make, _of_two in (
     ("torch.maximum of two", False, _pull_of_extreme, torch.maximum),
     ("torch.minimum of two", True, _pull_of_extreme, torch.minimum),
     ("torch.fmax", False, _pull_of_fextreme, torch.fmax),
@@ -232,7 +226,7 @@ for _name, _is_min, _make, _forward in (
         _name.removeprefix("torch.").removesuffix(" of two"),
         _name,
         partial(partial, _make, _is_min),
-        _forward,
+        _of_two,
         _PAIR,
         True,
     )
