@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import kinks_page
 import op_pages
 import policy_page
 import torch
@@ -67,10 +68,12 @@ def main() -> int:
         pg.audit(Silu, -4, 4).plot().savefig(AUDIT_FIGURE, metadata={"Software": None})
         op_pages.draw()
         policy_page.draw()
+        kinks_page.draw()
         speed_report.draw()
     filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
+    generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
         return _check(texts)
@@ -84,7 +87,13 @@ def _check(texts: dict[Path, str]) -> int:
     wrong = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     wrong += [
         path
-        for path in (*op_pages.pictures(), *speed_report.pictures(), AUDIT_FIGURE, policy_page.PICTURE)
+        for path in (
+            *op_pages.pictures(),
+            *speed_report.pictures(),
+            AUDIT_FIGURE,
+            policy_page.PICTURE,
+            kinks_page.PICTURE,
+        )
         if not path.is_file()
     ]
     wrong += [path for path in op_pages.FOLDER.iterdir() if path not in texts and path not in op_pages.pictures()]

@@ -28,7 +28,9 @@ def main() -> int:
     warnings.simplefilter("ignore")
     version, names, routes = {"jax": _jax, "tensorflow": _tensorflow}[framework]()
     found: dict[str, dict[str, Any]] = {}
-    for point in points:
+    for at, point in enumerate(points):
+        if at % 50 == 0:
+            print(f"  point {at} of {len(points)}", file=sys.stderr, flush=True)
         if framework in point["expressions"]:
             found[point["id"]] = {
                 route: _outcome(point, framework, names, gradient) for route, gradient in routes.items()
@@ -65,14 +67,10 @@ def _jax() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
         arrays = [jnp.array(value, jnp.float32) for value in inputs]
         return [row.ravel().tolist() for row in jax.grad(summed(f, weights), tuple(wrt))(*arrays)]
 
-    def jitted(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
-        arrays = [jnp.array(value, jnp.float32) for value in inputs]
-        return [row.ravel().tolist() for row in jax.jit(jax.grad(summed(f, weights), tuple(wrt)))(*arrays)]
-
     def summed(f: Callable[..., Any], weights: list[float]) -> Callable[..., Any]:
         return lambda *arrays: (f(*arrays).ravel() * (jnp.array(weights) if weights else 1.0)).sum()
 
-    return jax.__version__, {"jax": jax, "jnp": jnp, "jsp": jax.scipy}, {"eager": reverse, "jit": jitted}
+    return jax.__version__, {"jax": jax, "jnp": jnp, "jsp": jax.scipy}, {"eager": reverse}
 
 
 def _tensorflow() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
@@ -83,11 +81,6 @@ def _tensorflow() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
         rows = gradients(f, tensors, wrt, weights)
         return [None if row is None else tf.reshape(tf.convert_to_tensor(row), [-1]).numpy().tolist() for row in rows]
 
-    def in_a_function(f: Callable[..., Any], inputs: Rows, wrt: list[int], weights: list[float]) -> Rows:
-        tensors = [tf.constant(value, tf.float32) for value in inputs]
-        rows = tf.function(lambda *given: gradients(f, list(given), wrt, weights))(*tensors)
-        return [None if row is None else tf.reshape(tf.convert_to_tensor(row), [-1]).numpy().tolist() for row in rows]
-
     def gradients(f: Callable[..., Any], tensors: Rows, wrt: list[int], weights: list[float]) -> Rows:
         with tf.GradientTape() as tape:
             for tensor in tensors:
@@ -96,7 +89,7 @@ def _tensorflow() -> tuple[str, dict[str, Any], dict[str, Gradient]]:
             y = tf.reduce_sum(flat * (tf.constant(weights) if weights else 1.0))
         return tape.gradient(y, [tensors[at] for at in wrt])
 
-    return tf.__version__, {"tf": tf}, {"eager": reverse, "function": in_a_function}
+    return tf.__version__, {"tf": tf}, {"eager": reverse}
 
 
 if __name__ == "__main__":

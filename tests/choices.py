@@ -42,6 +42,17 @@ def left_out(is_taken: bool) -> Any:
     return () if is_taken else pytest.mark.slow
 
 
+def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """Each value (or tuple of them) as a parameter, marked slow if it is not among the quick ones, which must be there."""
+    all_of_them, wanted = list(values), list(quick)
+    assert all(one in all_of_them for one in wanted), f"{wanted} are not all among {all_of_them}"
+    cells = [one if type(one) is tuple else (one,) for one in all_of_them]
+    return [
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(one in wanted))
+        for one, cell in zip(all_of_them, cells, strict=True)
+    ]
+
+
 def one_in(count: int, *axes: Iterable[Any]) -> list[Any]:
     """Every combination of the axes, all but one in `count` marked slow, along the diagonals: so that each value of each axis stays.
 

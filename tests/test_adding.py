@@ -64,25 +64,25 @@ def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def _at_once(command: str) -> str | None:
-    """What of a command runs without --slow: nothing of those that take a quarter of a minute or more."""
-    if "generate_docs" in command or "check_rule" in command or "test_docs" in command:
-        return None
-    if command.endswith("tests/test_torch_forms.py"):
-        return f"{command} -k 'lists or comes_and_goes'"
-    contract = re.fullmatch(r"python -m pytest tests/contract -k (\w+)", command)
-    if contract:
-        return f"python -m pytest tests/contract/test_values.py -k '{contract[1]} and float32'"
-    return command
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_the_page_is_true(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_each_step_fits_the_tree(page: str, tmp_path: Path) -> None:
+    """And makes Python, and each command runs something that is there then."""
     copy = _copied(tmp_path)
     for command in _follow(page, copy):
-        told = command if request.config.getoption("--slow") else _at_once(command)
-        if told is not None:
-            _run(told, copy)
+        for path in re.findall(r"\b(?:tests|scripts|docs)/[\w/.]+", command):
+            assert (copy / path).exists(), command
+    written = [copy / step["file"] for step in _STEP.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))]
+    for file in written:
+        if file.suffix == ".py":
+            compile(file.read_text(encoding="utf-8"), file, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_is_true(page: str, tmp_path: Path) -> None:
+    copy = _copied(tmp_path)
+    for command in _follow(page, copy):
+        _run(command, copy)
     _run(f'python -c "{_COMPILES}"', copy)
 
 

@@ -191,7 +191,7 @@ def test_dir_lists_the_public_names_and_nothing_else(module: ModuleType, names: 
 MODULES = ["analysis.plot", "analysis.gradient", "rewrite.convert", "rewrite.override", "rewrite.pin_edge", "testing"]
 
 
-@pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["", "backwards"])
+@pytest.mark.parametrize("order", [MODULES, pytest.param(MODULES[::-1], marks=pytest.mark.slow, id="backwards")])
 def test_dir_lists_what_nobody_has_used_yet_and_submodules_hide_nothing(order: list[str]) -> None:
     program = [
         "import inspect, sys, pseudograd as pg",

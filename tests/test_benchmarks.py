@@ -47,6 +47,7 @@ def results(suite: Any, tmp_path: Path) -> Path:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tiny_run_writes_what_it_found(suite: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "speed.json"
     chosen = "--questions", "size,data,bounds per channel,bounds of full size,lower bound,relu,in place,gelu"
@@ -68,6 +69,7 @@ def test_a_tiny_run_writes_what_it_found(suite: Any, tmp_path: Path, capsys: pyt
     assert all(f"  left out      {name} ({why})" in shown for name, why in run.missing.items())
 
 
+@pytest.mark.slow
 def test_dtype_and_threads_replace_those_of_the_questions(suite: Any, tmp_path: Path) -> None:
     file = tmp_path / "speed.json"
     options = "--questions", "layout", "--sizes", "100", "--dtype", "bfloat16", "--threads", "2"

@@ -24,6 +24,7 @@ from pseudograd.rule import OPS
 from pseudograd.tasks import DEFAULT_TASKS, TASKS
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
+from .choices import one_in
 from .commands import answer as run
 
 TASK_NAMES = ", ".join(sorted(TASKS))
@@ -244,6 +245,7 @@ for asked in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_only_compare_needs_more_than_torch(tmp_path: Path) -> None:
     """NumPy is more, too: torch only suggests it. One process answers all."""
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -345,7 +347,7 @@ POOR = {
 }
 
 
-@pytest.mark.parametrize("terminal", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("ascii", "cp1252")), "C"])
+@pytest.mark.parametrize("terminal", [pytest.param(one, marks=pytest.mark.slow) for one in ("ascii", "cp1252", "C")])
 def test_a_terminal_that_lacks_characters(terminal: str, tmp_path: Path) -> None:
     encoding = {"C": "ascii"}.get(terminal, terminal)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"} | POOR[terminal]
@@ -416,8 +418,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c_is_heard")
-@pytest.mark.parametrize("number", STOPS)
-@pytest.mark.parametrize("moment", ["edges_now", "page", "_fill"])
+@pytest.mark.parametrize(("moment", "number"), one_in(2, ["edges_now", "page", "_fill"], STOPS))
 def test_a_signal_leaves_the_older_report_and_nothing_else(
     moment: str, number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +466,7 @@ def results_of_curve() -> object:
     return compare(["curve"], ["inward"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="terminate() ends a process at once there")
 def test_sigterm_while_figures_are_drawn(tmp_path: Path) -> None:
     command = [*COMMAND, "compare", "--tasks", "curve", "--out", "report"]

@@ -141,7 +141,9 @@ def test_versions_of_two_eras_are_an_error(asked: str) -> None:
 
 @pytest.mark.parametrize("asked", ["torch~=2.13", "torch", "2.13", "Torch>=2.14", "", None, 2.13])
 def test_what_is_no_version_is_unknown(asked: Any) -> None:
-    with pytest.raises(ValueError, match=r"pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14"):
+    with pytest.raises(
+        ValueError, match=r"pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14"
+    ):
         pg.pin_edge(asked)
 
 
@@ -334,7 +336,20 @@ def _named(text: str) -> set[str]:
 
 
 # Of which it has the formulas.
-_PINNED = ("leaky_relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "fmax", "fmin", "relu", "relu6", "hardtanh", "hardsigmoid")
+_PINNED = (
+    "leaky_relu",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "relu",
+    "relu6",
+    "hardtanh",
+    "hardsigmoid",
+)
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -41,8 +41,7 @@ def each(cases: Iterable[Case]) -> list[Any]:
 def with_every(cases: Iterable[Case], *axes: Iterable[Any]) -> list[Any]:
     """Cases with each value of some axes, such as dtypes.
 
-    Every run has what the cases show; each value of an axis with each op, rule, edge, direction and value of another axis; and with each
-    rule at each edge of the first of several ops.
+    Every run has what the cases show, and each value of an axis with each op, rule, edge, direction and value of another axis.
     """
     return as_parameters(list(itertools.product(cases, *axes)), _shown_by_cell)
 
@@ -51,8 +50,6 @@ def _shown_by_cell(cell: tuple[Any, ...]) -> set[Hashable]:
     case, values = cell[0], list(enumerate(map(str, cell[1:])))
     op, rule = case.op.name, case.rule.name
     beside: list[Hashable] = [("op", op), ("rule", rule), ("edge", case.edge), ("ascent", case.maximize)]
-    if op in _FIRST_OF_SEVERAL:
-        beside.append((op, rule, case.edge))
     return {*shown_by(case), *itertools.combinations(values, 2), *itertools.product(values, beside)}
 
 

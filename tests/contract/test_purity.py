@@ -110,14 +110,25 @@ def test_every_way_to_call_one_is_found(way: object) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("ops/policy.py", "    most = torch.finfo(dtype).max\n", "    found = torch.clamp(found, -9, 9)\n"),
+        pytest.param(
+            "ops/policy.py",
+            "    most = torch.finfo(dtype).max\n",
+            "    found = torch.clamp(found, -9, 9)\n",
+            marks=pytest.mark.slow,
+        ),
         ("ops/steps.py", "torch.where(u < 1, (1 - u) * height, 0.0)", "torch.relu(1 - u) * height"),
-        (
+        pytest.param(
             "torch_eras.py",
             "return torch.where(x >= min, grad, 0.0)",
             "return torch.where(x >= min, grad.maximum(-grad), 0.0)",
+            marks=pytest.mark.slow,
         ),
-        ("ops/shared_rules.py", "    return x.float() if", "    x = x.clip(-9)\n    return x.float() if"),
+        pytest.param(
+            "ops/shared_rules.py",
+            "    return x.float() if",
+            "    x = x.clip(-9)\n    return x.float() if",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_clamp_in_a_file_is_found(file: str, old: str, new: str, tmp_path: Path) -> None:

@@ -135,6 +135,15 @@ def test_rows_that_nobody_asked_for_are_a_calm_line(model: Any, batch: Any, says
     assert d.calm == [f"not looked up, so without a gradient: {says}"]
 
 
+@pytest.mark.parametrize("row", [0, 99, -1])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_row_of_padding_is_looked_up_and_gets_nothing(kind: Any, row: int) -> None:
+    d = train(nn.Sequential(kind(100, 8, padding_idx=row), nn.Linear(8, 2)), lambda: torch.arange(100).reshape(10, 10))
+    says = f"1 of 100 rows of 0.weight (row {row % 100} is its padding)"
+    assert d.findings == []
+    assert d.calm == [f"not looked up or padding, so without a gradient: {says}"]
+
+
 @pytest.mark.parametrize(
     ("model", "batch"),
     [

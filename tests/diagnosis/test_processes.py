@@ -19,6 +19,7 @@ from pseudograd.diagnosis.processes import merged, values_of
 from pseudograd.running import program as programs
 from pseudograd.running.program import Part, Run
 
+from ..choices import slow_but
 from ..commands import answer
 
 PSEUDOGRAD = [sys.executable, "-m", "pseudograd"]
@@ -79,12 +80,7 @@ CHILDREN = {
 }
 
 
-_QUICK = ("spawned", "forked")  # the two ways in which a child comes to python's own start, or does not
-
-
-@pytest.mark.parametrize(
-    "how", [how if how in _QUICK else pytest.param(how, marks=pytest.mark.slow) for how in CHILDREN]
-)
+@pytest.mark.parametrize("how", slow_but(["spawned"], CHILDREN))
 def test_children_are_followed(how: str, run: Ran) -> None:
     if "fork" in how and not hasattr(os, "fork"):
         pytest.skip("no fork here")
@@ -96,6 +92,7 @@ def test_children_are_followed(how: str, run: Ran) -> None:
     assert "diagnose: backward passes by process: process " in err
 
 
+@pytest.mark.slow
 def test_the_processes_are_counted_together_and_apart(run: Ran) -> None:
     status, _, found = run(SPAWN.replace("nprocs=1", "nprocs=2") + "    base.train(1)\n")
     assert status == 0
@@ -128,7 +125,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", slow_but(["killed", "os._exit", "nothing"], ENDINGS))
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_however_it_ends(how: str, run: Ran) -> None:
     source, wanted, backwards = ENDINGS[how]
@@ -144,12 +141,13 @@ def test_however_it_ends(how: str, run: Ran) -> None:
     ("sent", "handler", "wanted"),
     [
         (signal.SIGTERM, "", 143),
-        (signal.SIGINT, "", 130),
-        (
+        pytest.param(signal.SIGINT, "", 130, marks=pytest.mark.slow),
+        pytest.param(
             signal.SIGTERM,
             "import signal, sys; assert signal.getsignal(15) == signal.SIG_DFL; "
             "assert signal.signal(15, lambda *_: sys.exit(3)) == signal.SIG_DFL\n",
             3,
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -190,6 +188,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_workers_that_load_data_are_not_followed(run: Ran) -> None:
     starts = ["spawn", *(["fork"] if hasattr(os, "fork") else [])]
@@ -215,6 +214,7 @@ torch.ones(3).type(torch.complex64).to(torch.float32)
 """
 
 
+@pytest.mark.slow
 def test_a_warning_of_torch_is_located_at_the_program_s_line(run: Ran) -> None:
     status, err, _ = run(WARNS)
     assert (status, "UserWarning: Casting complex" in err) == (1, True)

@@ -94,7 +94,7 @@ def test_the_program_s_status_comes_first(capfd: pytest.CaptureFixture[str]) -> 
     assert run(capfd, "--fail-on", "any", "train.py", "--exit")[0] == 7
 
 
-@pytest.mark.parametrize("code", ["edge", "kink"])
+@pytest.mark.parametrize("code", ["edge", pytest.param("kink", marks=pytest.mark.slow)])
 def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
     code: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -252,6 +252,7 @@ def test_nothing_leaves_its_card(width: int, capsys: pytest.CaptureFixture[str],
     assert browser.title_of(shown) == "2 true 2"
 
 
+@pytest.mark.slow
 def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

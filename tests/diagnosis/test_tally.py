@@ -13,6 +13,8 @@ from pseudograd.diagnosis import tally
 from pseudograd.kernels import native
 from pseudograd.torch_forms import Kept
 
+from ..choices import every_pair
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 BOUNDS = ((-1.0, 1.0), (None, 0.5), (0.3, None), (0.5, -0.5))
 
@@ -63,9 +65,9 @@ def values(size: int, dtype: torch.dtype, seed: int, zeros: float = 0.3) -> Tens
     return found.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [0, 1, 7, 63, 64, 65, 1_000, 40_001])
-@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "size", "is_full"), every_pair(DTYPES, [0, 1, 7, 63, 64, 65, 1_000, 40_001], [True, False])
+)
 def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full: bool) -> None:
     grad = values(size, dtype, 0)
     first, second = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2))

@@ -21,6 +21,8 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.torch_eras import installed_era
 from pseudograd.trace import frames
 
+from ..choices import one_in
+
 PLACES = torch.tensor([3, 2, 1, 0])
 PERMUTATION = torch.eye(4)[PLACES]
 
@@ -52,8 +54,7 @@ MOVING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("detail", ["full", "counts"])
-@pytest.mark.parametrize("op", MOVING)
+@pytest.mark.parametrize(("op", "detail"), one_in(2, MOVING, ["full", "counts"]))
 def test_what_moves_or_mixes_elements_is_not_dead(op: str, detail: str) -> None:
     w = nn.Parameter(torch.tensor([4.0, 3.0, 2.0, 1.0]))
     with diagnose(detail=detail) as d:
@@ -251,8 +252,7 @@ ROUND: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("turns", [False, True])
-@pytest.mark.parametrize("way", ROUND)
+@pytest.mark.parametrize(("way", "turns"), one_in(2, ROUND, [False, True]))
 def test_a_wind_up_also_of_one_that_turns(way: str, turns: bool) -> None:
     z = nn.Parameter(torch.linspace(-0.4, 0.4, 5))
     d = _steps(z, lambda z, n: ROUND[way](z).sum() * (1 if turns and n >= 30 else -1), lambda z: None, 60)
@@ -528,12 +528,15 @@ def test_patterns_are_checked(ignore: object) -> None:
 
 LIBRARY = """\
 import torch
+
+from ..choices import one_in
 g = torch.nn.Parameter(torch.tensor(5.0))
 def step():
     (g.clamp(0, 2) * 3).square().sum().backward()
 """
 
 
+@pytest.mark.slow
 def test_advice_holds_in_every_folder(tmp_path: Path) -> None:
     """Made by a program that leaves its folder, followed from there, from its own and from the one above."""
     (tmp_path / "steps.py").write_text(LIBRARY)

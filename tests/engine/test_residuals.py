@@ -25,6 +25,7 @@ from pseudograd.rule import OPS, call_for
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import Case, cases_of
 
+from ..choices import one_in
 from ..contract.cases import every_case
 from .two_bits import RULES, TWO_BITS, counting_kernel
 
@@ -145,8 +146,10 @@ def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("rule", [name for _, name in RULES])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "dtype"),
+    one_in(4, [name for _, name in RULES], [torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+)
 def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype, two_bits: list[str]) -> None:
     for case in cases_of(pg.rule.OPS["clamp"]):
         if case.rule.name == rule and not case.parameters:

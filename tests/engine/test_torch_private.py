@@ -143,6 +143,7 @@ print(json.dumps(failures))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="one process for each name, forked")
 def test_the_ops_are_right_without_any_one_of_them() -> None:
     """In children of one process that has imported torch and not us; each hides one name from the door."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.func import grad, jvp, vmap
 import pseudograd as pg
 from pseudograd.testing.measure.transforms import by_backward
 
-from ..choices import one_in
+from ..choices import one_in, slow_but
 
 pytestmark = pytest.mark.usefixtures("table_as_it_was")
 K = 2.0
@@ -55,8 +56,7 @@ def _ask(way: str, f: Function, *more: Any) -> Function:
     return (lambda x: by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["custom", "clamp", "fake_quantize", "round"])
+@pytest.mark.parametrize(("kind", "way"), one_in(4, ["custom", "clamp", "fake_quantize", "round"], WAYS))
 def test_a_global_that_the_formula_reads(kind: str, way: str) -> None:
     global K
     register: dict[str, Any] = {"formula": "f", "source": "s", "is_linear": True}
@@ -105,7 +105,14 @@ RULES: dict[str, Function] = {
 STEPS = (0.3, 0.2, 0.1, 0.45)
 
 
-@pytest.mark.parametrize(("name", "dynamic", "way"), one_in(4, RULES, [None, True, False], ["backward", "vmap(grad)"]))
+# Each rule takes one way to its numbers, a table's parameter: a few of them show it.
+@pytest.mark.parametrize(
+    ("name", "dynamic", "way"),
+    slow_but(
+        [("elastic", False, "vmap(grad)"), ("window", True, "backward"), ("leaky", None, "backward")],
+        itertools.product(RULES, [None, True, False], ["backward", "vmap(grad)"]),
+    ),
+)
 def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | None, way: str) -> None:
     f = RULES[name]
     derivative: Callable[..., Tensor] = f if way == "backward" else lambda x, s: WAYS[way](lambda x: f(x, s))(x)
@@ -121,7 +128,7 @@ def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | N
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", slow_but(["elastic", "sigmoid"], RULES))
 def test_a_parameter_and_the_sizes_of_x_change(name: str) -> None:
     """torch 2.8 and 2.10 put a size of x where a symbolic number was that only an object held."""
     f = RULES[name]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ..choices import slow_but
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("analysis_of_clamp_with_grad", "questions")
 MARKDOWN = "# %% [markdown]"
@@ -45,7 +47,8 @@ def test_percent_cells_are_read() -> None:
     assert cells_of_script(text) == [("markdown", "# Title\n\ntext"), ("code", "x = 1  # one"), ("code", "y = 2")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The other one takes seconds and calls what tests/tasks and tests/analysis call.
+@pytest.mark.parametrize("name", slow_but(["questions"], NAMES))
 def test_script_runs_without_a_warning(name: str) -> None:
     pytest.importorskip("matplotlib")
     done = subprocess.run(

@@ -15,6 +15,8 @@ from pseudograd.rule import RuleLike
 from pseudograd.testing.contract.equality import assert_same_bits
 from pseudograd.testing.measure import transforms
 
+from ..choices import one_in
+
 STEPS = {"sign": pg.sign, "heaviside": pg.heaviside}
 every_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 
@@ -98,8 +100,7 @@ COMPILED = {
 
 
 @pytest.mark.usefixtures("_forget_what_was_compiled")
-@pytest.mark.parametrize("way", COMPILED)
-@pytest.mark.parametrize("made", ["before", "inside"])
+@pytest.mark.parametrize(("way", "made"), one_in(2, COMPILED, ["before", "inside"]))
 def test_compiled(way: str, made: str) -> None:
     """The rule made once outside, or anew inside the compiled function."""
     x, grad = _points()

@@ -33,7 +33,7 @@ print("right")
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
-@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("native", ["1", pytest.param("0", marks=pytest.mark.slow)])
 def test_normal_values_stay_right(native: str) -> None:
     environment = {**os.environ, "PSEUDOGRAD_NATIVE": native}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
@@ -93,6 +93,7 @@ for state in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
 def test_nothing_is_remembered_from_the_other_state() -> None:
     """Bounds, their neighbours, slopes, widths, limits, scales, and which bounds were admitted: as in the process that began so."""

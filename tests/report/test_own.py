@@ -357,6 +357,7 @@ def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
     assert kept.count == 15
 
 
+@pytest.mark.slow
 def test_processes_measure_the_same_to_the_bit() -> None:
     settings = Settings(-1.0, 1.0, ElementByElement(torch.sum), "mine")
     given = (["curve", "basin"], ["inward"], settings)

@@ -249,6 +249,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
     basin_alone: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

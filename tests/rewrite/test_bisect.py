@@ -334,6 +334,7 @@ def _line(text: str) -> str:
     return f"train.py:{next(number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line)}"
 
 
+@pytest.mark.slow
 def test_one_line_of_the_caller_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,7 +374,10 @@ def test_a_check_decides_instead_of_the_status(tmp_path: Path, monkeypatch: pyte
     assert [place.where for place in found.decide] == [_line("third = ")]
 
 
-@pytest.mark.parametrize(("ending", "outcome"), [("none", SAME), ("random", RANDOM)])
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [pytest.param("none", SAME, marks=pytest.mark.slow), pytest.param("random", RANDOM, marks=pytest.mark.slow)],
+)
 def test_nothing_is_guessed(
     ending: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

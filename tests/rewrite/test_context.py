@@ -500,6 +500,7 @@ def test_a_checkpoint_from_outside_keeps_torchs_rule_inside(reentrant: bool) -> 
     assert [site.calls for site in context.report().rewritten] == [1]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_before_the_first_context() -> None:
     """In a process of its own: nothing of ours was there when the checkpoint was made."""
     program = (

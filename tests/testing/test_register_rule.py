@@ -107,7 +107,7 @@ def test_every_transform_gives_its_gradient() -> None:
 OWN_RULES = pytest.mark.parametrize(
     ("op", "function", "is_linear", "parameter"),
     [
-        ("clamp", fading, True, "width"),
+        pytest.param("clamp", fading, True, "width", marks=pytest.mark.slow),
         pytest.param("relu", clipped_outside, False, None, marks=pytest.mark.slow),
         ("upper_bound", constant_outside, False, "size"),
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
@@ -381,6 +381,7 @@ def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:
         assert at_the_bound.grad.item() == 0
 
 
+@pytest.mark.slow
 def test_a_parameter_called_edge_passes_the_contract() -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec("def edgy(g, x, y, low, high, *, edge=2.0): return g * torch.exp(-(x - y).abs() / edge)", scope)

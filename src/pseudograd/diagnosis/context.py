@@ -45,6 +45,8 @@ class Diagnosis:
         self.noted = self._recorder.noted
         leaves = self._recorder.leaves
         self._stalls = Stalls(lambda tensor: next(iter(leaves.named(leaves.set_of(tensor))), None), self.noted)
+        if self._recorder.is_full:
+            self._recorder.optimisers.watching.append(self._stalls)
         if model is not None:
             self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)
@@ -74,8 +76,6 @@ class Diagnosis:
             if node_creation_hook is not None:
                 stack.enter_context(node_creation_hook(recorder.made))
             stack.enter_context(functions.watched(recorder.applied))
-            if recorder.is_full:
-                stack.enter_context(self._stalls.watched())
             stack.enter_context(Watch(recorder))
             self._stack = stack.pop_all()
         recorder.is_on = True

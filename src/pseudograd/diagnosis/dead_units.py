@@ -32,7 +32,8 @@ def calm_of(some: Sequence[Partly]) -> list[str]:
     asked = [one for one in some if one.is_looked_up]
     others = [one for one in some if not one.is_looked_up and not are_dead(one) and one.without / one.entries >= 0.5]
     if asked:
-        lines.append(f"not looked up, so without a gradient: {_listed(asked, True)}")
+        or_padding = " or padding" if any(one.padding is not None for one in asked) else ""
+        lines.append(f"not looked up{or_padding}, so without a gradient: {_listed(asked, True)}")
     if others:
         lines.append(f"without a gradient in part, no finding: {_listed(others, False)}")
     return lines
@@ -42,7 +43,8 @@ def _listed(some: Sequence[Partly], are_rows: bool) -> str:
     def says(one: Partly) -> str:
         without, of = (one.dead_units, one.units) if are_rows and one.dead_units else (one.without, one.entries)
         what = "rows" if are_rows and one.dead_units else "entries"
-        return f"{without:,} of {of:,} {what} of {one.parameter}"
+        padding = "" if one.padding is None else f" (row {one.padding} is its padding)"
+        return f"{without:,} of {of:,} {what} of {one.parameter}{padding}"
 
     shown = sorted(some, key=lambda one: -one.without / one.entries)
     return ", ".join(map(says, shown[:4])) + (f" and of {len(some) - 4} more" if len(some) > 4 else "")

@@ -61,6 +61,7 @@ class Leaf:
         self.has_hooks = False  # the program's own, when zeros came: they may have made them
         self.asked = False  # for its gradient, by an autograd.grad
         self.is_looked_up = False  # are rows of it chosen by an index?
+        self.padding: int | None = None  # the row that gets no gradient although it is
         self.function: str | None = None  # the node of a custom Function that it is an input of
         self._names = names
 
@@ -396,6 +397,9 @@ class Leaves:
         if found and not found & (found - 1) and nodes.name_of(node) in _LOOKUPS:  # of one leaf alone
             for leaf in self.named(found):
                 leaf.is_looked_up = True
+                row = getattr(node, "_saved_padding_idx", -1)
+                if 0 <= row < leaf.shape[0]:  # for none torch has -1, or that without its sign
+                    leaf.padding = row
         if isinstance(node, _OF_FUNCTIONS):
             for one, _ in edges:
                 if hasattr(one, "variable"):

@@ -47,6 +47,9 @@ class Optimisers:
         self._held: dict[int, _Held] = {}
         self._handles: list[Any] = []
         self.have_stepped = False
+        self.watching: list[
+            Any
+        ] = []  # what else looks at each step: `before(optimizer)` and `after(optimizer)`, which are harmless
 
     def __enter__(self) -> Optimisers:
         self._handles = [
@@ -69,17 +72,25 @@ class Optimisers:
 
     @harmless("a step of an optimiser")
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._heard(optimizer, has_closure=len(args) > 1 or bool(kwargs.get("closure")), is_after=False)
+        if self._hears():
+            self._heard(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
+            for one in self.watching:
+                one.before(optimizer)
 
     @harmless("a step of an optimiser")
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """A closure computes the gradient within the step."""
-        if len(args) > 1 or kwargs.get("closure"):
-            self._heard(optimizer, has_closure=True, is_after=True)
+        if self._hears():
+            if len(args) > 1 or kwargs.get("closure"):
+                self._heard(optimizer, True, True)
+            for one in self.watching:
+                one.after(optimizer)
 
+    def _hears(self) -> bool:
+        return self._is_on() and not aside.depth and not is_compiling()
+
+    @harmless("a step of an optimiser")
     def _heard(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> None:
-        if not self._is_on() or aside.depth or is_compiling():
-            return
         self.have_stepped = True
         with without_torch_function():
             held = self._of(optimizer)

@@ -111,7 +111,7 @@ class Starved:
 class Partly:
     """A parameter that learns, and of which `without` entries got no gradient in any of so many backwards; `dead_units` of its `units`
     got none at all: the rows along its first dimension. cause: the op nearest to it that cuts. is_looked_up: the program reads rows of
-    it by an index, so those that nobody asked for get nothing.
+    it by an index, so those that nobody asked for get nothing; nor does the row `padding`, asked for or not.
     """
 
     parameter: str
@@ -124,6 +124,7 @@ class Partly:
     cause: Site | None
     is_looked_up: bool
     is_shard: bool = False  # counted in what this process holds of it
+    padding: int | None = None
 
     @property
     def share(self) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..torch_private import without_torch_function
 from ..trace import frames
@@ -54,7 +52,7 @@ class Watched:
 
 
 class Stalls:
-    """The parameters of half precision that an optimiser steps."""
+    """The parameters of half precision that an optimiser steps. `Optimisers` hears the steps."""
 
     def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors) -> None:
         self._leaf_of = leaf_of
@@ -62,17 +60,8 @@ class Stalls:
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self.place = NOWHERE
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        handles = register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
     @harmless("a step of an optimiser")
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before(self, optimizer: Any) -> None:
         some = _stepped(optimizer)
         if some:
             with quietly():
@@ -88,7 +77,7 @@ class Stalls:
             known.before(tensor)
 
     @harmless("a step of an optimiser")
-    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def after(self, optimizer: Any) -> None:
         if not self._all:
             return
         some = _stepped(optimizer)

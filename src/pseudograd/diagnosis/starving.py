@@ -261,6 +261,7 @@ class Starving:
                     cause=site,
                     is_looked_up=leaf.is_looked_up,
                     is_shard=leaf.has_whole,
+                    padding=leaf.padding,
                 )
             )
         return some

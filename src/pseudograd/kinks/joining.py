@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .changes import CHANGES
+from .changes import sentence_for
 from .measure import EAGER, dtype_of
 from .numbers import Outcome, kept_nested
 from .point import Point
@@ -87,9 +87,5 @@ def _is_exception(outcomes: dict[str, Outcome], route: str) -> bool:
 def _changes(point: Point, spans: list[dict[str, Any]]) -> dict[str, str]:
     """Of every version that begins a span but the first: why."""
     starts = [span["versions"].partition("-")[0] for span in spans[1:]]
-    return {
-        start: change.sentence
-        for start in starts
-        for change in CHANGES
-        if change.since == start and change.is_of(point.id)
-    }
+    found = {start: sentence_for(point.id, start) for start in starts}
+    return {start: sentence for start, sentence in found.items() if sentence}

@@ -68,7 +68,7 @@ def gradient_of(point: Point, y: Tensor, leaves: list[Tensor], tiles: int = 1) -
     if not y.requires_grad:
         return Outcome((None,) * len(asked))
     found = torch.autograd.grad(weighted(point, y, tiles), asked, allow_unused=True)
-    return Outcome(tuple(None if one is None else _numbers(one) for one in found))
+    return Outcome(tuple(None if one is None else numbers_of(one) for one in found))
 
 
 def _vector(point: Point, device: str) -> Outcome:
@@ -92,10 +92,8 @@ def _forward(point: Point, device: str) -> Outcome:
     f = function_of(point)
     inputs = Place(device).inputs(point)
     rows: list[tuple[float, ...]] = []
-    with warnings.catch_warnings():  # when forward mode first loads its decompositions
-        warnings.simplefilter("ignore")
-        for at in point.differentiated:
-            rows.append(tuple(_slope(point, f, inputs, at, entry) for entry in range(inputs[at].numel())))
+    for at in point.differentiated:
+        rows.append(tuple(_slope(point, f, inputs, at, entry) for entry in range(inputs[at].numel())))
     return Outcome(tuple(rows))
 
 
@@ -126,22 +124,25 @@ ROUTES: dict[str, Callable[[Point, str], Outcome]] = {
 def _tried(measurement: Callable[[], Outcome]) -> Outcome:
     """An error is an outcome, too."""
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
+            warnings.simplefilter(
+                "ignore"
+            )  # of complex half precision, of too few numbers for a variance: here they are meant
             return measurement()
     except AttributeError as error:
         is_absent = "has no attribute" in str(error)
-        return Outcome(error=_in_one_line(error), is_absent=is_absent)
+        return Outcome(error=in_one_line(error), is_absent=is_absent)
     except Exception as error:
-        return Outcome(error=_in_one_line(error))
+        return Outcome(error=in_one_line(error))
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """Its type and first line, without what differs from run to run."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {re.sub(r'0x[0-9a-f]+', '0x…', lines[0])[:160]}".rstrip(": ")
 
 
-def _numbers(tensor: Tensor) -> tuple[float, ...]:
+def numbers_of(tensor: Tensor) -> tuple[float, ...]:
     copied = torch.empty(tensor.numel(), dtype=torch.float64)  # torch keeps some zeros without storage
     return tuple(copied.copy_(tensor.detach().reshape(-1)).tolist())
 

@@ -77,7 +77,7 @@ class Table(NamedTuple):
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
         return sorted(self.measured.get(framework, {}), key=version_of)
 
-    def knownversion_of(self, framework: str, version: str) -> str | None:
+    def known_version(self, framework: str, version: str) -> str | None:
         """The measured version that says what this one should do: itself, or the last one before it."""
         earlier = [known for known in self.versions(framework) if version_of(known) <= version_of(version)]
         return earlier[-1] if earlier else None

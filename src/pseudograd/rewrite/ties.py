@@ -44,8 +44,9 @@ def _extreme(kind: Any, convention: str, own: Own, x: Tensor, dim: Any, keepdim:
     found = _values(own)
     values = found[0].detach()
     whole = values if keepdim else values.unsqueeze(dim)
-    # A NaN wins; torch gives it grad.
-    tied = (x.detach() == whole) | ((x.detach() != x.detach()) & (whole != whole))
+    index = found[1] if keepdim else found[1].unsqueeze(dim)
+    first = torch.zeros_like(x, dtype=torch.bool).scatter(dim, index, True)
+    tied = torch.where(whole == whole, x.detach() == whole, first)  # a NaN wins, and has torch's gradient
     chosen = torch.where(tied, x, torch.zeros((), dtype=x.dtype, device=x.device)).sum(dim, keepdim=keepdim)
     count = tied.sum(dim, keepdim=keepdim).to(x.dtype)
     return kind((replaced(values, chosen / count), found[1]))
@@ -164,7 +165,7 @@ def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None
 
 def _pull_of_gate(what: str, grad: Tensor, x: None, at: Tensor, *, y: None, wants: Any) -> Gradients:
     """Behind the pull of torch's function: what it gave is replaced at these places."""
-    return torch.where(at, grad * float(what) if what == "-inf" else float(what), grad), None
+    return torch.where(at, float(what), grad), None
 
 
 _GATE = register(

@@ -227,12 +227,15 @@ def _is_users(module: Any) -> bool:
     file = vars(module).get("__file__")  # getattr would wake modules that load on demand
     if module.__name__ == "__main__" or module.__name__ not in sys.modules:
         return True
-    if not file:
-        return False
+    return bool(file) and not _is_installed(file)
+
+
+@functools.cache  # asked of every module for every run, and to follow a path's links takes most of that
+def _is_installed(file: str) -> bool:
     path = Path(file).resolve()
     if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return False
-    return not any(path.is_relative_to(folder) for folder in _installed_folders())
+        return True
+    return any(path.is_relative_to(folder) for folder in _installed_folders())
 
 
 @functools.cache

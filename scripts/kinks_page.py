@@ -1,0 +1,189 @@
+"""docs/kinks.md, its picture, and docs/kinks.html: the kink table, from src/pseudograd/kinks/table.json."""
+
+from __future__ import annotations
+
+import html
+import math
+from pathlib import Path
+from typing import Any
+
+import short_svg
+
+from pseudograd.kinks.point import FRAMEWORKS, KINDS
+from pseudograd.kinks.table import TablePoint, load
+from pseudograd.kinks.text import differing, shown
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "kinks.md"
+TABLE_PAGE = ROOT / "docs" / "kinks.html"
+PICTURE = ROOT / "docs" / "kinks.svg"
+TABLE = load()
+NAMES = {"torch": "torch", "jax": "JAX", "tensorflow": "TensorFlow"}
+# The points that most programs meet: id, what the picture calls it.
+COMMON = {
+    "clamp(0,1)@0": "clamp(x, 0, 1) at x = 0",
+    "relu@0": "relu(x) at x = 0",
+    "leaky_relu(0.1)@0": "leaky_relu(x, 0.1) at x = 0",
+    "hardtanh@1": "hardtanh(x) at x = 1",
+    "abs@0": "abs(x) at x = 0",
+    "maximum@tie": "maximum(x, y) at x = y",
+    "fmax@tie": "fmax(x, y) at x = y",
+    "max(dim)@tie": "max([x, x, 0]), the first x",
+    "vector_norm(2)@0": "norm([x, 0]) at x = 0",
+    "sqrt(clamp(min=0))@0": "sqrt(clamp(x, min=0)) at x = 0",
+}
+COLUMNS = (("torch", "2.13"), ("torch", "2.15"), ("jax", None), ("tensorflow", None))
+
+
+def text() -> str:
+    """The whole of docs/kinks.md."""
+    parts = (ROOT / "scripts" / "kinks_page.md").read_text(encoding="utf-8")
+    for name, part in (("counts", _counts), ("versions", _versions), ("frameworks", _frameworks), ("routes", _routes)):
+        parts = parts.replace(f"<!-- {name} -->", part())
+    return parts
+
+
+def _counts() -> str:
+    points = list(TABLE.points.values())
+    others = sum(any(_differ(point, framework) for framework in FRAMEWORKS[1:]) for point in points)
+    shared = sum(len(point.spans) > 1 for point in points)
+    measured = [f"{NAMES[framework]} {', '.join(TABLE.versions(framework))}" for framework in FRAMEWORKS]
+    return (
+        f"{len(points)} points of {len({point.op for point in points})} ops, measured on {'; '.join(measured)} (CPU, float32).\n"
+        f"Between torch versions {len(differing(TABLE))} points differ; between the newest torch and JAX or TensorFlow "
+        f"{others} of the {shared} that another framework has too."
+    )
+
+
+def _differ(point: TablePoint, framework: str) -> bool:
+    mine, theirs = point.outcome("torch"), point.outcome(framework)
+    return mine is not None and theirs is not None and not mine.has_same_effect_as(theirs)
+
+
+def _versions() -> str:
+    """Points with the same sentence together."""
+    lines: list[str] = []
+    by_reason: dict[tuple[tuple[str, str], ...], list[TablePoint]] = {}
+    for point in differing(TABLE):
+        by_reason.setdefault(tuple(point.changes.items()), []).append(point)
+    for reasons, points in by_reason.items():
+        for since, sentence in reasons:
+            lines += [f"**torch {since}**: {sentence}", ""]
+        lines += ["| point | " + " | ".join(["torch"] * 2) + " |", "|---|---|---|"]
+        for point in points:
+            spans = "; ".join(f"{span.versions}: {shown(span.outcome)}" for span in point.spans["torch"][:-1])
+            last = point.spans["torch"][-1]
+            lines.append(f"| `{point.id}` | {spans} | {last.versions}: {shown(last.outcome)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _frameworks() -> str:
+    newest = TABLE.versions("torch")[-1]
+    rows = [f"| point | torch {newest} | JAX | TensorFlow |", "|---|---|---|---|"]
+    for point in TABLE.points.values():
+        if any(_differ(point, framework) for framework in FRAMEWORKS[1:]):
+            cells = (shown(point.outcome(framework)) for framework in FRAMEWORKS)
+            rows.append(f"| `{point.id}` | {' | '.join(cells)} |".replace("| - ", "| – "))
+    return "\n".join(rows)
+
+
+def _routes() -> str:
+    """Where a route gives a gradient, and another one than eager mode; errors are in the JSON."""
+    rows = ["| point | route | torch | gradient | eager mode |", "|---|---|---|---|---|"]
+    for point in TABLE.points.values():
+        for (framework, route), spans in point.exceptions.items():
+            for span in spans:
+                plain = point.outcome(framework, span.versions.rpartition("-")[2])
+                if framework == "torch" and span.outcome.gradient is not None and plain is not None and plain.gradient:
+                    cells = (route, span.versions, shown(span.outcome), shown(plain))
+                    rows.append(f"| `{point.id}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+# --- the searchable table ---------------------------------------------------------------------------------------------
+
+
+def table_page() -> str:
+    """One file with everything in it."""
+    template = (ROOT / "scripts" / "kinks_page.html").read_text(encoding="utf-8")
+    families = dict.fromkeys(point.family for point in TABLE.points.values())
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in families)
+    kinds = "".join(f"<dt>{kind}</dt><dd>{html.escape(meaning)}</dd>" for kind, meaning in KINDS.items())
+    rows = "\n".join(_html_row(point) for point in TABLE.points.values())
+    counts = html.escape(_counts())
+    for name, part in (("families", options), ("kinds", kinds), ("rows", rows), ("counts", counts)):
+        template = template.replace(f"<!-- {name} -->", part)
+    return template
+
+
+def _html_row(point: TablePoint) -> str:
+    spans = point.spans.get("torch", [])
+    torch = "<br>".join(f"<b>{_cell(span.outcome)}</b> <i>{span.versions}</i>" for span in reversed(spans))
+    others = [_cell(point.outcome(framework)) for framework in FRAMEWORKS[1:]]
+    differs = len(spans) > 1 or any(_differ(point, framework) for framework in FRAMEWORKS[1:])
+    cells = [("torch", torch), ("JAX", others[0]), ("TensorFlow", others[1])]
+    about = "".join(f"<p>{html.escape(line)}</p>" for line in _about(point))
+    return (
+        f'<tr data-family="{html.escape(point.family)}"{" data-differs" if differs else ""}>'
+        f'<th scope="row"><details><summary>{html.escape(point.id)}</summary>{about}</details></th>'
+        f'<td data-name="kind">{point.kind}</td>'
+        + "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in cells)
+        + "</tr>"
+    )
+
+
+def _cell(outcome: Any) -> str:
+    return html.escape(shown(outcome)) if outcome is not None else "–"
+
+
+def _about(point: TablePoint) -> list[str]:
+    inputs = "; ".join(f"{name} = {value}" for name, value in zip("xyzw", point.inputs, strict=False))
+    lines = [f"{NAMES[framework]}: {expression}" for framework, expression in point.expressions.items()]
+    lines.append(inputs + (f"; weights of the result {list(point.weights)}" if point.weights else ""))
+    if point.note:
+        lines.append(point.note)
+    lines += [f"torch {since}: {sentence}" for since, sentence in point.changes.items()]
+    for (framework, route), spans in point.exceptions.items():
+        lines += [f"{NAMES[framework]} {span.versions}, {route}: {shown(span.outcome)}" for span in spans]
+    return lines
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+
+def draw() -> None:
+    """Ten points, four frameworks: the gradient of x as a number on its colour."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.2, 5.2), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    heads = ["torch 2.8-2.13", "torch 2.14-2.15", *(f"{NAMES[f]} {TABLE.versions(f)[-1]}" for f in FRAMEWORKS[1:])]
+    for row, id in enumerate(COMMON):
+        for column, (framework, version) in enumerate(COLUMNS):
+            found = TABLE.points[id].gradient(framework, version)
+            _square(axes, column, row, None if found is None else found[0][0])
+    axes.set_xlim(-0.5, len(COLUMNS) - 0.5)
+    axes.set_ylim(len(COMMON) - 0.5, -0.5)
+    axes.set_xticks(range(len(COLUMNS)), heads)
+    axes.set_yticks(range(len(COMMON)), list(COMMON.values()))
+    axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axes.set_title("The gradient of x at ten kinks: four answers to one question", pad=14, fontsize=13)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    short_svg.save(figure, PICTURE)
+
+
+def _square(axes: Any, column: int, row: int, value: float | None) -> None:
+    xs, ys = (column - 0.47, column + 0.47), (row - 0.43, row + 0.43)
+    axes.fill([xs[0], xs[1], xs[1], xs[0]], [ys[0], ys[0], ys[1], ys[1]], color=_colour(value), linewidth=0)
+    axes.text(column, row, "–" if value is None else f"{value:.3g}", ha="center", va="center", fontsize=12)
+
+
+def _colour(value: float | None) -> str:
+    """Light enough for black numbers, dark enough to be told apart in grey."""
+    if value is None:
+        return "#ffffff"
+    if not math.isfinite(value):
+        return "#f0a35e"
+    return "#efefef" if value == 0 else "#56b4e9" if value >= 1 else "#c3e2f5"

@@ -1,0 +1,179 @@
+"""`pseudograd kinks`: the table in a terminal, and what is new in the installed torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pseudograd.kinks import check as checking
+from pseudograd.kinks import table
+from pseudograd.kinks.measure import measured
+from pseudograd.kinks.numbers import Outcome
+from pseudograd.kinks.table import FILE, TablePoint
+
+from ..commands import answer as run
+
+TABLE = table.load()
+HERE = table.dotted(table.version_of(torch.__version__))
+
+
+def _planted(id: str, gradient: list[Any]) -> table.Table:
+    """The table with another gradient at one point."""
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    (row,) = (row for row in kept["points"] if row["id"] == id)
+    for span in row["gradients"]["torch"]:
+        span["gradient"] = gradient
+    row.pop("exceptions", None)
+    return table.of_json(kept)
+
+
+def test_the_installed_torch_has_nothing_new() -> None:
+    found = checking.check(TABLE)
+    assert not found.new, found
+    assert found.points + len(found.skipped) == len(TABLE.points)
+    assert str(found).endswith("nothing new")
+
+
+def test_a_planted_change_is_found_and_named() -> None:
+    planted = _planted("abs@0", [[1.0]])
+    found = checking.check(planted, [planted.points["abs@0"], planted.points["relu@0"]])
+    assert {one.id for one in found.new} == {"abs@0"}
+    assert {one.route for one in found.new} >= {"eager", "vector", "forward", "float64"}
+    assert "NEW abs@0  eager: 0, in the table 1" in str(found)
+    assert found.as_json()["new"][0] == {
+        "id": "abs@0",
+        "route": "eager",
+        "expected": {"gradient": [[1.0]]},
+        "found": {"gradient": [[0.0]]},
+    }
+
+
+def test_a_planted_change_makes_the_command_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(table, "load", lambda: _planted("abs@0", [[1.0]]))
+    file = tmp_path / "found.json"
+    status, out, err = run(capsys, "kinks", "abs@0", "--check", "--json", str(file))
+    assert (status, err) == (1, "")
+    assert "NEW abs@0" in out
+    assert json.loads(file.read_text())["new"][0]["id"] == "abs@0"
+
+
+def test_a_check_of_one_op_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        f"torch {torch.__version__} against the table's torch {HERE}: 3 points; "
+        "cpu, eager, vector, forward, float16, bfloat16, float64\nnothing new\n"
+    )
+    assert run(capsys, "kinks", "relu", "--check") == (0, text, "")
+
+
+def test_the_table_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "kinks", "maximum(x,0)@0", "hardtanh@1")
+    assert (status, err) == (0, "")
+    assert [line.split() for line in out.splitlines()[1:3]] == [
+        ["hardtanh@1", "0", "1", "1"],
+        ["maximum(x,0)@0", "0.5", "0.5", "1"],
+    ]
+    _, out, _ = run(capsys, "kinks", "clamp", "--changed")
+    assert "clamp(0,1)@0" in out
+    assert "pytorch#191142" in out
+    assert "clamp(1,0)@0.5" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("kinks", "abss"), "kinks: op must be one of "),
+        (("kinks", "--family", "norms"), "kinks: --family must be one of "),
+        (
+            ("kinks", "relu", "--check", "--device", "nowhere"),
+            "kinks: --device must be one that is there, got 'nowhere'. torch says: ",
+        ),
+        (("kinks", "relu", "--check", "--backend", "inductr"), "kinks: --backend must be one of "),
+        (
+            ("kinks", "relu", "--check", "--backend", "no_such_module:f"),
+            "kinks: --backend must name a function that can be imported",
+        ),
+        (("kinks", "relu", "--device", "cpu"), "kinks: --device must stand with --check, got it alone. Add --check."),
+        (
+            ("kinks", "relu", "--check", "--json", "/no/such/folder/f"),
+            "kinks: --json must lie where files can be written",
+        ),
+    ],
+)
+def test_what_cannot_be_answered(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], text: str) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"pseudograd: {text}"), err
+    assert len(err.splitlines()) == 1
+
+
+def _fails(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("this backend compiles nothing\nand says more")
+
+
+def test_a_backend_that_compiles_nothing_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"^kinks: --backend must compile at least one point, got .* It fails: .*compiles nothing"
+    ):
+        checking.check(TABLE, [TABLE.points["relu@0"], TABLE.points["abs@0"]], backend=_fails)
+
+
+def _wrong_at_zero(graph: Any, inputs: Any) -> Any:
+    """A backend whose relu passes at 0, and which refuses abs."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        for node in graph.graph.nodes:
+            if node.target is torch.ops.aten.abs.default:
+                raise NotImplementedError("abs is not there")
+            if node.target is torch.ops.aten.threshold_backward.default:
+                node.target = torch.ops.aten.mul.Tensor
+                node.args = (node.args[0], 1.0)
+        graph.recompile()
+        return graph
+
+    return aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
+
+
+def test_a_backend_of_ones_own_is_measured_and_what_it_refuses_is_said() -> None:
+    points = [TABLE.points[id] for id in ("relu@0", "relu6@0", "abs@0", "hardtanh@1")]
+    found = checking.check(TABLE, points, backend=_wrong_at_zero)
+    assert [(one.id, one.found.gradient) for one in found.new] == [("relu@0", ((1.0,),))]
+    assert list(found.not_compiled) == ["abs@0"]
+    assert "abs is not there" in str(found)
+    assert found.points == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_activations_do_what_eager_ones_do(backend: str) -> None:
+    points = [point for point in TABLE.points.values() if point.family == "activation" and point.kind == "kink"]
+    found = checking.check(TABLE, points, backend=backend)
+    assert not found.not_compiled
+    assert not found.new, found
+
+
+def test_a_point_that_the_installed_torch_does_not_have_is_skipped_and_said() -> None:
+    point = TABLE.points["relu@0"].replaced(id="new@0", expressions={"torch": "torch.no_such_function(x)"})
+    found = checking.check(TABLE, [point])
+    assert (found.points, found.skipped, found.new) == (0, ["new@0"], [])
+    assert "do not have them: new@0" in str(found).replace("does not", "do not")
+
+
+def test_a_torch_that_is_newer_than_the_table_is_held_against_its_last_one() -> None:
+    relu: list[TablePoint] = [TABLE.points["relu@0"]]
+    assert checking.check(TABLE, relu, version="2.99.0").against == TABLE.versions("torch")[-1]
+    assert checking.check(TABLE, relu, version="2.12.0").against == "2.10"
+    with pytest.raises(ValueError, match=r"^kinks: torch must be at least 2\.8, the oldest of the table, got '1\.0'"):
+        checking.check(TABLE, relu, version="1.0")
+
+
+def test_a_kernel_that_treats_equal_entries_unequally_is_an_outcome() -> None:
+    point = TABLE.points["relu@0"].replaced(expressions={"torch": "x * torch.arange(x.numel(), device=x.device)"})
+    found = measured(point, "vector")
+    assert found == Outcome(error="ArithmeticError: equal entries get 64 gradients in one tensor")

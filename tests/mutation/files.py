@@ -1,0 +1,53 @@
+"""The files of which mutants are made, and the others, with the reason."""
+
+import difflib
+import importlib.util
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "pseudograd"
+
+# No mutants are made of these, and why. By the ends of their names.
+OUT_OF_REACH = {
+    ".c": "C: tests/kernels/test_native.py compares it with the formulas, for every processor and product",
+    ".h": "C: tests/kernels/test_native.py compares it with the formulas, for every processor and product",
+    ".html": "the frame of a page is no Python; tests/report and tests/diagnosis read the pages",
+    ".css": "how a page looks is no Python; tests in a browser look at what it must not do",
+    ".json": "what a script measured; tests/kinks compares it",
+    "py.typed": "it is empty: type checkers only ask whether it is there",
+    "ops/samples.py": "data of the tests: where a row is tested",
+    "ops/bound_samples.py": "data of the tests: where a row is tested",
+}
+if importlib.util.find_spec("triton") is None:
+    OUT_OF_REACH["triton/__init__.py"] = "Triton is not installed here; with it tests/kernels/test_triton.py is run"
+    OUT_OF_REACH["triton/loops.py"] = "Triton is not installed here; with it tests/kernels/test_triton.py is run"
+
+
+def every_file(package: Path = PACKAGE) -> list[str]:
+    """Of the package, without what a compiler leaves in it."""
+    built = {".so", ".pyd", ".pyc", ".o"}
+    files = (path for path in sorted(package.rglob("*")) if path.is_file() and path.suffix not in built)
+    return [path.relative_to(package).as_posix() for path in files]
+
+
+def why_not(file: str) -> str | None:
+    """Why no mutant is made of it, if none is."""
+    return next((reason for end, reason in OUT_OF_REACH.items() if file.endswith(end)), None)
+
+
+def files_beginning_with(names: list[str], package: Path = PACKAGE) -> list[str]:
+    """Those of which mutants are made, whose names begin with one of these; all if there is none."""
+    files = [file for file in every_file(package) if why_not(file) is None]
+    for name in names:
+        if not any(file.startswith(name) for file in files):
+            raise SystemExit(_fits_nothing(name, files))
+    return [file for file in files if not names or file.startswith(tuple(names))]
+
+
+def _fits_nothing(name: str, files: list[str]) -> str:
+    got = f"--files must be the beginnings of files of src/pseudograd, got {name!r}."
+    reason = why_not(name)
+    if reason is not None:
+        return f"{got} No mutants are made of it: {reason}."
+    close = [file for file in files if name.strip("./") and name.strip("./").split("/")[-1] in file]
+    close = close or difflib.get_close_matches(name, files, n=1)
+    return f"{got} Did you mean {close[0]}?" if close else f"{got} It fits nothing: write optim.py, or ops/."

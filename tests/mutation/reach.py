@@ -1,0 +1,206 @@
+"""Which functions of the package each test enters, and how long it takes: a plugin of pytest that notes it, and the reader of its notes.
+
+    python -m pytest -p reach        with REACH=FOLDER in the environment, and this file's folder on PYTHONPATH
+
+Of each test one set of parameters runs; the others are taken to enter the same, and to take as long. Fast enough to be done again.
+A function that a fixture enters is entered by every test with that fixture; one that is entered while a file of tests is collected,
+by every test of the file. A process that a test starts notes what it enters itself, where its path holds the `sitecustomize.py` that
+`follow` writes. What Dynamo only reads, instead of running it, is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+Function = tuple[str, str]  # a file of the package, and the function's own name
+PACKAGE = f"{os.sep}src{os.sep}pseudograd{os.sep}"
+_entered: set[Function] = set()
+
+
+def _note(frame: FrameType, event: str, _: Any) -> None:
+    if event == "call":
+        code = frame.f_code
+        if PACKAGE in code.co_filename:
+            _entered.add((code.co_filename, code.co_name))
+
+
+@contextmanager
+def _noted(found: set[Function]) -> Iterator[None]:
+    """Adds to `found` what is entered within, in each thread that begins there; what stands around it goes on as before."""
+    around = set(_entered)
+    _entered.clear()
+    before = sys.getprofile()
+    threading.setprofile(_note)
+    sys.setprofile(_note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before)
+        found |= {(file.split(PACKAGE)[1], name) for file, name in _entered}
+        _entered.clear()
+        _entered.update(around)
+
+
+class Reach:
+    """The plugin. One JSON line per test: its name, seconds, outcome, and the numbers of the functions, which have a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = folder / f"processes.{os.getpid()}"
+        self.file = (folder / f"reach.{os.getpid()}.jsonl").open("a", buffering=1)
+        self.numbers: dict[Function, int] = {}
+        self.of_fixture: dict[int, set[Function]] = defaultdict(set)
+        self.of_file: dict[str, set[Function]] = defaultdict(set)
+        self.seconds, self.outcome = 0.0, "passed"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        names = defaultdict(list)
+        for item in items:
+            names[_without_parameters(_name(item))].append(item)
+        items[:] = [several[len(several) // 2] for several in names.values()]
+        sets = {function: [_name(item) for item in several] for function, several in names.items()}
+        print(json.dumps({"sets of parameters": sets}), file=self.file)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        with _noted(self.of_file[str(collector.path)]):
+            yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        with _noted(self.of_fixture[id(fixturedef)]):
+            yield
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.seconds, self.outcome = 0.0, "passed"
+        os.environ["REACH_PROCESSES"] = str(self.processes)
+        found: set[Function] = set()
+        with _noted(found):
+            yield
+        found |= self._of_fixtures(item) | self.of_file[str(item.path)] | self._of_processes()
+        self._write(item, found)
+
+    def _of_fixtures(self, item: Any) -> set[Function]:
+        definitions = [one for several in item._fixtureinfo.name2fixturedefs.values() for one in several]
+        return set().union(*(self.of_fixture[id(definition)] for definition in definitions))
+
+    def _of_processes(self) -> set[Function]:
+        if not self.processes.exists():
+            return set()
+        lines = self.processes.read_text().splitlines()
+        self.processes.unlink()
+        return {(file, name) for file, _, name in (line.partition("\t") for line in lines)}
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds += report.duration
+        if report.outcome != "passed":
+            self.outcome = report.outcome
+
+    def _write(self, item: pytest.Item, found: set[Function]) -> None:
+        for function in found - self.numbers.keys():
+            self.numbers[function] = len(self.numbers)
+            print(json.dumps({"function": function}), file=self.file)
+        enters = sorted(self.numbers[function] for function in found)
+        seconds = round(self.seconds, 3)
+        print(
+            json.dumps({"test": _name(item), "seconds": seconds, "outcome": self.outcome, "enters": enters}),
+            file=self.file,
+        )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Reach(Path(os.environ["REACH"])), "reach of the tests")
+
+
+def follow(source: Path) -> None:
+    """Python processes with `source` on their path note what they enter."""
+    here = Path(__file__).resolve().parent
+    text = f"import os, sys\nif 'REACH_PROCESSES' in os.environ:\n    sys.path.append({str(here)!r})\n"
+    (source / "sitecustomize.py").write_text(text + "    import reach_of_process\n    sys.path.pop()\n")
+
+
+def _name(item: pytest.Item) -> str:
+    """A parallel run appends the group."""
+    group = item.get_closest_marker("xdist_group")
+    return item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
+
+
+def _without_parameters(test: str) -> str:
+    return test.split("[")[0]
+
+
+class Noted(NamedTuple):
+    """What is known of one test."""
+
+    name: str
+    seconds: float
+    enters: frozenset[Function]
+
+    @property
+    def file(self) -> str:
+        return self.name.split("::")[0]
+
+    @property
+    def function(self) -> str:
+        """Its name without parameters."""
+        return _without_parameters(self.name)
+
+
+def read(folder: Path) -> list[Noted]:
+    """The tests that passed, and those that differ from them in parameters alone."""
+    tests = []
+    for file in sorted(folder.glob("reach.*.jsonl")):
+        functions: list[Function] = []
+        names: dict[str, list[str]] = {}
+        for line in map(json.loads, file.read_text().splitlines()):
+            if "function" in line:
+                functions.append(tuple(line["function"]))
+            elif "sets of parameters" in line:
+                names = line["sets of parameters"]
+            elif line["outcome"] == "passed":
+                enters = frozenset(functions[number] for number in line["enters"])
+                ran = Noted(line["test"], line["seconds"], enters)
+                others = [name for name in names.get(ran.function, ()) if name != ran.name]
+                tests += [ran, *(ran._replace(name=name) for name in others)]
+    return tests
+
+
+def in_order(tests: list[Noted], function: Function) -> list[Noted]:
+    """Those that may notice a change of it, the likely and fast ones first.
+
+    First those that enter it, then the others of their files, which may look at what these left in a cache. Where no test is seen to
+    enter it, or it is the module itself, those count that enter any function of its file.
+    """
+    direct = [test for test in tests if function in test.enters]
+    if not direct:
+        direct = [test for test in tests if any(file == function[0] for file, _ in test.enters)]
+    files = {test.file for test in direct}
+    entering = {test.name for test in direct}
+    beside = [test for test in tests if test.file in files and test.name not in entering]
+    return [*_different_first(direct), *_different_first(beside)]
+
+
+def _different_first(tests: list[Noted]) -> list[Noted]:
+    """A test that enters little is about what it enters. Of each test one set of parameters, then of each a second, and so on."""
+    ranked = sorted(tests, key=lambda test: (0.1 + test.seconds) * len(test.enters))
+    seen: dict[str, int] = defaultdict(int)
+    rounds = []
+    for test in ranked:
+        rounds.append((seen[test.function], test))
+        seen[test.function] += 1
+    return [test for _, test in sorted(rounds, key=lambda pair: pair[0])]

@@ -1,0 +1,92 @@
+"""Of the mutation runner: no file of the package is left out, the tests that notice a change come first, a mutant is one change."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from .explained import EXPLAINED
+from .files import OUT_OF_REACH, PACKAGE, every_file, files_beginning_with, why_not
+from .mutants import changed_source, mutants_of
+from .reach import Noted, in_order, read
+
+
+def test_no_file_is_left_out_without_a_reason() -> None:
+    assert [file for file in every_file() if why_not(file) is None and not file.endswith(".py")] == []
+    for end in OUT_OF_REACH:
+        assert any(file.endswith(end) for file in every_file()), f"no file ends with {end}"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("optimal.py", r"got 'optimal.py'. Did you mean optim.py?"),
+        ("src/pseudograd/optim.py", r"got 'src/pseudograd/optim.py'. Did you mean optim.py?"),
+        ("qqqq", r"got 'qqqq'. It fits nothing: write optim.py, or ops/."),
+        ("report/page.html", "got 'report/page.html'. No mutants are made of it: the frame of a page is no Python"),
+    ],
+)
+def test_a_name_that_fits_nothing_is_an_error(name: str, told: str) -> None:
+    """Also beside one that fits."""
+    with pytest.raises(SystemExit) as error:
+        files_beginning_with(["optim.py", name])
+    assert str(error.value).startswith(f"--files must be the beginnings of files of src/pseudograd, {told}")
+    assert files_beginning_with(["optim.py"]) == ["optim.py"]
+
+
+TESTS = [
+    Noted("a.py::test_much[0]", 0.1, frozenset({("one.py", "f"), ("two.py", "g"), ("two.py", "h")})),
+    Noted("a.py::test_much[1]", 0.1, frozenset({("one.py", "f"), ("two.py", "g"), ("two.py", "h")})),
+    Noted("a.py::test_other", 0.1, frozenset({("two.py", "h")})),
+    Noted("b.py::test_slowly", 9.0, frozenset({("one.py", "f")})),
+    Noted("b.py::test_f", 0.1, frozenset({("one.py", "f")})),
+    Noted("c.py::test_nothing", 0.1, frozenset()),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "order"),
+    [
+        # What is about it, what enters it among others, what is slow; then other parameters; then what stands beside these.
+        (("one.py", "f"), ["test_f", "test_much[0]", "test_slowly", "test_much[1]", "test_other"]),
+        (("two.py", "module"), ["test_other", "test_much[0]", "test_much[1]"]),  # whatever enters the file
+        (("three.py", "f"), []),
+    ],
+)
+def test_the_likely_and_fast_tests_come_first(function: tuple[str, str], order: list[str]) -> None:
+    assert [test.name.split("::")[1] for test in in_order(TESTS, function)] == order
+
+
+def test_notes_are_of_every_set_of_parameters_of_a_test_that_passed(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [
+        {"sets of parameters": {"a.py::f": ["a.py::f[0]", "a.py::f[1]"], "a.py::g": ["a.py::g"]}},
+        {"function": ["one.py", "f"]},
+        {"test": "a.py::f[1]", "seconds": 0.5, "outcome": "passed", "enters": [0]},
+        {"test": "a.py::g", "seconds": 0.5, "outcome": "failed", "enters": [0]},
+    ]
+    (tmp_path / "reach.1.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    enters = frozenset({("one.py", "f")})
+    assert read(tmp_path) == [Noted("a.py::f[1]", 0.5, enters), Noted("a.py::f[0]", 0.5, enters)]
+
+
+def test_a_mutant_is_the_file_with_one_change() -> None:
+    source = "def f(x: int = 1):\n    if x > 0 and g(x):\n        h(x)\n    return -x\n"
+    found = {str(mutant): changed_source(mutant, source) for mutant in mutants_of("a.py", source)}
+    whole = ast.unparse(ast.parse(source))
+    assert found == {
+        "a.py:1 f: 1 -> 2": whole.replace("= 1", "= 2").replace("=1", "=2"),
+        "a.py:2 f: x > 0 and g(x) -> x > 0 or g(x)": whole.replace("and", "or"),
+        "a.py:4 f: -x -> x": whole.replace("-x", "x"),
+        "a.py:2 f: x > 0 -> x >= 0": whole.replace(">", ">="),
+        "a.py:2 f: 0 -> 1": whole.replace("0", "1"),
+        "a.py:3 f: h(x) -> pass": whole.replace("h(x)", "pass"),
+    }
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _, _ in EXPLAINED}))
+def test_every_explanation_is_of_a_mutant_that_there_is(file: str) -> None:
+    there = {mutant.key for mutant in mutants_of(file, (PACKAGE / file).read_text())}
+    assert {key for key in EXPLAINED if key[0] == file} <= there

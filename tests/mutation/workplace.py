@@ -1,0 +1,172 @@
+"""A copy of the package and its tests, and tests run there in forked children of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+import matplotlib.pyplot  # noqa: F401  (imported before the fork, so that no child pays for it)
+import pytest
+import reach
+import torch
+import torch._dynamo
+from mutants import Mutant, changed_source
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
+TIME_LIMIT = "time limit"
+
+
+class Workplace:
+    """The project as it was at the start, so that editing goes on while this runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "project"
+        self.source = self.root / "src"
+        self.package = self.source / "pseudograd"
+        leave = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".*_cache", ".hypothesis", "build", "*.egg-info")
+        shutil.copytree(ROOT, self.root, ignore=leave)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", self.root], check=False, capture_output=True)
+
+    def state(self) -> str:
+        """Names the package and the tests that are here."""
+        content = hashlib.sha256(torch.__version__.encode())
+        for file in sorted([*self.package.rglob("*"), *(self.root / "tests").rglob("*.py")]):
+            if file.suffix in (".py", ".c", ".h") and "mutation" not in file.parts:
+                content.update(f"{file.relative_to(self.root)} {file.stat().st_size} ".encode() + file.read_bytes())
+        return content.hexdigest()[:16]
+
+    def record(self, notes: Path, jobs: int) -> None:
+        """Runs the suite once and notes which test enters which functions."""
+        unfinished = notes.with_name(notes.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        reach.follow(self.source)
+        path = os.pathsep.join(map(str, (self.source, HERE)))
+        parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "reach", "-p", "no:cacheprovider", *parallel]
+        environment = {**os.environ, "PYTHONPATH": path, "REACH": str(unfinished)}
+        subprocess.run(command, check=False, cwd=self.root, env=environment)
+        (self.source / "sitecustomize.py").unlink()
+        unfinished.rename(notes)
+
+    def with_change(self, mutant: Mutant, directory: Path) -> Path:
+        """A folder with the changed package in it."""
+        source = directory / "src"  # so named, because a recording knows the package by it
+        shutil.copytree(self.package, source / "pseudograd")
+        (source / "pseudograd" / mutant.file).write_text(
+            changed_source(mutant, (self.package / mutant.file).read_text())
+        )
+        return source
+
+    def first_failure(self, source: Path, tests: Sequence[reach.Noted], limit: float) -> str | None:
+        """The test that fails first on the package under `source`, TIME_LIMIT if that takes too long, None if all pass."""
+        with tempfile.NamedTemporaryFile("r") as answer:
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()  # what the tests start ends with them
+                os._exit(_test_here(self.root, source, tests, Path(answer.name)))
+            code = _exit_code(pid, limit)
+            if code is None:
+                return TIME_LIMIT
+            return (answer.read() or f"pytest ended with {code}") if code else None
+
+
+def _exit_code(pid: int, limit: float) -> int | None:
+    """Of the process, whose group is stopped when it has ended; None if it had not by the time."""
+    end = time.monotonic() + limit
+    done, status = 0, 0
+    while not done and time.monotonic() < end:
+        time.sleep(0.02)
+        done, status = os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if done:
+        return os.waitstatus_to_exitcode(status)
+    os.waitpid(pid, 0)
+    return None
+
+
+def _test_here(root: Path, source: Path, tests: Sequence[reach.Noted], answer: Path) -> int:
+    """In the child: `source` comes first on the path, here and in the processes that tests start."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(devnull, stream)
+    os.chdir(root)
+    sys.path[:] = [str(source), *(p for p in sys.path if p not in (str(ROOT / "src"), str(HERE)))]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+    sys.argv = ["pytest"]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # a process that a test spawns would import ours
+    os.environ["PYTHONPATH"] = str(source)
+    torch.set_num_threads(1)
+    files = list(dict.fromkeys(test.file for test in tests))
+    try:
+        code = int(pytest.main([*ARGUMENTS, f"--rootdir={root}", *files], plugins=[_Only(tests, answer)]))
+    except BaseException as error:  # the package may do anything now
+        answer.write_text(f"pytest ended with {type(error).__name__}")
+        return 1
+    if code == 0 and not str(sys.modules["pseudograd"].__file__).startswith(str(source)):
+        answer.write_text("another pseudograd was tested")
+        return 1
+    return code
+
+
+class _Only:
+    """A plugin: runs these tests, file by file, and says which failed first."""
+
+    def __init__(self, tests: Sequence[reach.Noted], answer: Path) -> None:
+        self.places = {test.name: place for place, test in enumerate(tests)}
+        self.answer = answer
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "xdist_group: of a plugin that is not loaded here")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        wanted = [item for item in items if item.nodeid in self.places]
+        first: dict[Path, int] = {}
+        for item in sorted(wanted, key=lambda item: self.places[item.nodeid]):
+            first.setdefault(item.path, self.places[item.nodeid])
+        items[:] = sorted(wanted, key=lambda item: first[item.path])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._say(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._say(report)
+
+    def _say(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.failed and not self.answer.stat().st_size:
+            self.answer.write_text(report.nodeid or "collection")
+
+
+def in_parts(tests: list[reach.Noted], most_seconds: float) -> Iterator[list[reach.Noted]]:
+    """First some of the likeliest three files, then all, as far as the seconds go."""
+    files = list(dict.fromkeys(test.file for test in tests))[:3]
+    first = _within([test for test in tests if test.file in files][:40], most_seconds / 10)
+    yield first
+    rest = [test for test in tests if test not in first]
+    if rest:
+        yield _within(rest, most_seconds)
+
+
+def _within(tests: list[reach.Noted], seconds: float) -> list[reach.Noted]:
+    taken, sum_of_seconds = [], 0.0
+    for test in tests:
+        if taken and sum_of_seconds + test.seconds > seconds:
+            continue
+        taken.append(test)
+        sum_of_seconds += test.seconds
+    return taken
