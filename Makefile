@@ -45,6 +45,7 @@ bench:
 	$(run) benchmarks/speed.py --check $(if $(QUICK),--quick); status=$$?; \
 		$(if $(QUICK),,$(run) benchmarks/report.py &&) exit $$status
 	$(run) benchmarks/rewrite.py --check
+	$(run) benchmarks/rewritten_calls.py --check
 	$(run) benchmarks/vector_quantize.py --check
 	$(run) benchmarks/diagnose.py --check
 	$(run) benchmarks/residual_policy.py --check

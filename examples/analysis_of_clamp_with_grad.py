@@ -351,12 +351,12 @@ assert needed["inward"] < needed["sign"]
 # %%
 at_bounds = torch.tensor([-1.0, 1.0])
 print("dL/dx at x = -1 and x = 1")
-for rule, edge in (("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "projected")):
+for rule, edge in (("zero", "closed"), ("zero", "open"), ("inward", "closed"), ("inward", "inward")):
     values = slope(rule, at=at_bounds, edge=edge)
     print(f"  {rule + '/' + edge:18} {values[0]:8.4f} {values[1]:8.4f}")
 assert torch.allclose(slope("zero", at=at_bounds, edge="closed"), torch.tensor([-pi, -pi]))
 assert (slope("zero", at=at_bounds, edge="open") == 0).all()
-assert torch.allclose(slope("inward", at=at_bounds, edge="projected"), torch.tensor([-pi, 0.0]))
+assert torch.allclose(slope("inward", at=at_bounds, edge="inward"), torch.tensor([-pi, 0.0]))
 installed = pg.gradient(of_torch, at_bounds)
 print(f"  {'torch.clamp here':18} {installed[0]:8.4f} {installed[1]:8.4f}")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.kinks.joining import ByVersion, joined
+from pseudograd.kinks.measure import ROUTES
 from pseudograd.kinks.numbers import Outcome
 from pseudograd.kinks.points import defined
 from pseudograd.kinks.table import FILE, version_of
@@ -61,7 +62,7 @@ def _measure(name: str, folder: Path, fast: bool) -> None:
     result = folder / f"{name}.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     if framework == "torch":
-        command = ["-m", "pseudograd.kinks.collect", str(result), *(["--fast"] if fast else [])]
+        command = ["-m", "pseudograd.kinks.collect", str(result), *(["--routes", *ROUTES] if fast else [])]
     else:
         points = folder / "points.json"
         points.write_text(json.dumps(joined(defined(), {}, {})["points"]), encoding="utf-8")

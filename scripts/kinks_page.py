@@ -38,7 +38,13 @@ COLUMNS = (("torch", "2.13"), ("torch", "2.15"), ("jax", None), ("tensorflow", N
 def text() -> str:
     """The whole of docs/kinks.md."""
     parts = (ROOT / "scripts" / "kinks_page.md").read_text(encoding="utf-8")
-    for name, part in (("counts", _counts), ("versions", _versions), ("frameworks", _frameworks), ("routes", _routes)):
+    for name, part in (
+        ("counts", _counts),
+        ("versions", _versions),
+        ("frameworks", _frameworks),
+        ("routes", _routes),
+        ("compiled", _compiled),
+    ):
         parts = parts.replace(f"<!-- {name} -->", part())
     return parts
 
@@ -88,6 +94,11 @@ def _frameworks() -> str:
     return "\n".join(rows)
 
 
+def _compiled() -> str:
+    versions = [version for version, how in TABLE.measured["torch"].items() if "aot_eager" in how["routes"]]
+    return f"measured on torch {' and '.join(versions)}"
+
+
 def _routes() -> str:
     """Where a route gives a gradient, and another one than eager mode; errors are in the JSON."""
     rows = ["| point | route | torch | gradient | eager mode |", "|---|---|---|---|---|"]
@@ -128,7 +139,7 @@ def _html_row(point: TablePoint) -> str:
         f'<tr data-family="{html.escape(point.family)}"{" data-differs" if differs else ""}>'
         f'<th scope="row"><details><summary>{html.escape(point.id)}</summary>{about}</details></th>'
         f'<td data-name="kind">{point.kind}</td>'
-        + "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in cells)
+        + "".join(f'<td data-name="{name}"><span>{cell}</span></td>' for name, cell in cells)
         + "</tr>"
     )
 

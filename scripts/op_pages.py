@@ -25,7 +25,7 @@ _EDGE_TEXT = {
     "closed": ("grad", "torch ≤ 2.13, straight-through libraries"),
     "open": ("0", "torch ≥ 2.14 with numbers; relu, hardtanh"),
     "half": ("0.5 * grad", "torch ≥ 2.14 with tensors; maximum, minimum"),
-    "projected": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
+    "inward": ("grad, or 0 where grad points strictly outward", "the projected gradient of a box"),
 }
 _DRAWN = {
     "replace_grad": "`replace_grad(torch.sign(x), torch.tanh(x))`, the value of a step with the gradient of tanh.",

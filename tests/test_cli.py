@@ -31,7 +31,7 @@ TASK_NAMES = ", ".join(sorted(TASKS))
 RULES = ", ".join(sorted(OPS["clamp"].rules))
 
 RELU = """\
-relu: default rule zero, edge open (or closed, half, projected)
+relu: default rule zero, edge open (or closed, half, inward)
 
   zero
     grad_x outside   0
@@ -104,7 +104,7 @@ WRONG = {
         f"pseudograd: clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.\n"
     ),
     ("compare", "--rules", "zero/opened"): (
-        "pseudograd: clamp: edge must be one of closed, half, open, projected, got 'opened'. Did you mean 'open'?\n"
+        "pseudograd: clamp: edge must be one of closed, half, inward, open, got 'opened'. Did you mean 'open'?\n"
     ),
     (
         "compare",

@@ -56,7 +56,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "straight_through": lambda x: pg.straight_through(torch.round)(x),
     "surrogate": pg.surrogate(backward=torch.tanh)(lambda x: torch.sign(x)),
     "trunc": lambda x: pg.trunc(x),
-    "upper_bound": lambda x: pg.upper_bound(x, 0, edge="projected"),
+    "upper_bound": lambda x: pg.upper_bound(x, 0, edge="inward"),
     "vector_quantize": lambda x: pg.codebook.vector_quantize(x.reshape(2, 3), CODES, rule="rotation"),
     "ClampWithGrad.apply": lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1),
     "ClampWithGradProposed.apply": lambda x: pg.familiar.ClampWithGradProposed.apply(x, -1, 1),

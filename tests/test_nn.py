@@ -44,9 +44,9 @@ CASES: list[tuple[Callable[[], Module], Callable[[Tensor], Tensor], str]] = [
         "Clamp(min=Tensor of shape (3,), max=1.0, rule='sign', edge='closed', maximize=True)",
     ),
     (
-        lambda: nn.LowerBound(BOUND, edge="projected"),
-        lambda x: pg.lower_bound(x, BOUND, edge="projected"),
-        "LowerBound(bound=Tensor of shape (3,), rule='inward', edge='projected')",
+        lambda: nn.LowerBound(BOUND, edge="inward"),
+        lambda x: pg.lower_bound(x, BOUND, edge="inward"),
+        "LowerBound(bound=Tensor of shape (3,), rule='inward', edge='inward')",
     ),
     (
         lambda: nn.UpperBound(0.5, rule="zero"),

@@ -19,7 +19,7 @@ RULES = ", ".join(sorted(OPS["clamp"].rules))
         (" zero / half ", "zero", "half"),
         ("leaky(0.2)", rules.leaky(0.2), None),
         ("leaky(slope=2e-1)/open", rules.leaky(0.2), "open"),
-        ("elastic( width = 0.5 ) / projected", rules.elastic(0.5), "projected"),
+        ("elastic( width = 0.5 ) / inward", rules.elastic(0.5), "inward"),
         ("elastic()", "elastic", None),
         ("inward()", "inward", None),
     ],
@@ -55,7 +55,7 @@ FORM = "run: --override must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got "
         ("leaky(0.2)x", FORM + "'leaky(0.2)x'."),
         ("leaky((0.2))", FORM + "'leaky((0.2))'."),
         ("inward/", FORM + "'inward/'."),
-        ("leaky/opn", "clamp: edge must be one of closed, half, open, projected, got 'opn'. Did you mean 'open'?"),
+        ("leaky/opn", "clamp: edge must be one of closed, half, inward, open, got 'opn'. Did you mean 'open'?"),
         (
             "ste(0.2)",
             f"clamp: rule must be one of {RULES}, got 'ste'. 'ste' is 'identity' here.",

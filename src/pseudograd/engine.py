@@ -53,6 +53,7 @@ from .torch_private import (
     primal,
     tracing_context,
     transforms_are_active,
+    without_torch_function,
 )
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -140,16 +141,9 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    if x.dim() > range_bits.MOST_DIMENSIONS:
-        return None
     if ready.has_zero and has_negative_zero((low, high)):
         return None
-    try:
-        if x.numel() < range_bits.least or not (ready.keeps_code and range_bits.pays_for(x)):
-            return ready.keeping_x(x)
-        return ready.keeping_code(x)
-    except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
-        return None
+    return ready(x)
 
 
 def prepare(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
@@ -296,7 +290,7 @@ def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | 
 def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
     linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
-    edge = " (with an edge other than 'projected')" if "projected" in call.primitive.edges else ""
+    edge = " (with an edge other than 'inward')" if "inward" in call.primitive.edges else ""
     return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{other}{edge}.")
 
 
@@ -370,16 +364,139 @@ class Ready:
         self.made = made
         self.has_zero, self.keeps_code = made.has_zero, made.keeps_code
 
+    def __call__(self, x: Tensor) -> Tensor | None:
+        try:
+            if x.dim() > range_bits.MOST_DIMENSIONS:
+                return None
+            if x.numel() < range_bits.least or not (self.keeps_code and range_bits.pays_for(x)):
+                return self.keeping_x(x)
+            return self.keeping_code(x)
+        except RuntimeError:  # the operators take no sparse tensor, nor one of another kind
+            return None
+
     @cached_property
     def keeping_x(self) -> Callable[[Tensor], Tensor]:
-        return _passing(self.made) if self.made.passes else _keeping_x(self.made)
+        return self.applied(_passing(self.made) if self.made.passes else _keeping_x(self.made))
 
     @cached_property
     def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return _keeping_code(self.made)
+        return self.applied(_keeping_code(self.made))
+
+    def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
+        return _apply_of(lowering)
 
 
-def _keeping_x(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+class ReadyInAMode(Ready):
+    """A rewritten call: torch puts the mode of functions back for its backward, in which it would see every attribute that is asked for."""
+
+    def applied(self, lowering: type[Function]) -> Callable[[Tensor], Tensor]:
+        return _apply_of(_unseen(lowering))
+
+
+def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+    """For a rewritten call between two numbers, a function of x, or between tensors, a function of x and these; None where no kernel is.
+
+    It returns None where `run` must decide. No mode must be there that has to see it.
+    """
+    x, *others = inputs
+    if any(isinstance(value, Tensor) for value in others):
+        return _ready_between(call, inputs)
+    if len(others) != 2 or call.maximize or has_negative_zero(others):
+        return None
+    low, high = others
+    made = kernels.prepare(call, low, high, x.dtype)
+    if made is None:
+        return None
+    found = ReadyInAMode(made)
+    keeping_x = found.keeping_x
+
+    def run(x: Tensor) -> Tensor | None:
+        if not x.requires_grad or not torch.is_grad_enabled() or not x.is_cpu or _watchers:
+            return None
+        if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
+            return None
+        if x.numel() >= range_bits.least or x.dim() > range_bits.MOST_DIMENSIONS:
+            return found(x)
+        try:
+            return keeping_x(x)
+        except RuntimeError:  # as above
+            return None
+
+    return run
+
+
+def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
+    made = kernels.prepare_between(call, inputs)
+    if made is None:
+        return None
+    dtype = inputs[0].dtype
+    apply = _apply_of(_unseen(_between(made)))
+
+    def run(*tensors: Tensor) -> Tensor | None:
+        x, recording = tensors[0], False
+        for one in tensors:
+            if one.dtype is not dtype or not one.is_cpu or one.dim() > range_bits.MOST_DIMENSIONS:
+                return None
+            recording = recording or one.requires_grad
+        if not recording or not torch.is_grad_enabled() or x.numel() >= range_bits.least or _watchers:
+            return None
+        if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
+            return None
+        try:
+            return apply(*tensors)
+        except RuntimeError:  # torch's own, which says it to the program
+            return None
+
+    return run
+
+
+def _unseen(lowering: type[Function]) -> type[Function]:
+    """The same, with a backward that no mode of functions sees."""
+
+    pull = lowering.backward
+
+    class Pseudograd(lowering):  # type: ignore[misc,valid-type]
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            if type(grad) is not Tensor:
+                return pull(ctx, grad)
+            with without_torch_function():
+                return pull(ctx, grad)
+
+    return Pseudograd
+
+
+def _between(made: kernels.PreparedBetween) -> type[Function]:
+    value, pull, columns = made.forward, made.backward, made.columns
+
+    class Pseudograd(Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+            ctx.save_for_backward(*tensors[::-1])
+            return value(*tensors)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            tensors, wants = ctx.saved_tensors[::-1], ctx.needs_input_grad
+            if _is_unwatched(grad):
+                pulled: list[Tensor | None] = []
+                try:
+                    for column, want in zip(columns, wants):  # noqa: B905  of one length
+                        pulled.append(pull(grad, *tensors, column) if want else None)
+                        if want and pulled[-1].dtype is not grad.dtype:  # type: ignore[union-attr]
+                            break  # a hook of saved tensors has changed one, which no operator takes
+                    else:
+                        return tuple(pulled)
+                except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
+                    pass
+            given, wanted = made.inputs(tensors), made.inputs(wants)
+            found = _pull(grad, given, tuple(bool(want) for want in wanted), made.call, INPUTS)
+            return tuple(one for one, value in zip(found, given, strict=True) if value is not None)
+
+    return Pseudograd
+
+
+def _keeping_x(made: kernels.Prepared) -> type[Function]:
     value, pull, settings = made.forward, made.backward, made.settings
 
     class Pseudograd(Function):
@@ -399,10 +516,10 @@ def _keeping_x(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
                     pass
             return _pull(grad, [x, made.low, made.high], _X_ALONE, made.call, INPUTS)[0]
 
-    return _apply_of(Pseudograd)
+    return Pseudograd
 
 
-def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+def _keeping_code(made: kernels.Prepared) -> type[Function]:
     encode, decode, settings = made.encode, made.decode, made.settings
 
     class Pseudograd(Function):
@@ -421,12 +538,12 @@ def _keeping_code(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
                     return decode(grad, code, settings, ctx.order)
                 except NotImplementedError:
                     pass
-            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, range_bits.CODE)[0]
+            return _pull(grad, [code, ctx.order, made.plan], _X_ALONE, made.call, made.residual)[0]
 
-    return _apply_of(Pseudograd)
+    return Pseudograd
 
 
-def _passing(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
+def _passing(made: kernels.Prepared) -> type[Function]:
     value, settings = made.forward, made.settings
 
     class Pseudograd(Function):
@@ -438,7 +555,7 @@ def _passing(made: kernels.Prepared) -> Callable[[Tensor], Tensor]:
         def backward(ctx: Any, grad: Tensor) -> Any:
             return grad
 
-    return _apply_of(Pseudograd)
+    return Pseudograd
 
 
 PseudogradInPlace = _InPlace.Pseudograd

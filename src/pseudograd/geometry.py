@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -151,3 +151,87 @@ def _as_side(given: object) -> Side:
     if len(numbers) != 2:
         raise ValueError(f"a pair of factors, for grad > 0 and for grad < 0, not {given!r}")
     return Share(float(numbers[0]), float(numbers[1]))
+
+
+# --- between two bounds, of which each may be a tensor ----------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """What x, its min and its max get of grad at a place, each as a factor. A factor of 0 gives 0, of an infinite grad too."""
+
+    x: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+
+
+class Standings(NamedTuple):
+    """What each gets wherever x can stand between two bounds; an absent one stands as an infinity.
+
+    below to above: where min < max. *_point: where they are equal. crossed: where min > max. *_nan: where one of them is NaN, and x is
+    below the other one, above it, or neither, as x is that is NaN. nan, nan_crossed: of the rest, x that is NaN.
+    """
+
+    below: Split
+    at_min: Split
+    inside: Split
+    at_max: Split
+    above: Split
+    below_point: Split
+    at_point: Split
+    above_point: Split
+    crossed: Split
+    below_nan: Split
+    above_nan: Split
+    with_nan: Split
+    nan: Split
+    nan_crossed: Split
+
+
+class Beside(NamedTuple):
+    """What x and its only bound get: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
+
+    beyond: Split
+    at: Split
+    within: Split
+    nan: Split
+    bound_nan: Split
+
+
+class Stands(NamedTuple):
+    """A call as kernels read it: the bounds of x, None where there is none, and what passes."""
+
+    low: Any
+    high: Any
+    standings: Standings
+
+
+ALL_TO_X, ALL_TO_MIN, ALL_TO_MAX, TO_NOBODY = Split(x=1.0), Split(min=1.0), Split(max=1.0), Split()
+
+
+def between_numbers(share: float, has_min: bool, has_max: bool) -> Standings:
+    """All of grad inside, at a bound this share of it, else nothing; so x that is NaN gets nothing."""
+    at = Split(x=share)
+    return Standings(*[TO_NOBODY] * 14)._replace(
+        at_min=at if has_min else ALL_TO_X, inside=ALL_TO_X, at_max=at if has_max else ALL_TO_X, at_point=at
+    )
+
+
+def above_min(row: Beside) -> Standings:
+    """With a min alone, in whose place `row` has its bound. What cannot be is as within."""
+    return Standings(*[row.within] * 14)._replace(
+        below=row.beyond, at_min=row.at, below_point=row.beyond, at_point=row.at, nan=row.nan, with_nan=row.bound_nan
+    )
+
+
+def below_max(row: Beside) -> Standings:
+    """With a max alone, which gets what the min of `row` does."""
+    beyond, at, within, nan, bound_nan = (Split(split.x, 0.0, split.min) for split in row)
+    return Standings(*[within] * 14)._replace(
+        above=beyond, at_max=at, above_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
+    )
+
+
+def with_edge(standings: Standings, share: float) -> Standings:
+    """At a bound, where bounds are not crossed: x gets this share, and the bound the rest; of two that are one point, min."""
+    rest = 1.0 - share
+    return standings._replace(at_min=Split(share, rest), at_max=Split(share, 0.0, rest), at_point=Split(share, rest))

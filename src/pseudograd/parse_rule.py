@@ -24,8 +24,8 @@ def parsed(op: Op, text: str, argument: str) -> tuple[RuleLike, Edge | None]:
     rule: RuleLike = name
     if given and given.strip() and name in op.rules:
         rule = RuleObject(name, _parameters(op.rules[name], items(given)))
-    make_call(op, rule, op.default_edge if edge is None else edge)
-    return rule, edge
+    made = make_call(op, rule, op.default_edge if edge is None else edge)
+    return rule, edge and made.edge
 
 
 def _parameters(rule: Rule, given: list[str]) -> tuple[tuple[str, float], ...]:

@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .geometry import Curve, Places, Sides, Steps, places
+from .geometry import Curve, Places, Sides, Stands, Steps, places
 from .record import Record
 from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
 
@@ -49,12 +49,13 @@ class Rule(Record):
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
     and the inputs as they were.
 
-    is_linear: in grad; with edge="projected" only a rule that `ignores_edge` is.
+    is_linear: in grad; with edge="inward" only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
     choices: of a parameter that is one of a few integers, which.
     The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
         steps: of a rule with a few slopes, which; None for some parameters. curve: of a rule whose slope falls with |x|, how.
         sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
+        stands: of the inputs behind x, for a rule that says of each place what x and its bounds get, its bounds and what that is.
     is_long: its formula is element-wise and takes several steps, each of the size of x.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
@@ -82,6 +83,7 @@ class Rule(Record):
     steps: Callable[..., Steps | None] | None = None
     curve: Callable[..., Curve] | None = None
     sides: Callable[..., Sides] | None = None
+    stands: Callable[..., Stands] | None = None
     is_long: bool = False
     is_users: bool = False
     author: str = ""
@@ -105,7 +107,7 @@ class Rule(Record):
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
-        return self.is_linear and (self.ignores_edge or edge != "projected")
+        return self.is_linear and (self.ignores_edge or edge != "inward")
 
     def kept(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that pull reads, when these gradients are asked for."""
@@ -278,8 +280,9 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[Any, ...], Call] = {}
 _by_request: dict[tuple[Any, ...], Call] = {}
-# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can.
-prepared: dict[tuple[Any, ...], Any] = {}
+# By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can. By a context that is
+# entered: a table of its calls.
+prepared: dict[Any, Any] = {}
 # Calls in each of the three; then they are forgotten all at once, and made again as they are asked for.
 _REMEMBERED = 1000
 
@@ -310,7 +313,7 @@ def forget_calls() -> None:
     prepared.clear()
 
 
-def remember(calls: dict[tuple[Any, ...], Any], key: tuple[Any, ...], call: Any) -> Any:
+def remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
     if len(calls) >= _REMEMBERED:
         calls.clear()
     calls[key] = call
@@ -332,7 +335,7 @@ def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     given: dict[str, Any] = {}
     for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
+    return Call(primitive, row, given, _edge_of(primitive, edge), maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
@@ -353,9 +356,15 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
+    edge = _edge_of(op, edge)
     if op.edges and edge not in op.edges:
         raise unknown_name(op.name, "edge", op.edges, edge)
     return Call(op, row, parameters, edge if op.edges else None, maximize)
+
+
+def _edge_of(op: Primitive, edge: Edge | None) -> Edge | None:
+    """By the name that the table has. "projected" is what the edge "inward" was called before, here and in what is stored."""
+    return "inward" if edge == "projected" and "inward" in op.edges else edge
 
 
 def _defaults(row: Rule) -> dict[str, Any]:

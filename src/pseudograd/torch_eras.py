@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .errors import must
-from .geometry import SHARES
+from .geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Beside, Split, Standings
 from .record import Record
 from .torch_private import constant_result
 
@@ -35,7 +35,8 @@ class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
     edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
-    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds.
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
+        with one (its min).
     """
 
     name: str
@@ -43,6 +44,8 @@ class Era(Record):
     edge: str
     of_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
+    between: Standings
+    beside: Beside
 
     @property
     def rule(self) -> str:
@@ -79,13 +82,49 @@ def _of_tensors_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three
     )
 
 
+_UNTIL_2_13 = Standings(
+    below=ALL_TO_MIN,
+    at_min=ALL_TO_X,
+    inside=ALL_TO_X,
+    at_max=ALL_TO_X,
+    above=ALL_TO_MAX,
+    below_point=TO_NOBODY,
+    at_point=ALL_TO_X,
+    above_point=ALL_TO_MAX,
+    crossed=ALL_TO_MAX,
+    below_nan=TO_NOBODY,
+    above_nan=ALL_TO_MAX,
+    with_nan=TO_NOBODY,
+    nan=TO_NOBODY,
+    nan_crossed=ALL_TO_MAX,
+)
+_SINCE_2_14 = Standings(
+    below=ALL_TO_MIN,
+    at_min=Split(0.5, min=0.5),
+    inside=ALL_TO_X,
+    at_max=Split(0.5, max=0.5),
+    above=ALL_TO_MAX,
+    below_point=ALL_TO_MIN,
+    at_point=ALL_TO_X,
+    above_point=ALL_TO_MAX,
+    crossed=ALL_TO_MAX,
+    below_nan=TO_NOBODY,
+    above_nan=TO_NOBODY,
+    with_nan=ALL_TO_X,
+    nan=ALL_TO_X,
+    nan_crossed=Split(1.0, max=1.0),
+)
+_TO_BOTH = Split(1.0, min=1.0)
+_ONE_UNTIL_2_13 = Beside(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
+_ONE_SINCE_2_14 = Beside(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
+
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
 FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
-        Era(CLOSED_ERA, FIRST, "closed", 1.0, _of_tensors_until_2_13),
-        Era(OPEN_ERA, (2, 14), "open", 0.5, _of_tensors_since_2_14),
+        Era(CLOSED_ERA, FIRST, "closed", 1.0, _of_tensors_until_2_13, _UNTIL_2_13, _ONE_UNTIL_2_13),
+        Era(OPEN_ERA, (2, 14), "open", 0.5, _of_tensors_since_2_14, _SINCE_2_14, _ONE_SINCE_2_14),
     )
 }
 

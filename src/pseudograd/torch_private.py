@@ -216,9 +216,11 @@ marks_of_profiles: tuple[Any, ...] = tuple(
 # --- what runs --------------------------------------------------------------------------------------------------------
 
 _mode_stack = _find("torch.overrides._get_current_function_mode_stack", "contexts must end in order", None)
-_push = _find("torch.overrides._push_mode", "contexts must end in order", None)
-_pop = _find("torch.overrides._pop_mode", "contexts must end in order", None)
-has_mode_stack = None not in (_mode_stack, _push, _pop)
+push_mode: Any = _find("torch._C._push_on_torch_function_stack", "contexts must end in order", None)
+pop_mode: Any = _find("torch._C._pop_torch_function_stack", "contexts must end in order", None)
+has_mode_stack = None not in (_mode_stack, push_mode, pop_mode)
+if not has_mode_stack:
+    push_mode, pop_mode = (lambda mode: None), (lambda: None)
 
 
 def mode_stack() -> list[Any]:
@@ -226,14 +228,9 @@ def mode_stack() -> list[Any]:
     return list(_mode_stack()) if has_mode_stack else []
 
 
-def push_mode(mode: Any) -> None:
-    if has_mode_stack:
-        _push(mode)
-
-
-def pop_mode() -> None:
-    if has_mode_stack:
-        _pop()
+mode_count: Callable[[], int] = _find(
+    "torch._C._len_torch_function_stack", "a backward in a context costs a microsecond more", lambda: len(mode_stack())
+)
 
 
 def _taken_off(count: Callable[[], int], pop: Callable[[], Any], push: Callable[[Any], Any]) -> Any:

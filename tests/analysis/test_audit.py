@@ -107,7 +107,7 @@ def test_both_signs_of_grad_have_kinds_of_their_own() -> None:
     assert middle.slope == (pytest.approx(1), pytest.approx(1))
 
 
-@pytest.mark.parametrize("edge", ["closed", "open", "half", "projected"])
+@pytest.mark.parametrize("edge", ["closed", "open", "half", "inward"])
 def test_kinks_have_their_place_to_the_last_digit_and_the_slope_of_both_signs(edge: str) -> None:
     found = pg.audit(lambda x: pg.clamp(x, -0.7, 1 / 3, edge=edge), -2, 2)
     at_min, at_max = found.kinks

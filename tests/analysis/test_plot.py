@@ -432,9 +432,9 @@ def test_two_plots_in_one_figure(close: None) -> None:
         (3, {}, TypeError, "plot: f_or_rules must be rules or functions, got 3."),
         ([3], {}, TypeError, "plot: f_or_rules must be rules or functions, got 3."),
         ("inwards", {}, ValueError, "got 'inwards'. Did you mean 'inward'?"),
-        ("inward/shut", {}, ValueError, "clamp: edge must be one of closed, half, open, projected, got 'shut'."),
+        ("inward/shut", {}, ValueError, "clamp: edge must be one of closed, half, inward, open, got 'shut'."),
         ("leaky(", {}, ValueError, "plot: f_or_rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky('."),
-        ("zero", {"edge": "shut"}, ValueError, "clamp: edge must be one of closed, half, open, projected, got 'shut'."),
+        ("zero", {"edge": "shut"}, ValueError, "clamp: edge must be one of closed, half, inward, open, got 'shut'."),
         (
             "zero",
             {"min": "inward"},

@@ -52,8 +52,8 @@ def test_ops_of_one_set_of_rules_share_a_block_in_the_order_given() -> None:
     heads = [block for block in blocks if not block.startswith("  ")]
     assert [[line.split(":")[0] for line in head.splitlines()] for head in heads] == [["relu"], ["clamp", "hardtanh"]]
     assert heads[1].splitlines() == [
-        "clamp: default rule inward, edge closed (or open, half, projected)",
-        "hardtanh: default rule zero, edge open (or closed, half, projected)",
+        "clamp: default rule inward, edge closed (or open, half, inward)",
+        "hardtanh: default rule zero, edge open (or closed, half, inward)",
     ]
     rows = [block for block in blocks if block.startswith("  ")]
     assert [line.strip() for line in rows[1].splitlines() if line[2] != " "] == [

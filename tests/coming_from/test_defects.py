@@ -58,7 +58,7 @@ def _underflow() -> None:
         assert _product(x, g, -bound, bound).count_nonzero() == 2, (
             "the product does not underflow here, so this shows nothing"
         )
-        ways = ({}, {"rule": "zero"}, {"edge": "projected"}, {"edge": "open"})
+        ways = ({}, {"rule": "zero"}, {"edge": "inward"}, {"edge": "open"})
         bounds = ((-bound, bound), (torch.tensor(-bound, dtype=dtype), torch.tensor(bound, dtype=dtype)))
         for low, high in bounds:
             for how in ways:

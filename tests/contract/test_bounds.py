@@ -68,7 +68,7 @@ def test_at_the_edge_the_bound_gets_what_x_does_not(rule: str) -> None:
 def test_projected_blocks_at_the_bound_what_points_out(grad: float, to_x: list, to_min: list, to_max: list) -> None:
     """At min, at max, and at both (where everything points out)."""
     rows = CASES[[3, 4, 5]]
-    parts = _gradients(*rows.T, torch.full((3,), grad), rule="inward", edge="projected")
+    parts = _gradients(*rows.T, torch.full((3,), grad), rule="inward", edge="inward")
     assert [part.tolist() for part in parts] == [to_x, to_min, to_max]
 
 

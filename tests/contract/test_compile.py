@@ -24,7 +24,7 @@ def _usual(case: Case) -> bool:
     """One linear and one other rule, with an edge that differs from torch's newest."""
     return (case.op.name, case.rule.name, case.edge, case.maximize) in {
         ("clamp", "zero", "closed", False),
-        ("clamp", "inward", "projected", True),
+        ("clamp", "inward", "inward", True),
         ("replace_grad", "replace", None, False),
     }
 

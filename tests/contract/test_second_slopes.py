@@ -27,9 +27,9 @@ def test_a_zero_grad_passes_so_its_derivative_is_one(x: float, how: dict[str, ob
 
 @pytest.mark.parametrize("x", [-1.0, 1.0])
 def test_a_zero_grad_passes_at_the_projected_edge(x: float) -> None:
-    assert _slopes(x, 0.0, rule="zero", edge="projected") == (0, 1)
-    assert _slopes(x, x, rule="zero", edge="projected") == (0, 1)
-    assert _slopes(x, -x, rule="zero", edge="projected") == (0, 0)
+    assert _slopes(x, 0.0, rule="zero", edge="inward") == (0, 1)
+    assert _slopes(x, x, rule="zero", edge="inward") == (0, 1)
+    assert _slopes(x, -x, rule="zero", edge="inward") == (0, 0)
 
 
 @pytest.mark.parametrize("x", [-3.0, 3.0])

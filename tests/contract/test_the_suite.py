@@ -60,7 +60,7 @@ def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would prove nothing. Two edges, up and down; at all of them the rule is clamp's own, which test_values tests."""
-    whole = broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name], edges=("closed", "projected"))
+    whole = broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name], edges=("closed", "inward"))
     assert list(_failures(_in_the_table(monkeypatch, whole), name)) == []
 
 

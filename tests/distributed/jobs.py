@@ -17,7 +17,7 @@ import pseudograd as pg
 
 LINEAR = ("zero", "identity", "leaky")
 RULES = (*LINEAR, "inward", "sign", "elastic", "inverting")
-EDGES = ("closed", "projected")
+EDGES = ("closed", "inward")
 PLACEMENTS = (Shard(0), Shard(1), Replicate())
 
 

@@ -23,7 +23,7 @@ def _clamp(**how: Any) -> Function:
 
 
 EXACT: dict[str, Function] = {
-    **{f"zero/{edge}": _clamp(rule="zero", edge=edge) for edge in ("closed", "open", "half", "projected")},
+    **{f"zero/{edge}": _clamp(rule="zero", edge=edge) for edge in ("closed", "open", "half", "inward")},
     **{f"inward/{edge}": _clamp(rule="inward", edge=edge) for edge in ("closed", "open")},
     "sign/half": _clamp(rule="sign", edge="half"),
     "leaky/open": _clamp(rule=pg.rules.leaky(0.7), edge="open"),

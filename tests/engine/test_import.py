@@ -19,7 +19,7 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
-    {"report", "doctor", "against", "listing"},
+    {"report", "doctor", "against"},
     {"tasks", "migration"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},

@@ -148,7 +148,7 @@ def test_forward_mode_is_functional(calls: list[str]) -> None:
         (
             _clamp,
             "clamp/inward",
-            "Use reverse mode, or a rule that is linear in grad: zero, identity, leaky (with an edge other than 'projected').",
+            "Use reverse mode, or a rule that is linear in grad: zero, identity, leaky (with an edge other than 'inward').",
         ),
         (lambda x: pg.clip_grad(x, 1.0), "clip_grad/clip", "Use reverse mode."),
     ],

@@ -22,7 +22,7 @@ def _serves(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> boo
     x, low, high = inputs
     if not (isinstance(low, float) and isinstance(high, float) and low < high and x.is_floating_point()):
         return False
-    return call.edge != "projected" and type(x) in (Tensor, torch.nn.Parameter) and x.layout is torch.strided
+    return call.edge != "inward" and type(x) in (Tensor, torch.nn.Parameter) and x.layout is torch.strided
 
 
 def _encode(call: Call, inputs: tuple[Any, ...], wants: tuple[bool, ...]) -> tuple[Tensor, list[Any]]:

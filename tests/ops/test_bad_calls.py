@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] 
     "unknown edge": (
         lambda: pg.clamp(X, 0, 1, edge="close"),
         ValueError,
-        ("clamp: edge must be one of closed, half, open, projected, got 'close'", "Did you mean 'closed'?"),
+        ("clamp: edge must be one of closed, half, inward, open, got 'close'", "Did you mean 'closed'?"),
     ),
     "no edge": (lambda: pg.clamp(X, 0, 1, edge=None), ValueError, ("clamp: edge must be one of", "got None")),
     "maximize": (
@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], tuple[str, ...]]] 
     "unhashable edge": (
         lambda: pg.clamp(X, 0, 1, edge=["closed"]),
         ValueError,
-        ("clamp: edge must be one of closed, half, open, projected, got ['closed']",),
+        ("clamp: edge must be one of closed, half, inward, open, got ['closed']",),
     ),
     "unhashable rule and edge": (lambda: pg.round(X, rule=["zero"]), ValueError, ("round: rule must be one of",)),
     "unhashable slope": (lambda: pg.abs(X, edge=[1]), ValueError, ("abs: edge must be one of -1, 0, 1, got [1]",)),

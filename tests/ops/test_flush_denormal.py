@@ -63,7 +63,7 @@ def everything():
             lambda x: pg.fake_quantize(x, 1e-40, 0, -8, 7),
             lambda x: pg.fake_quantize(x, torch.tensor(1e-40), 0, -8, 7),
             lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300))),
-            lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300)), edge="projected"),
+            lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(max(bound, 1e-300)), edge="inward"),
             lambda x: pg.clamp(x, 0.75 * 2.0**-126, 1.0, rule="zero"),
             lambda x: pg.clamp(x, -1.0, 1.0, rule=pg.rules.leaky(0.75 * 2.0**-126)),
             lambda x: pg.clamp(x, 0.0, 2.0**-20, rule=pg.rules.elastic(0.75 * 2.0**-106)),

@@ -324,7 +324,7 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "edge": (
         lambda: pg.fake_quantize(X, 1.0, edge="close"),
         ValueError,
-        "fake_quantize: edge must be one of closed, half, open, projected, got 'close'. Did you mean 'closed'?",
+        "fake_quantize: edge must be one of closed, half, inward, open, got 'close'. Did you mean 'closed'?",
     ),
     "maximize": (
         lambda: pg.fake_quantize(X, 1.0, maximize=1),

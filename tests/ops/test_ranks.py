@@ -24,7 +24,7 @@ def test_warns_of_a_shared_parameter(rule: str, monkeypatch: pytest.MonkeyPatch)
     ):
         pg.clamp(PARAMETER, -1, 1, rule=rule)
     with pytest.warns(UserWarning, match="2 ranks share it") as seen:
-        pg.clamp(PARAMETER, -1, 1, rule="zero", edge="projected")
+        pg.clamp(PARAMETER, -1, 1, rule="zero", edge="inward")
     assert seen[0].filename == __file__
 
 
@@ -35,7 +35,7 @@ def test_is_silent_where_nothing_is_shared_or_everything_adds_up(monkeypatch: py
         _with_ranks(monkeypatch, 2)
         pg.clamp(PARAMETER, -1, 1, rule="zero")
         pg.clamp(PARAMETER, -1, 1, rule="identity")
-        pg.clamp(PARAMETER, -1, 1, rule="identity", edge="projected")
+        pg.clamp(PARAMETER, -1, 1, rule="identity", edge="inward")
         pg.clamp(PARAMETER, -1, 1, rule="leaky")
         pg.clamp(PARAMETER * 1, -1, 1)
         pg.clamp(PARAMETER.detach(), torch.tensor(-1.0))

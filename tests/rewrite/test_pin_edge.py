@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pseudograd.kernels import range_bits
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
@@ -43,6 +44,17 @@ def test_an_era_is_that_torchs_own_gradient(name: str, era: str) -> None:
     if era != installed_era():
         with pin_edge(era):
             assert gradients(*CASES[name]) == MEASURED[era][name]
+
+
+@pytest.mark.parametrize("least", [0, 1 << 62])
+@pytest.mark.parametrize("era", ERAS)
+def test_an_era_is_the_same_whatever_is_kept_and_however_often_it_is_called(era: str, least: int) -> None:
+    """From the second call on nothing is read anew."""
+    with range_bits.kept_from(least), forced(era, "") as context:
+        for name, case in CASES.items():
+            for _ in range(3):
+                assert gradients(*case) == MEASURED[era][name], name
+    assert sum(site.calls for site in context.report().rewritten) == 3 * len(CASES)
 
 
 @pytest.mark.parametrize(("name", "edge", "elsewhere"), every_pair(CASES, SHARES, ERAS))

@@ -46,7 +46,7 @@ def by_hand(x: float, grad: float, edge: str, maximize: bool, fl: Any) -> float:
     if x > 1:
         return 1.0
     if abs(x) == 1 and edge != "closed":
-        if edge == "projected":
+        if edge == "inward":
             return 0.0 if grad * x < 0 else grad
         return 0.0 if edge == "open" else fl(0.5 * grad)
     return grad
@@ -112,7 +112,7 @@ def test_values_are_those_of_the_formula_whoever_computes(dtype: torch.dtype, ed
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("edge", "bits"), [("closed", 2), ("open", 2), ("half", 2), ("projected", None)])
+@pytest.mark.parametrize(("edge", "bits"), [("closed", 2), ("open", 2), ("half", 2), ("inward", None)])
 def test_it_keeps_two_bits(edge: str, bits: int | None, dtype: torch.dtype) -> None:
     """At a projected edge there are four cases beside the one inside: x is kept."""
     if "cpu" not in range_bits.devices:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.trials.comparison import from_json
+from pseudograd.trials.time_limit import TimeIsUp, at_most
 
 Step = Callable[[Tensor], Tensor]
 
@@ -278,9 +281,19 @@ def test_what_was_late_is_run_again_and_the_rest_is_kept(tmp_path: Path) -> None
     assert asked == ["slow"]
 
 
-def test_nothing_is_raised_after_a_run_that_ended_in_time() -> None:
-    from pseudograd.trials.time_limit import TimeIsUp, at_most
+def test_a_limit_that_comes_at_once_leaves_nothing_behind() -> None:
+    """As on a machine so slow that the time is up before the run begins."""
+    for _ in range(200):
+        with suppress(TimeIsUp), at_most(1e-6):
+            pass
+    for thread in threading.enumerate():
+        if thread.name == "pseudograd time limit":
+            thread.join(5)
+            assert not thread.is_alive()
+    time.sleep(0.05)
 
+
+def test_nothing_is_raised_after_a_run_that_ended_in_time() -> None:
     for _ in range(50):
         try:
             with at_most(0.002):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..record import Record
-from ..rule import OPS, Call, Gradients, Wants, prepared
-from ..torch_private import dispatch_keys, is_zero
+from ..rule import OPS, Call, Gradients, Primitive, Wants, prepared
+from ..torch_private import checkpoint_frame, dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 
@@ -24,7 +24,7 @@ class Prepared(Record):
 
     Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
     Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
-    passes: x gets grad as it is, so nothing is kept of few or many.
+    passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
     has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
     """
 
@@ -34,12 +34,27 @@ class Prepared(Record):
     decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
     settings: Tensor
     call: Call
-    plan: range_bits.Plan
+    plan: Any
     low: float | None
     high: float | None
     has_zero: bool
     passes: bool
+    residual: Residual
     keeps_code: bool
+
+
+class PreparedBetween(Record):
+    """A call with tensors behind x, or None there, that keeps them all; with everything decided that depends on no value.
+
+    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one of them, whose column it is. inputs(values): those of
+    the call, of values that are one for each tensor.
+    """
+
+    forward: Callable[..., Tensor]
+    backward: Callable[..., Tensor]
+    columns: tuple[Any, ...]
+    inputs: Callable[[Any], list[Any]]
+    call: Call
 
 
 class Kernel(Record):
@@ -52,7 +67,8 @@ class Kernel(Record):
     forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
     forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
     All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
-    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline.
+    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline. prepare_between(call, inputs): the same
+    with tensors; none of it may depend on more than which inputs are there, and on their dtype.
     value(call, inputs) -> y, or None to decline; where the inputs are kept.
     """
 
@@ -64,6 +80,7 @@ class Kernel(Record):
     forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
     device: str = ""
     prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
+    prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
     priority: int = 0
 
@@ -143,7 +160,7 @@ def _served(call: Call) -> _Served:
     found: _Served | None = call.served
     if found is not None and found.state == _state:
         return found
-    residuals = () if call.primitive.saves != "rule" else tuple(one for one in _residuals if one.suits(call))
+    residuals = tuple(one for one in _residuals if one.suits(call)) if _may_keep_bits(call.primitive) else ()
     serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
     by_residual = {
         name: tuple(kernel for kernel in serving if kernel.residual.name == name)
@@ -152,6 +169,15 @@ def _served(call: Call) -> _Served:
     has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
     call.served = found = _Served(_state, residuals, by_residual, has_values)
     return found
+
+
+def _may_keep_bits(primitive: Primitive) -> bool:
+    """What stands in for a function of torch may: a checkpoint, which compares what its two runs keep, runs both under the same contexts
+    of ours (trace/checkpoints.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
+    """
+    if primitive.through is not None:
+        return False
+    return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
 
 
 def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
@@ -209,7 +235,16 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
     for kernel in served.kernels.get(INPUTS.name, ()):
         ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
         if ready is not None:
-            return ready.replaced(keeps_code=served.residuals[:1] == (range_bits.CODE,))
+            return ready.replaced(keeps_code=served.residuals[:1] == (ready.residual,))
+    return None
+
+
+def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    """The call with tensors behind x made ready, if a kernel on CPU can."""
+    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+        found = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
+        if found is not None:
+            return found
     return None
 
 
@@ -290,4 +325,4 @@ def rules_of(serving: Iterable[Kernel]) -> list[str]:
 
 
 # They register themselves, last because they need the table.
-from . import blockwise, few_bits, native, portable, range_bits, triton  # noqa: E402, F401
+from . import blockwise, few_bits, native, portable, range_bits, standings, triton  # noqa: E402, F401

@@ -8,6 +8,7 @@ plane for no place is left out. It is the one description of this, for the plain
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -112,7 +113,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
         return None
     if low is not None and high is not None:
         low, high = rounded_to(low, dtype), rounded_to(high, dtype)
-        if not low < high and not (low == high and call.edge != "projected"):  # there x is at both bounds
+        if not low < high and not (low == high and call.edge != "inward"):  # there x is at both bounds
             return None
     elif low != low or high != high:
         return None
@@ -122,7 +123,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
 @lru_cache(maxsize=4096)
 def plan_between(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, flushes: bool) -> Plan | None:
     """The same between tensors, of which some may be crossed or equal: there x is at both, and only a rule that asks which declines."""
-    if dtype not in DTYPES or call.edge == "projected":
+    if dtype not in DTYPES or call.edge == "inward":
         return None
     return _rounded(plan_of(call, has_min, has_max), dtype_of_factors(call, dtype))
 
@@ -163,20 +164,22 @@ def order_of(x: Tensor) -> int | None:
     return sum(d << 4 * place for place, d in enumerate(at))
 
 
-def _in_memory_order(x: Tensor, order: int) -> Tensor:
+def in_memory_order(x: Tensor, order: int) -> Tensor:
     return x.permute([order >> 4 * place & 15 for place in range(x.dim())]) if order else x
 
 
-def _in_own_order(x: Tensor, order: int) -> Tensor:
+def in_own_order(x: Tensor, order: int) -> Tensor:
     return x.permute(sorted(range(x.dim()), key=lambda place: order >> 4 * place & 15)) if order else x
 
 
-def _plane(bits: Tensor) -> Tensor:
+def plane(bits: Tensor) -> Tensor:
+    """Bools as a plane of bits."""
     flat = torch.nn.functional.pad(bits.reshape(-1).to(torch.uint8), (0, -bits.numel() % 64)).reshape(-1, 8)
     return torch.sum(flat << torch.arange(8, dtype=torch.uint8, device=bits.device), dim=1, dtype=torch.uint8)
 
 
-def _bits(plane: Tensor, shape: tuple[int, ...]) -> Tensor:
+def bits_in(plane: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """And back."""
     bits = (plane.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=plane.device)) & 1
     return bits.reshape(-1)[: torch.Size(shape).numel()].reshape(shape).bool()
 
@@ -213,32 +216,38 @@ def plan_of_inputs(call: Call, inputs: Inputs) -> Plan | None:
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
     x, low, high = inputs
-    if type(x) not in _PLAIN or x.device.type not in devices or not pays_for(x):
+    if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
         return False
-    if (isinstance(low, Tensor) or isinstance(high, Tensor)) and not _are_constant_bounds(x, low, high, wants):
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        # Not one alone: there torch's clamp takes the sign of a zero from x or from the bound as the element's place in memory has it.
+        if wants[1] or wants[2] or not (broadcasts(low, x) and broadcasts(high, x)):
+            return False
+    elif not (fits(low, x.dtype) and fits(high, x.dtype)):
         return False
     return plan_of_inputs(call, inputs) is not None
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
+_MOST = torch.finfo(torch.float64).max
 
 
-def _are_constant_bounds(x: Tensor, low: Any, high: Any, wants: Wants) -> bool:
-    """Two tensors that get no gradient and that broadcast to x as they are. Not one alone: there torch's clamp takes the sign of a zero
-    from x or from the bound as the element's place in memory has it, which no kernel of ours can follow.
-    """
-    dtype, device, shape = x.dtype, x.device, x.shape
-    if wants[1] or wants[2] or device.type not in devices_between_tensors:
+def broadcasts(bound: Any, x: Tensor) -> bool:
+    """Is it a tensor that the kernels of this device read beside x, as it is?"""
+    if type(bound) not in PLAIN or bound.dtype is not x.dtype or bound.device != x.device:
         return False
-    for bound in (low, high):
-        if type(bound) not in _PLAIN or bound.dtype is not dtype or bound.device != device:
-            return False
-        own = bound.shape
-        if own != shape and (
-            len(own) > len(shape) or any(size not in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
-        ):
-            return False
-    return True
+    own, shape = bound.shape, x.shape
+    if bound.layout is not torch.strided or x.device.type not in devices_between_tensors or len(own) > len(shape):
+        return False
+    return own == shape or all(size in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
+
+
+def fits(bound: Any, dtype: torch.dtype) -> bool:
+    """Is it no bound, or a number that torch takes for this dtype? Rewritten calls may have others, at which torch raises."""
+    if bound is None:
+        return True
+    if not isinstance(bound, (float, int)) or abs(bound) > _MOST:
+        return isinstance(bound, float) and abs(bound) == math.inf
+    return abs(rounded_to(bound, dtype)) != math.inf
 
 
 # torch has named tensors before 2.13.
@@ -279,9 +288,9 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept]:
         if bound is not None:
             places[place] = (x == y) & (x == (bound if isinstance(bound, Tensor) else rounded_to(bound, x.dtype)))
     planes = [
-        _plane(_in_memory_order(torch.stack([are for place, are in places.items() if place & plane]).any(dim=0), order))
-        for plane in (plan.first, plan.second)
-        if plane
+        plane(in_memory_order(torch.stack([are for place, are in places.items() if place & its]).any(dim=0), order))
+        for its in (plan.first, plan.second)
+        if its
     ]
     return y, [torch.cat([*planes, x.new_empty(0, dtype=torch.uint8)]), order, plan]
 
@@ -300,16 +309,16 @@ def are_bytes(code: Tensor) -> bool:
 
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     code, order, plan = kept
-    there = _in_memory_order(grad, order)
+    there = in_memory_order(grad, order)
     halves = code.to(torch.uint8).reshape(-1).chunk(plan.planes) if plan.planes else ()
-    planes = [_bits(plane, there.shape) for plane in halves]
+    planes = [bits_in(half, there.shape) for half in halves]
     found = there
     for are, share in zip(planes, plan.shares):  # noqa: B905  there may be a third share, of both
         found = with_share(found, there, are, share)
     if len(plan.shares) == 3:
         both, share = planes[0] & planes[1], plan.shares[2]
         found = with_share(torch.where(both, there, found) if kind_of(share) == BY_SIGN else found, there, both, share)
-    return _in_own_order(found, order), None, None
+    return in_own_order(found, order), None, None
 
 
 def _nbytes(call: Call, inputs: Inputs, wants: Wants) -> int:

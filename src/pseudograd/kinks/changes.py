@@ -29,6 +29,11 @@ _BOUNDS = "pytorch#191142"
 CHANGES: tuple[Change, ...] = (
     Change(
         "2.14",
+        ("fmax@*nan*", "fmin@*nan*"),
+        f"With a NaN among them both arguments get the whole gradient, though the forward ignores the NaN ({_BOUNDS}).",
+    ),
+    Change(
+        "2.14",
         ("*nan*",),
         f"NaN in x or in a bound counts as torch's forward has it, and no longer blocks the gradient of every input ({_BOUNDS}).",
     ),

@@ -1,4 +1,4 @@
-"""Measure every point on the installed torch, for scripts/collect_kinks.py: python -m pseudograd.kinks.collect RESULT.json [--fast]"""
+"""Measure every point on the installed torch, for scripts/collect_kinks.py: python -m pseudograd.kinks.collect RESULT.json"""
 
 from __future__ import annotations
 
@@ -10,30 +10,48 @@ from typing import Any
 
 import torch
 
-from .measure import ROUTES, measured
+from .compiled import compiled
+from .measure import EAGER, ROUTES, measured
 from .numbers import Outcome
+from .point import Point
 from .points import defined
+
+COMPILED = ("aot_eager", "inductor")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pseudograd.kinks.collect")
-    parser.add_argument("result", type=Path)
-    parser.add_argument("--fast", action="store_true", help="without the compiled routes")
+    parser.add_argument("result", type=Path, help="what it has of other routes stays")
+    parser.add_argument("--routes", nargs="+", choices=(*ROUTES, *COMPILED), default=(*ROUTES, *COMPILED))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    outcomes = {id: {route: measured(point, route) for route in ROUTES} for id, point in defined().items()}
-    kept = {
-        "version": torch.__version__,
-        "processor": torch.backends.cpu.get_cpu_capability(),
-        "routes": list(ROUTES),
-        "outcomes": {id: _as_json(routes) for id, routes in outcomes.items()},
-    }
-    options.result.write_text(json.dumps(kept), encoding="utf-8")
+    points = defined()
+    kept = _kept(options.result)
+    for route in options.routes:
+        print(f"  {route}", file=sys.stderr, flush=True)
+        for id, outcome in _by(route, points).items():
+            if outcome is not None:
+                kept["outcomes"].setdefault(id, {})[route] = outcome.as_json()
+        kept["routes"] = [name for name in (*ROUTES, *COMPILED) if name in kept["routes"] or name == route]
+        options.result.write_text(json.dumps(kept), encoding="utf-8")
     return 0
 
 
-def _as_json(routes: dict[str, Outcome | None]) -> dict[str, Any]:
-    return {route: outcome.as_json() for route, outcome in routes.items() if outcome is not None}
+def _by(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
+    if route not in COMPILED:
+        return {id: measured(point, route) for id, point in points.items()}
+    plain = {id: measured(point, EAGER) for id, point in points.items()}
+    usable = [point for id, point in points.items() if (found := plain[id]) is not None and found.gradient is not None]
+    return dict(compiled(usable, route))
+
+
+def _kept(result: Path) -> dict[str, Any]:
+    """What an earlier run on the same torch found."""
+    about = {"version": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
+    before = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+    if before.get("version") != torch.__version__:
+        before = {"routes": [], "outcomes": {}}
+    return {**before, **about}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .changes import sentence_for
-from .measure import EAGER, dtype_of
+from .measure import EAGER, FILLED, dtype_of
 from .numbers import Outcome, kept_nested
 from .point import Point
 from .table import dotted
@@ -81,7 +81,7 @@ def _spans(versions: ByVersion, route: str) -> list[dict[str, Any]]:
 
 def _is_exception(outcomes: dict[str, Outcome], route: str) -> bool:
     plain, other = outcomes[EAGER], outcomes[route]
-    return not (plain.has_same_effect_as(other) if route == "forward" else plain.same_as(other, dtype_of(route)))
+    return not (plain.has_same_effect_as(other) if route in FILLED else plain.same_as(other, dtype_of(route)))
 
 
 def _changes(point: Point, spans: list[dict[str, Any]]) -> dict[str, str]:

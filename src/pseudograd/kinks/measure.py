@@ -18,6 +18,7 @@ _NAMES = {"torch": torch, "F": torch.nn.functional}
 _TILES = 64  # each value so often: whole vectors of every processor, and no rest for the scalar loop
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 EAGER = "eager"
+FILLED = ("forward", "aot_eager", "inductor")  # they say zero where eager mode gives no gradient
 
 
 class Place:

@@ -16,7 +16,7 @@ from ..rule import Gradients, Pull, Rule, Wants
 from .shared_rules import widened
 
 Bound = float | Tensor | None
-EDGES = (*SHARES, "projected")
+EDGES = (*SHARES, "inward")
 _INPUTS = ("x", "min", "max")
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------

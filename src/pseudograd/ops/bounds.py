@@ -117,7 +117,7 @@ def clamp(
     Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default "inward" grad_x = grad inside the range and
         where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
         element where the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
-        Not linear in grad with "inward", "leaky_inward", "sign", "elastic", "inverting" or edge="projected": gradients then do not
+        Not linear in grad with "inward", "leaky_inward", "sign", "elastic", "inverting" or edge="inward": gradients then do not
         add up over losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and
         forward mode raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
 
@@ -127,7 +127,8 @@ def clamp(
             what they replaced, summed to their shape. Where a tensor min exceeds max, y = max.
         rule: a name or a rule object; `pseudograd rules clamp` lists them.
         edge: what x gets exactly at a bound: "closed" grad (torch <= 2.13), "open" 0 (torch >= 2.14 with numbers), "half" 0.5 * grad
-            (torch >= 2.14 with tensors), "projected" as "inward" does outside. "identity" and "inverting" ignore it.
+            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside; "projected" is an earlier name of the last, which
+            every op, module and text of a rule takes too. "identity" and "inverting" ignore the edge.
         maximize: True for gradient ascent: computes -rule(-grad). No effect on rules that are linear in grad.
     Returns: shape, dtype and device of torch.clamp(x, min, max).
     Raises: ValueError if both bounds are None, a number bound is NaN or does not fit the dtype of x, min > max (numbers only: comparing

@@ -97,7 +97,7 @@ def _at_the_edge(edge: str, grad: Number, at_low: bool, at_high: bool, fl: Round
         return 0.0, grad
     if edge == "half":
         return fl(0.5 * grad), fl(0.5 * grad)
-    assert edge == "projected"
+    assert edge == "inward"
     return (0.0, grad) if _blocks(grad, at_low, at_high) else (grad, 0.0)
 
 

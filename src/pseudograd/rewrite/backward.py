@@ -44,22 +44,31 @@ def leave(mode: Any) -> None:
 def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered_contexts.modes()
+    missing = modes if torch_private.has_mode_stack else ()
     for mode in modes:
-        mode.log.look_at(mode, roots)
-    stack = torch_private.mode_stack()
-    missing = [mode for mode in modes if not any(mode is entry for entry in stack)]
+        if mode.log.nodes.may_hide_some():
+            mode.log.look_at(mode, roots)
+    if missing and torch_private.mode_count():
+        stack = torch_private.mode_stack()
+        missing = tuple([mode for mode in modes if mode not in stack])
     for mode in missing:
         torch_private.push_mode(mode)
     return functools.partial(_take_off, missing)
 
 
-def _take_off(missing: list[Any], result: Any) -> None:
+def _take_off(missing: tuple[Any, ...], result: Any) -> None:
     """These alone, also from below others that somebody has pushed since."""
-    above = []
+    if len(missing) == 1 and torch_private.mode_count():
+        top = torch_private.pop_mode()
+        if top is missing[0]:
+            return
+        torch_private.push_mode(top)
+    above: list[Any] = []
     for mode in reversed(missing):
-        while any(mode is entry for entry in torch_private.mode_stack()):
-            top = torch_private.mode_stack()[-1]
+        stack = torch_private.mode_stack()
+        while mode in stack:
             torch_private.pop_mode()
+            top = stack.pop()
             if top is mode:
                 break
             above.append(top)

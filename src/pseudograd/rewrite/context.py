@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from torch.compiler import is_compiling
 
 from .. import torch_forms
+from ..rule import prepared
 from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite
@@ -26,7 +27,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 class Rewriting:
     """While it is entered, in this thread, torch's functions get the chosen rules. `is_torchs_own`: they are what torch does.
 
-    Such a context acts only inside another one that would change what it names; alone it costs next to nothing.
+    Such a context acts only inside another one that would change what it names; alone it does nothing at all.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Rewriting:
         self._kinks = kinks or {}
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
-        self._entries: list[tuple[int, Rewrite]] = []
+        self._entries: list[tuple[int, Rewrite | None]] = []  # None where nothing was to be done
 
     def __repr__(self) -> str:
         return self._label
@@ -63,10 +64,14 @@ class Rewriting:
             self._entries.append((0, mode))
             return self
         thread = threading.get_ident()
+        is_idle = self._is_torchs_own and not self._decides_anything()
+        kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
+        if is_idle and not kinks:
+            self._entries.append((thread, None))
+            return self
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
-        replacements = {} if self._is_torchs_own and not self._decides_anything() else self._replacements
-        mode = self._mode(replacements, self._kinks if entered_contexts.modes() else acting(self._kinks), log)
+        mode = self._mode({} if is_idle else self._replacements, kinks, log)
         self._entries.append((thread, mode))
         backward.enter(mode)
         mode.__enter__()
@@ -80,13 +85,16 @@ class Rewriting:
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():
-            self._entries.pop()[1].__exit__(*exception)
+            self._entries.pop()[1].__exit__(*exception)  # type: ignore[union-attr]
             return
         mode = self._last_entry()
+        if mode is None:
+            return
         entered_contexts.take_off_the_stack(mode)
+        prepared.pop(mode, None)
         backward.leave(mode)
 
-    def _last_entry(self) -> Rewrite:
+    def _last_entry(self) -> Rewrite | None:
         """The entry that this exit ends: the last one of this thread; of any, where a generator is closed by another thread."""
         here = threading.get_ident()
         entry = next((entry for entry in reversed(self._entries) if entry[0] == here), self._entries[-1])

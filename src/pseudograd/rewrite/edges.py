@@ -7,13 +7,25 @@ at a tie.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..geometry import SHARES
+from ..geometry import (
+    ALL_TO_MIN,
+    ALL_TO_X,
+    SHARES,
+    Beside,
+    Split,
+    Standings,
+    Stands,
+    above_min,
+    below_max,
+    between_numbers,
+    with_edge,
+)
 from ..rule import Gradients, Pull, Rule, Wants
 from ..torch_eras import ERAS, Era
 
@@ -38,14 +50,16 @@ def rule_named(edge: str, elsewhere: str) -> str:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
         bounded, two = ("x", "min", "max"), ("x", "other")
-        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), bounded)
-        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), bounded, compares=False)
-        OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), two)
-        OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), two)
+        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), bounded)
+        OF_TENSORS[name] = _rule(
+            name, partial(_pull_of_tensors, pin), partial(_stands_of_tensors, pin), bounded, compares=False
+        )
+        OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), partial(_stands_of_fmin, pin), two)
+        OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), partial(_stands_of_fmax, pin), two)
     return name
 
 
-def _rule(name: str, pull: Pull, keeps: tuple[str, ...], compares: bool = True) -> Rule:
+def _rule(name: str, pull: Pull, stands: Callable[..., Stands], keeps: tuple[str, ...], compares: bool = True) -> Rule:
     return Rule(
         name=name,
         formula="0",
@@ -55,7 +69,51 @@ def _rule(name: str, pull: Pull, keeps: tuple[str, ...], compares: bool = True) 
         is_linear=True,
         keeps=keeps,
         compares=compares,
+        stands=stands,
     )
+
+
+# --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
+
+
+def _stands_of_numbers(pin: Pin, min: Any, max: Any) -> Stands:
+    return Stands(min, max, _between_numbers(pin, min is not None, max is not None))
+
+
+def _stands_of_tensors(pin: Pin, min: Any, max: Any) -> Stands:
+    return Stands(min, max, _between_tensors(pin, min is not None, max is not None))
+
+
+def _stands_of_fmin(pin: Pin, other: Any) -> Stands:
+    return Stands(None, other, below_max(_beside_other(pin)))
+
+
+def _stands_of_fmax(pin: Pin, other: Any) -> Stands:
+    return Stands(other, None, above_min(_beside_other(pin)))
+
+
+@lru_cache(maxsize=64)
+def _between_numbers(pin: Pin, has_min: bool, has_max: bool) -> Standings:
+    return between_numbers(SHARES[pin.era.edge] if pin.share is None else pin.share, has_min, has_max)
+
+
+@lru_cache(maxsize=64)
+def _between_tensors(pin: Pin, has_min: bool, has_max: bool) -> Standings:
+    if has_min and has_max:
+        return pin.era.between if pin.share is None else with_edge(pin.era.between, pin.share)
+    row = pin.era.beside
+    if pin.share is not None:
+        row = row._replace(at=Split(pin.share, min=1.0 - pin.share))
+    return above_min(row) if has_min else below_max(row)
+
+
+def _beside_other(pin: Pin) -> Beside:
+    """Of two, NaN loses; where both are, x wins."""
+    share = pin.era.of_fmax if pin.share is None else pin.share
+    return Beside(ALL_TO_MIN, Split(share, min=1.0 - share), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
+
+
+# --- as formulas ------------------------------------------------------------------------------------------------------
 
 
 def _share(grad: Tensor, share: float) -> Any:

@@ -13,12 +13,12 @@ from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for
 from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
 from ..user_function import UserFunction
-from . import sites
+from . import at_once, sites
 from .entered_contexts import Entered
 from .primitives import PINNED
 from .report import Log, shown_rule
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 
 
 class Replacement:
@@ -75,10 +75,15 @@ class Rewrite(Entered):
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks.
-        if spelling is None and (_is_compiling() or type(func) is MethodWrapperType):
+        if spelling is None and (type(func) is MethodWrapperType or _is_compiling()):
             return func(*args, **kwargs)
-        if not torch.compiler.is_dynamo_compiling() and own.depth:
-            return self._left_alone(func, args, kwargs)
+        if not _is_dynamo_compiling():
+            if own.depth:
+                return self._left_alone(func, args, kwargs)
+            if spelling is not None:
+                result = at_once.result_of(self, func, args, kwargs)
+                if result is not None:
+                    return result
         replacement = None if spelling is None else self._replacement(spelling)
         if replacement is None:
             if _is_compiling() or self.log is None:
@@ -158,7 +163,10 @@ class Rewrite(Entered):
         if why is not None:
             return self._left_to_torch(spelling, shown_rule(call), why, func, args, kwargs)
         self._note(spelling, shown_rule(call), None)
-        return run(call, inputs, in_place)
+        result = run(call, inputs, in_place)
+        if not (in_place or _is_compiling() or self.log is None or rule is not None):
+            at_once.remember_call(self, func, args, kwargs, spelling.name, shown_rule(call), call, inputs)
+        return result
 
     def _left_to_torch(self, spelling: Any, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(spelling, rule, why)

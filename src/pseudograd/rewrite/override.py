@@ -21,7 +21,8 @@ def override(**families: SiteRule | None) -> Rewriting:
 
     Forward:  torch's values, bit for bit.
     Backward: that of the rule, with the default edge of each family's op. Saves as many tensors as torch's op saves, of the same
-        shapes (relu: its input where torch keeps its result); under gelu=, silu=, leaky_relu= and hardsigmoid= what the op of that name
+        shapes (relu: its input where torch keeps its result), or, of a clamp of 4096 elements or more on CPU, one or two bits of each
+        element where the op of that name does; under gelu=, silu=, leaky_relu= and hardsigmoid= what the op of that name
         saves, a few bits of each element, because that is what they are asked for. Whatever cannot be rewritten keeps torch's
         gradient and is reported; nothing raises where torch does not.
 

@@ -26,8 +26,9 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     Backward: torch's, but at the points that are named. An edge is about clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
         Versions of torch are about what changed between them: these, and which of equal entries quantile and nanquantile take. A pin to
         "torch>=2.14" on an older one leaves those two, and its report says so. A framework is about all of `families`: also maximum,
-        minimum and relu. Saves what torch saves, for the last nine families more. Linear in grad; forward mode and second derivatives
-        have the same slope.
+        minimum and relu. Saves what torch saves, or, of an edge and 4096
+        elements or more on CPU, one to three bits of each in their place; for the last nine families more. Linear in grad; forward
+        mode and second derivatives have the same slope.
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as

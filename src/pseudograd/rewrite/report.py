@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from .. import torch_forms
 from ..notebook import shown
+from ..torch_private import node_number
 from ..trace import frames
 from ..trace.nodes import Ranges
 
@@ -68,7 +69,7 @@ class Report:
                     calls,
                     False,
                 )
-                for (op, rule, *_, why), (calls, call, program) in list(log.calls.items())
+                for (op, rule, *_, why), (calls, call, program) in [(k, v.all) for k, v in list(log.calls.items())]
             ]
             traced = [
                 ((op, *lines), rule, why, calls, True) for (op, rule, lines, why), calls in list(log.compiled.items())
@@ -147,25 +148,41 @@ def _identity(frame: FrameType | None) -> tuple[int, int]:
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
+class Tallied:
+    """How often a call was made, and the two lines of it. They keep the code alive of which `Log.calls` has the id, because the hash of a
+    code object costs more than the way to it.
+    """
+
+    __slots__ = ("call", "calls", "program")
+
+    def __init__(self, call: frames.Point | None, program: frames.Point | None) -> None:
+        self.calls = 0
+        self.call = call
+        self.program = program
+
+    @property
+    def all(self) -> tuple[int, frames.Point | None, frames.Point | None]:
+        return self.calls, self.call, self.program
+
+
 class Log:
     """What one thread did inside one context."""
 
     def __init__(self) -> None:
-        # By op, rule, place and reason: how often, and the two lines. They keep the code alive of which the key has the id, because the
-        # hash of a code object costs more than the way to it.
-        self.calls: dict[tuple[Any, ...], tuple[int, frames.Point | None, frames.Point | None]] = {}
+        self.calls: dict[tuple[Any, ...], Tallied] = {}  # by op, rule, place and reason
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.nodes = Ranges()
 
-    def count(self, op: str, rule: str, why: str | None) -> None:
+    def count(self, op: str, rule: str, why: str | None) -> Tallied:
         """why: torch's own had to do; None: it was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
         key = op, rule, *_identity(frame), *_identity(program), why
         known = self.calls.get(key)
         if known is None:
-            known = 0, frames.point(frame), frames.point(program)
-        self.calls[key] = (known[0] + 1, *known[1:])
+            known = self.calls[key] = Tallied(frames.point(frame), frames.point(program))
+        known.calls += 1
+        return known
 
     def count_compiled(self, op: str, rule: str, lines: tuple[str, str, str], why: str | None) -> None:
         self.compiled[op, rule, lines, why] += 1
@@ -174,11 +191,14 @@ class Log:
 
     def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
-        if self.nodes.may_hide_some():
+        nodes, before = self.nodes, node_number()
+        if nodes.unseen or before != nodes.seen_up_to:
             self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
-        result, made = self.nodes.of_call(func, args, kwargs)
-        if made:
-            self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
+        result = func(*args, **kwargs)
+        if node_number() != before:
+            made = nodes.since(before, result)
+            if made:
+                self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
         return result
 
     def look_at(self, mode: Any, values: Iterable[Any]) -> None:

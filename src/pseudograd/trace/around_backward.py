@@ -43,8 +43,16 @@ class _Announced:
         functools.update_wrapper(self, run, updated=())
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        endings: list[Callable[[Any], object]] = []
         result: object = None
+        if len(_subscribers) == 1 and len(args) > 4:  # the usual case, written out for small backwards
+            end = _subscribers[0](args[0], args[1], args[4])
+            try:
+                found = self.run(*args, **kwargs)
+                result = () if kwargs.get("accumulate_grad", False) else found
+                return found
+            finally:
+                end(result)
+        endings: list[Callable[[Any], object]] = []
         try:
             for around in _subscribers:
                 endings.append(around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4)))

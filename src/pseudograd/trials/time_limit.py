@@ -21,15 +21,23 @@ def at_most(seconds: float | None) -> Iterator[None]:
         yield
         return
     limit = _Limit(threading.get_ident(), seconds)
-    limit.start()
     try:
+        limit.start()  # inside: it may come before the next line
         yield
     finally:
+        _end(limit)
+
+
+def _end(limit: _Limit) -> None:
+    """Whatever comes in the last moment is raised once it can come no more."""
+    late: TimeIsUp | None = None
+    while not limit.has_ended:
         try:
             limit.end()
-        except TimeIsUp:  # it came in the last moment
-            limit.end()
-            raise
+        except TimeIsUp as error:
+            late = error
+    if late is not None:
+        raise late
 
 
 class _Limit(threading.Thread):
@@ -37,6 +45,7 @@ class _Limit(threading.Thread):
         super().__init__(name="pseudograd time limit", daemon=True)
         self._of, self._seconds = of, seconds
         self._lock, self._ended = threading.Lock(), threading.Event()
+        self.has_ended = False
 
     def run(self) -> None:
         wait = self._seconds
@@ -50,6 +59,7 @@ class _Limit(threading.Thread):
         with self._lock:
             self._ended.set()
             _raise_in(self._of, None)  # what was asked for and has not come yet
+        self.has_ended = True
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

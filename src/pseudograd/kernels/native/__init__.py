@@ -41,11 +41,11 @@ from ..range_bits import (
 from ..residuals import INPUTS, Inputs, Kept
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 2  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 3  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
-_NO_MIN, _NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
-_UNSURE = (
+NO_MIN, NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
+UNSURE = (
     1 << 60
 )  # as operators.c says it beside an order: zeros of both signs meet, and torch alone knows which of them y is
 
@@ -149,8 +149,13 @@ def settings_of(plan: Plan, low: float | None, high: float | None, dtype: torch.
 @lru_cache(maxsize=4096)
 def _settings(*numbers: float) -> Tensor:
     """The last two are the signs of the bounds, because 0.0 is found where -0.0 is asked for."""
+    return settings_of_numbers(numbers[:-2])
+
+
+def settings_of_numbers(numbers: tuple[float, ...]) -> Tensor:
+    """What operators read."""
     with without_torch_function():
-        return torch.tensor(numbers[:-2], dtype=torch.float64, device="cpu")
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
@@ -159,8 +164,8 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | N
     assert plan is not None  # the residual has asked
     if isinstance(low, Tensor):
         y, code, order = operators.encode_between(x, low, high, settings_of(plan, None, None, x.dtype))
-        if order & _UNSURE:
-            y, order = call.primitive.forward(x, low, high), order ^ _UNSURE
+        if order & UNSURE:
+            y, order = call.primitive.forward(x, low, high), order ^ UNSURE
     else:
         y, code, order = operators.encode(x, settings_of(plan, low, high, x.dtype))
     return y, [code, order, plan]
@@ -209,7 +214,7 @@ def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Ca
     plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
     if plan is None:
         return None
-    packed = (_NO_MIN if low is None else 0) | (_NO_MAX if high is None else 0)
+    packed = (NO_MIN if low is None else 0) | (NO_MAX if high is None else 0)
     settings = settings_of(plan, None, None, x.dtype, packed)
     return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
 
@@ -233,10 +238,7 @@ def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
     return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, *plan.numbers, 1.0, 1.0)), None
 
 
-@lru_cache(maxsize=256)
-def _in_a_tensor(numbers: tuple[float, ...]) -> Tensor:
-    with without_torch_function():
-        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+_in_a_tensor = lru_cache(maxsize=256)(settings_of_numbers)
 
 
 def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
@@ -307,12 +309,12 @@ def _bound(number: Any, dtype: torch.dtype) -> float:
     return 0.0 if number is None else rounded_to(float(number), dtype)
 
 
-_LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
+LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
 
 def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dtype) -> Prepared | None:
     plan = _plan(call, low, high, dtype)
-    if plan is None or any(number and abs(number) < _LEAST_NORMAL for number in _numbers_in(call, plan, low, high)):
+    if plan is None or any(number and abs(number) < LEAST_NORMAL for number in _numbers_in(call, plan, low, high)):
         return None
     return Prepared(
         operators.clamp,
@@ -326,6 +328,7 @@ def _prepare(call: Call, low: float | None, high: float | None, dtype: torch.dty
         high,
         has_zero=low == 0 or high == 0,
         passes=passes(call) and not call.keeps(X_ALONE),
+        residual=CODE,
         keeps_code=False,  # the table knows
     )
 
@@ -358,3 +361,4 @@ if operators is not None:
         Kernel("native", INPUTS, _has_curve, _pull_slope, **_how),
         Kernel("native", few_bits.FEW_BITS, few_bits.suits, _pull_steps, _encode_steps, **_how),
     )
+    from . import standings  # noqa: F401  (it registers its own)

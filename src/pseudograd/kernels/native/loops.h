@@ -285,6 +285,138 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
     else NAME(pull_x_by)(grad, x, 0, 0, out, min, max, rule, n);
 }
 
+/* --- of kind STANDING: 64 elements at a time, because a word is quicker to combine than masks are -------------------- */
+
+/* The places that have the bit of each plane, one after the other, so that nothing is asked of the others. */
+typedef struct {
+    uint8_t count, places[PLACES];
+} NAME(Set);
+
+INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
+    for (int plane = 0; plane < planes; plane++) {
+        sets[plane].count = 0;
+        for (uint8_t place = 0; place < PLACES; place++)
+            if (rule.sets[plane] >> place & 1) sets[plane].places[sets[plane].count++] = place;
+    }
+}
+
+/* The planes of a block, between the bounds at `lows` and `highs`, or, where there are none, between two numbers. Where there is a y, x
+   clamped between the numbers. */
+INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
+                              uint64_t *found) {
+    uint64_t below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, one = 0, crossed = 0;
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = lows ? LOAD(highs + i) : high;
+        below |= LANE(bits)(LANE(less)(v, l)) << i, above |= LANE(bits)(LANE(less)(h, v)) << i;
+        at_min |= LANE(bits)(LANE(equal)(v, l)) << i, at_max |= LANE(bits)(LANE(equal)(v, h)) << i;
+        known |= LANE(bits)(LANE(equal)(v, v)) << i;
+        apart |= LANE(bits)(LANE(less)(l, h)) << i, one |= LANE(bits)(LANE(equal)(l, h)) << i;
+        if (lows) crossed |= LANE(bits)(LANE(less)(h, l)) << i;
+        if (y) STORE(y + i, LANE(clamp)(v, l, h));
+    }
+    uint64_t unknown = ~(apart | one | crossed), outside = below | above;
+    const uint64_t words[PLACES] = {
+        apart & below, apart & at_min,  apart & known & ~(outside | at_min | at_max), apart & at_max,  apart & above,
+        one & below,   one & at_min,    one & above,                                  crossed & known, unknown & below,
+        unknown & above, unknown & ~outside, (apart | one) & ~known,                  crossed & ~known};
+    for (int plane = 0; plane < planes; plane++) {
+        uint64_t word = 0;
+        for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].places[k]];
+        found[plane] = word;
+    }
+}
+
+INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *planes, int64_t apart, double min, double max, Rule rule,
+                           int count, int64_t n) {
+    V low = LANE(all)(min), high = LANE(all)(max);
+    NAME(Set) sets[MOST_PLANES];
+    NAME(read_sets)(rule, count, sets);
+    for (int64_t start = 0; start < n; start += 64) {
+        T rest[3][64], made[64];
+        uint64_t words[MOST_PLANES];
+        const T *v = x + start, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
+        T *o = y ? y + start : 0;
+        size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) : 64;
+        if (left < 64) {
+            memset(rest, 0, sizeof(rest));
+            memcpy(rest[0], v, left * sizeof(T)), v = rest[0], o = y ? made : 0;
+            if (lows) memcpy(rest[1], l, left * sizeof(T)), memcpy(rest[2], h, left * sizeof(T)), l = rest[1], h = rest[2];
+        }
+        NAME(stand_block)(v, l, h, o, low, high, sets, count, words);
+        for (int plane = 0; plane < count; plane++) {
+            if (left < 64) words[plane] &= ~(uint64_t)0 >> (64 - left);
+            memcpy(planes + plane * apart + start / 8, words + plane, 8);
+        }
+        if (o == made) memcpy(y + start, made, left * sizeof(T));
+    }
+}
+
+static void NAME(stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
+                        Rule rule, int64_t n) {
+    if (lows) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, rule.first & MOST_PLANES, n);
+    else if (rule.first == 1) NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, 1, n);
+    else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, rule.first & MOST_PLANES, n);
+}
+
+/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. Nothing is multiplied where all are of
+   these: a processor may slow down for the product of wide vectors. */
+INLINE void NAME(pull_standing_block)(const T *grad, const uint64_t *words, T *out, const V *slopes, int planes, int scales) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0);
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V left[1 << MOST_PLANES], g = LOAD(grad + i);
+        for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
+        for (int plane = 0; plane < planes; plane++) {
+            M is_odd = LANE(from_bits)(words[plane] >> i);
+            for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+        }
+        V some = zero;
+        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, LANE(product)(g, left[0]));
+        STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
+    }
+}
+
+INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, const T *x, const T *lows, const T *highs, T *out,
+                                   double min, double max, Rule rule, int planes, int scales, int64_t n) {
+    V slopes[1 << MOST_PLANES], low = LANE(all)(min), high = LANE(all)(max);
+    NAME(Set) sets[MOST_PLANES] = {{0}};
+    for (int k = 0; k < 1 << planes; k++) slopes[k] = LANE(all)(rule.slopes[k]);
+    if (x) NAME(read_sets)(rule, planes, sets);
+    for (int64_t start = 0; start < n; start += 64) {
+        T rest[4][64], made[64];
+        uint64_t words[MOST_PLANES];
+        const T *g = grad + start, *v = x ? x + start : 0, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
+        T *o = out + start;
+        if (n - start < 64) {
+            size_t left = (size_t)(n - start) * sizeof(T);
+            memset(rest, 0, sizeof(rest));
+            memcpy(rest[0], g, left), g = rest[0], o = made;
+            if (x) memcpy(rest[1], v, left), v = rest[1];
+            if (lows) memcpy(rest[2], l, left), memcpy(rest[3], h, left), l = rest[2], h = rest[3];
+        }
+        if (x) NAME(stand_block)(v, l, h, 0, low, high, sets, planes, words);
+        else
+            for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + start / 8, 8);
+        NAME(pull_standing_block)(g, words, o, slopes, planes, scales);
+        if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
+    }
+}
+
+static void NAME(pull_standing)(const void *grad, const uint8_t *planes, int64_t apart, void *out, Rule rule, int64_t n) {
+    int scales = scales_grad(rule);
+    if (rule.first == 1 && !scales) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 0, n);
+    else if (rule.first == 1) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 1, 1, n);
+    else if (rule.first == 2) NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 2, scales, n);
+    else NAME(pull_standing_by)(grad, planes, apart, 0, 0, 0, out, 0, 0, rule, 3, scales, n);
+}
+
+static void NAME(pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
+                                  Rule rule, int64_t n) {
+    int planes = rule.first & MOST_PLANES, scales = scales_grad(rule); /* the former all it may be, as the compiler should know */
+    if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, scales, n);
+    else if (planes == 1 && !scales) NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, 1, 0, n);
+    else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, scales, n);
+}
+
 /* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above
    is a run of ones, and bit p of their number is 1 from each odd multiple of 2**p up to the next even one. */
 INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
@@ -442,8 +574,9 @@ static void NAME(tally)(const void *grad, const void *one, const void *other, co
     NAME(tally_block)(rest[0], rest[1], rest[2], rest[3], low, high, has, tally);
 }
 
-static const Loops NAME(loops) = {NAME(encode), NAME(pull_code), NAME(pull_x),  NAME(encode_between),
-                                  NAME(steps),  NAME(inside),    NAME(slopes), NAME(tally)};
+static const Loops NAME(loops) = {NAME(encode), NAME(pull_code),     NAME(pull_x),          NAME(encode_between),
+                                  NAME(stand),  NAME(pull_standing), NAME(pull_standing_x), NAME(steps),
+                                  NAME(inside), NAME(slopes),        NAME(tally)};
 
 #undef V
 #undef M

@@ -13,6 +13,7 @@ ordinary one on CPU is for the caller to know. */
 #define MOST_DIMENSIONS 15
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
+#define FEW 512             /* elements */
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
 enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 }; /* in a plan: there is no such bound; two bits for each of three shares */
@@ -186,10 +187,18 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int has_low, has_high, has_tensors;
+    int has_low, has_high, has_tensors, is_bfloat;
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
+
+/* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take. */
+static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (rule.kind == STANDING && numel <= FEW && loops == loops_avx512 && scales_grad(rule)) return loops_avx2[dtype];
+#endif
+    return loops[dtype];
+}
 
 static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
     int64_t blocks = (work->numel + 63) / 64;
@@ -204,7 +213,11 @@ static void encode_part(int64_t from, int64_t to, void *argument) {
     double buffer[CHUNK];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = work->x.is_linear || end - start < CHUNK ? end - start : CHUNK;
-        work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->first + start / 8,
+        if (work->rule.kind == STANDING)
+            work->loops->stand(elements(&work->x, start, count, buffer), 0, 0, work->out + start * work->x.bytes, work->first + start / 8,
+                               work->second - work->first, work->min, work->max, work->rule, count);
+        else
+            work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->first + start / 8,
                             work->second + start / 8, work->min, work->max, work->rule, count);
     }
 }
@@ -214,7 +227,11 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
     double buffer[CHUNK];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = work->grad.is_linear || end - start < CHUNK ? end - start : CHUNK;
-        work->loops->pull_code(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second + start / 8,
+        if (work->rule.kind == STANDING)
+            work->loops->pull_standing(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second - work->first,
+                                       work->out + start * work->grad.bytes, work->rule, count);
+        else
+            work->loops->pull_code(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second + start / 8,
                                work->out + start * work->grad.bytes, work->rule, count);
     }
 }
@@ -232,11 +249,11 @@ static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_h
 
 /* The bounds of these elements; infinite where there is none. */
 static const void *lows_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 0, count);
+    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 0, count);
 }
 
 static const void *highs_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->loops == loops[BF16], 1, count);
+    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 1, count);
 }
 
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
@@ -244,9 +261,14 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
     double buffers[2][CHUNK];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = end - start < CHUNK ? end - start : CHUNK;
-        int differ = work->loops->encode_between(
-            elements(&work->x, start, count, 0), lows_of(work, start, count, buffers[0]), highs_of(work, start, count, buffers[1]),
-            work->out + start * work->x.bytes, work->first + start / 8, work->second + start / 8, work->rule, count);
+        const void *x = elements(&work->x, start, count, 0);
+        const void *lows = lows_of(work, start, count, buffers[0]), *highs = highs_of(work, start, count, buffers[1]);
+        int differ = 0, stands = work->rule.kind == STANDING;
+        if (stands)
+            work->loops->stand(x, lows, highs, 0, work->first + start / 8, work->second - work->first, 0, 0, work->rule, count);
+        if (work->out)
+            differ = work->loops->encode_between(x, lows, highs, work->out + start * work->x.bytes, work->first + start / 8,
+                                                 work->second + start / 8, stands ? NO_PLANE : work->rule, count);
         if (differ) __atomic_store_n(work->zeros_differ, 1, __ATOMIC_RELAXED);
     }
 }
@@ -259,21 +281,38 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
         count = is_whole || end - start < CHUNK ? end - start : CHUNK;
         const void *lows = work->has_tensors ? lows_of(work, start, count, buffers[2]) : 0;
         const void *highs = work->has_tensors ? highs_of(work, start, count, buffers[3]) : 0;
-        work->loops->pull_x(elements(&work->grad, start, count, buffers[0]), elements(&work->x, start, count, buffers[1]), lows, highs,
-                            work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+        const void *grad = elements(&work->grad, start, count, buffers[0]), *x = elements(&work->x, start, count, buffers[1]);
+        (work->rule.kind == STANDING ? work->loops->pull_standing_x : work->loops->pull_x)(
+            grad, x, lows, highs, work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
     }
 }
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
 
+enum { SHARED = 9, STOOD = 4 + (1 << MOST_PLANES) }; /* numbers in the settings of a rule, by its kind */
+
+/* Of kind STANDING: min, max, plan, the sets of all planes, and the slopes. */
+static int read_standing(const double *found, Work *work, int plan) {
+    Rule rule = {.kind = STANDING, .first = plan & 15};
+    int64_t sets = (int64_t)found[3];
+    if (plan >> 8 != STANDING && plan >> 8 != (STANDING | NO_MIN >> 8) && plan >> 8 != (STANDING | NO_MAX >> 8)) return 0;
+    if (rule.first < 1 || rule.first > MOST_PLANES) return 0;
+    for (int plane = 0; plane < MOST_PLANES; plane++) rule.sets[plane] = sets >> (plane * PLACES) & ((1 << PLACES) - 1);
+    memcpy(rule.slopes, found + 4, sizeof(rule.slopes));
+    work->rule = rule, work->min = found[0], work->max = found[1];
+    return 1;
+}
+
 /* A rule between two numbers: min, max, plan and the six numbers of its shares in a tensor of float64, because numbers take torch longer to
    hand over than tensors do. codes.py says what they mean, native/__init__.py makes them. */
 static int read_settings(Value handle, Work *work, int *plan) {
     Tensor t = tensor((Handle)handle);
-    double found[9];
-    if (t.dtype != F64 || t.dim != 1 || t.numel != 9 || t.strides[0] != 1) return 0;
-    memcpy(found, t.memory, sizeof(found));
+    double found[STOOD];
+    if (t.dtype != F64 || t.dim != 1 || (t.numel != SHARED && t.numel != STOOD) || t.strides[0] != 1) return 0;
+    memcpy(found, t.memory, (size_t)t.numel * sizeof(*found));
     *plan = (int)found[2];
+    if (t.numel == STOOD) return read_standing(found, work, *plan);
+    if ((*plan >> 8 & 7) == STANDING) return 0;
     Rule rule = {0};
     rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 7;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
@@ -290,7 +329,9 @@ static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MO
 
 static int64_t plane_bytes(int64_t numel) { return (numel + 63) / 64 * 8; }
 
-static int64_t code_bytes(Rule rule, int64_t numel) { return plane_bytes(numel) * ((rule.first != 0) + (rule.second != 0)); }
+static int64_t code_bytes(Rule rule, int64_t numel) {
+    return plane_bytes(numel) * (rule.kind == STANDING ? rule.first : (rule.first != 0) + (rule.second != 0));
+}
 
 static void set_planes(Work *work, const Tensor *code) {
     work->first = (uint8_t *)code->memory;
@@ -332,7 +373,8 @@ OPERATOR(clamp_operator) {
 static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
 
 /* x clamped between tensors, and its code, if one is asked for. Only of a dense x, which has the shape of the result: torch orders the
-   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast.
+   memory of others by the bounds too. Without a code only where a run of elements shares its bounds, and y only between two: else torch's
+   own loop is as fast.
    Where zeros of both signs meet, torch takes the one or the other as an element's place in memory has it: then `order` is UNSURE. */
 static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
@@ -343,9 +385,10 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     if (!code && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
     int64_t size = code_bytes(work->rule, x->numel);
     if (code) *code = empty(1, &size, &one, bytes), set_planes(work, code);
-    *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]);
+    if (work->has_low && work->has_high) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]), work->out = y->memory;
+    else *y = nothing();
     int zeros_differ = 0;
-    work->loops = loops[x->dtype], work->out = y->memory, work->zeros_differ = &zeros_differ;
+    work->loops = loops[x->dtype], work->is_bfloat = x->dtype == BF16, work->zeros_differ = &zeros_differ;
     share(work, encode_between_part);
     if (zeros_differ) *order |= UNSURE;
     return 1;
@@ -363,9 +406,11 @@ OPERATOR(clamp_between_operator) {
 OPERATOR(encode_between_operator) {
     Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y, code;
     int64_t order = 0;
-    int plan;
-    Work work = {.numel = x.numel, .has_low = 1, .has_high = 1};
-    if (!read_settings(stack[3], &work, &plan) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing();
+    int plan = 0;
+    Work work = {.numel = x.numel};
+    int is_read = read_settings(stack[3], &work, &plan);
+    work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
+    if (!is_read || (work.rule.kind != STANDING && !(work.has_low && work.has_high)) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing();
     release(stack, 4);
     stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
 }
@@ -419,7 +464,7 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
         if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
     }
     Tensor made = empty(dim, sizes, strides, dtypes[grad->dtype]);
-    work.loops = loops[x->dtype], work.out = made.memory;
+    work.loops = loops_for(x->dtype, work.rule, work.numel), work.out = made.memory, work.is_bfloat = x->dtype == BF16;
     share(&work, pull_x_part);
     return made;
 }

@@ -11,12 +11,14 @@ typedef double number_d;
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
-       TENT, WITCH, CUSP };                              /* as have these slopes of a step */
+       TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
+       STANDING };                                       /* what each place says, of which a code knows more than four */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* where x stands */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
+enum { PLACES = 14, MOST_PLANES = 3 };                   /* of a rule of kind STANDING; see standings.py */
 
 /* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
    up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
@@ -33,6 +35,8 @@ typedef struct {
     Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
                               up of TURNED: the distance from the range at which all of grad pulls back;
                               up and down of a slope: its width and its height */
+    uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the places that have the bit of each plane, */
+    double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
 } Rule;
 
 /* Those that most programs use, for which there are loops of their own. */
@@ -42,6 +46,13 @@ static const Rule CUT_OUTSIDE_AND_AT = {FROM_SHARES, BELOW | ABOVE | AT_MIN | AT
 static const Rule ONLY_INWARD = {FROM_SHARES, BELOW, ABOVE, 0, 0, {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
 static const Rule ONLY_INWARD_NOT_AT = {FROM_SHARES, BELOW | AT_MIN | AT_MAX, ABOVE | AT_MIN | AT_MAX, 1, 1,
                                         {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
+
+/* Of kind STANDING: does any code give a part of grad? */
+INLINE int scales_grad(Rule rule) {
+    int found = 0;
+    for (int code = 0; code < 1 << MOST_PLANES; code++) found |= rule.slopes[code] != 0.0 && rule.slopes[code] != 1.0;
+    return found;
+}
 
 INLINE int are_same_shares(Share a, Share b) { return a.kind == b.kind && a.up == b.up && a.down == b.down; }
 
@@ -76,6 +87,11 @@ typedef struct {
                    int64_t n);
     int (*encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
                           int64_t n); /* do zeros of both signs meet? */
+    void (*stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
+                  Rule rule, int64_t n);
+    void (*pull_standing)(const void *grad, const uint8_t *planes, int64_t apart, void *out, Rule rule, int64_t n);
+    void (*pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
+                            Rule rule, int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);

@@ -144,7 +144,7 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | N
     if isinstance(low, Tensor):
         return None
     order = range_bits.order_of(x) or 0
-    y = range_bits._in_own_order(_fresh(range_bits._in_memory_order(x, order)), order)
+    y = range_bits.in_own_order(_fresh(range_bits.in_memory_order(x, order)), order)
     kept = _encode_into(y, call, inputs)
     return None if kept is None else (y, kept)
 
@@ -180,13 +180,13 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
     code, order, plan = kept
     if not range_bits.are_bytes(code) or code.numel() != range_bits.size_of(grad.numel(), plan):
         return None
-    there = range_bits._in_memory_order(grad, order).contiguous()
+    there = range_bits.in_memory_order(grad, order).contiguous()
     out = _fresh(there)
     numbers, forms = of_shares(plan)
     planes = {"has_first": plan.first != 0, "has_second": plan.second != 0, "has_both": plan.first & plan.second != 0}
     if not _run("pull_code", (there, code, out), numbers, {**planes, **forms}):
         return None
-    return range_bits._in_own_order(out, order), None, None
+    return range_bits.in_own_order(out, order), None, None
 
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
@@ -199,13 +199,13 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     if plan is None:
         return None
     order = range_bits.order_of(x) or 0
-    x, grad = (range_bits._in_memory_order(value, order).contiguous() for value in (x, grad))
+    x, grad = (range_bits.in_memory_order(value, order).contiguous() for value in (x, grad))
     out = _fresh(grad)
     numbers, forms = of_shares(plan)
     constants = {"first": plan.first, "second": plan.second, **forms}
     if not _run("pull_x", (grad, x, out), (*_bounds(low, high, x.dtype), *numbers), constants):
         return None
-    return range_bits._in_own_order(out, order), None, None
+    return range_bits.in_own_order(out, order), None, None
 
 
 def kernels_for(device: str) -> list[Kernel]:

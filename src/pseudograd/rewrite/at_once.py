@@ -1,0 +1,111 @@
+"""Rewritten calls that were made before: what does not depend on the values of x and of tensor bounds is decided once.
+
+At ten elements a rewritten call is to cost little more than an empty mode of functions around torch's own, so each line here counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..arguments import has_negative_zero
+from ..rule import Call, prepared, remember
+from ..torch_private import node_number
+from .report import Log, Tallied
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Known:
+    """A call of one function of torch in one context. run(x, *tensors): its result, or None where it has to be read anew."""
+
+    __slots__ = ("has_tensors", "has_zero", "op", "places", "rule", "run")
+
+    def __init__(
+        self, run: Callable[..., Tensor | None], op: str, rule: str, has_tensors: bool, has_zero: bool
+    ) -> None:
+        self.run = run
+        self.op = op
+        self.rule = rule
+        self.has_tensors = has_tensors
+        self.has_zero = has_zero  # a number, of which a table does not see the sign
+        self.places: dict[tuple[int, int], Tallied] = {}
+
+
+def result_of(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Of a call that `mode` has seen before; None for every other, which it has to read."""
+    memory = prepared.get(mode)
+    if memory is None or not args or type(args[0]) is not Tensor:
+        return None
+    try:
+        known: Known | None = memory.get(_asked(func, args, kwargs))
+    except TypeError:  # one of them cannot be what it should
+        return None
+    if known is None or (known.has_zero and has_negative_zero((*args[1:], *kwargs.values()))):
+        return None
+    result = known.run(*_tensors(args, kwargs)) if known.has_tensors else known.run(args[0])
+    if result is not None:
+        caller = sys._getframe(2)
+        place = known.places.get((id(caller.f_code), caller.f_lasti))
+        if place is None:
+            _note_first(mode.log, known, caller)
+        else:
+            place.calls += 1
+        mode.log.nodes.seen_up_to = node_number()
+    return result
+
+
+def _asked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """A tensor behind x is told by its kind: its dtype and shape are for the one who runs it."""
+    if not kwargs and len(args) == 3:  # written out, because this is most of them
+        x, low, high = args
+        return func, x.dtype, Tensor if type(low) in _PLAIN else low, Tensor if type(high) in _PLAIN else high
+    asked = [func, args[0].dtype]
+    for value in args[1:]:
+        asked.append(Tensor if type(value) in _PLAIN else value)
+    for key, value in kwargs.items():
+        asked += (key, Tensor if type(value) in _PLAIN else value)
+    return tuple(asked)
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [value for value in (*args, *kwargs.values()) if type(value) in _PLAIN]
+
+
+def _are_in_order(given: list[Tensor], inputs: list[Tensor]) -> bool:
+    """Do they come as the call takes them, whichever they are? Of one that comes twice nobody knows which is which."""
+    return [id(one) for one in given] == [id(one) for one in inputs] and len({id(one) for one in given}) == len(given)
+
+
+def _note_first(log: Log, known: Known, caller: Any) -> None:
+    """Only the program's own line is told by itself: one of a package may be reached from many."""
+    tallied = log.count(known.op, known.rule, None)
+    if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
+        known.places[id(caller.f_code), caller.f_lasti] = tallied  # it keeps the code, so that no other one gets its id
+
+
+def remember_call(
+    mode: Any, func: Any, args: Any, kwargs: Any, op: str, rule: str, call: Call, inputs: tuple[Any, ...]
+) -> None:
+    """After a call that was read and rewritten, if the next one like it needs less."""
+    x, *others = inputs
+    if type(x) is not Tensor or not args or x is not args[0]:
+        return
+    has_tensors = any(isinstance(value, Tensor) for value in others)
+    if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
+        return
+    run = engine.ready(call, inputs)
+    if run is None:
+        return
+    has_zero = not has_tensors and 0 in others
+    try:
+        asked = _asked(func, args, kwargs)
+        memory = prepared.get(mode) or remember(prepared, mode, {})
+        remember(memory, asked, Known(run, op, rule, has_tensors, has_zero))
+    except TypeError:
+        return

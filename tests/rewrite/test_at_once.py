@@ -1,0 +1,257 @@
+"""Rewritten calls that keep bits, and calls that were made before: the same gradients, reports and checkpoints as the first one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pseudograd import kernels
+from pseudograd.kernels import native, range_bits
+from pseudograd.rewrite import entered_contexts
+from pseudograd.rewrite.override import override
+from pseudograd.rewrite.pin_edge import pin_edge
+from pseudograd.rule import prepared
+from pseudograd.torch_eras import ERAS, installed_era
+
+OTHER = next(era for era in ERAS if era != installed_era())
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "other era": lambda: pin_edge(OTHER),
+    "half": lambda: pin_edge("half"),
+    "inward": lambda: override(clamp="inward"),
+}
+SMALL, LARGE = 100, 5000
+needs_native = pytest.mark.skipif(native.operators is None, reason="native kernels")
+
+WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "numbers": lambda x, low, high: torch.clamp(x, -1.0, 1.0),
+    "by name": lambda x, low, high: x.clamp(min=-1, max=1),
+    "one by name": lambda x, low, high: torch.clamp(x, max=1.0),
+    "clamp_min": lambda x, low, high: torch.clamp_min(x, -1),
+    "tensors": lambda x, low, high: torch.clamp(x, low, high),
+    "tensors by name": lambda x, low, high: x.clamp(max=high, min=low),
+    "a min": lambda x, low, high: torch.clamp(x, low),
+    "a max": lambda x, low, high: torch.clamp(x, None, high),
+    "clamp_max": lambda x, low, high: x.clamp_max(high),
+    "fmin": lambda x, low, high: torch.fmin(x, high),
+    "fmax": lambda x, low, high: torch.fmax(x, low),
+    "in place": lambda x, low, high: (x * 1).clamp_(-1.0, 1.0),
+}
+
+
+def inputs(size: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Halves, so that many are at a bound, and a NaN; a learned min for all, a learned max for each."""
+    x = (torch.randint(-4, 5, (size,), generator=torch.Generator().manual_seed(0)) / 2).to(dtype)
+    x[3] = torch.nan
+    return [x.requires_grad_(), torch.full((1,), -1.0, dtype=dtype).requires_grad_(), torch.ones(size, dtype=dtype)]
+
+
+def found(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor | None]:
+    y = f(*given)
+    grad = torch.linspace(-2, 2, y.numel(), dtype=y.dtype)
+    learned = [one for one in given if one.requires_grad]
+    return [y.detach(), *torch.autograd.grad(y, learned, grad, allow_unused=True)]
+
+
+def same(some: list[Tensor | None], others: list[Tensor | None]) -> bool:
+    pairs = zip(some, others, strict=True)
+    return all(a is b is None or torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in pairs)  # type: ignore[union-attr,arg-type]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None:
+    with CONTEXTS[context](), kernels.off("native", "portable"):
+        expected = found(WAYS[way], inputs(size))
+    with CONTEXTS[context]() as entry:
+        for _ in range(3):
+            assert same(found(WAYS[way], inputs(size)), expected)
+    if not (context == "inward" and way in ("fmin", "fmax")):
+        assert [site.calls for site in entry.report().rewritten] == [3]
+
+
+@needs_native
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_another_call_is_not_taken_for_one_that_was_made(context: str) -> None:
+    """Other dtypes, signs of zero, kinds of a bound, grad modes and transforms."""
+    with CONTEXTS[context]():
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            for low in (0.0, -0.0, torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), 0, torch.zeros(1).double()):
+                x = torch.tensor([-1.0, -0.0, 0.0, 0.5], dtype=dtype, requires_grad=True)
+                first, second = (
+                    torch.clamp(x, low, 1.0) if not isinstance(low, Tensor) else torch.clamp_min(x, low),
+                    None,
+                )
+                for _ in range(2):
+                    second = torch.clamp(x, low, 1.0) if not isinstance(low, Tensor) else torch.clamp_min(x, low)
+                plain = torch.clamp(x.detach(), min=low)
+                assert second.dtype is plain.dtype
+                assert torch.equal(second.detach(), plain)
+                assert torch.equal(second.signbit(), plain.signbit())
+                assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (first, second)))
+        x = torch.zeros(4, requires_grad=True)
+        with torch.no_grad():
+            assert torch.clamp(x, 0.0, 1.0).grad_fn is None
+        assert torch.clamp(x.detach(), 0.0, 1.0).grad_fn is None
+        slope = torch.autograd.grad(torch.clamp(x, 0.0, 1.0).sum(), x)[0]
+        assert torch.equal(torch.func.vmap(torch.func.grad(lambda x: torch.clamp(x, 0.0, 1.0)))(x.detach()), slope)
+        with pytest.raises(TypeError):
+            torch.clamp(x, "0", 1.0)  # type: ignore[call-overload]
+
+
+@needs_native
+def test_second_derivatives_and_what_hooks_hand_back() -> None:
+    with pin_edge("half"):
+        for size in (SMALL, LARGE):
+            for way in ("numbers", "tensors", "fmax"):
+                x, low, high = inputs(size, torch.float64)
+                for _ in range(2):
+                    slope = torch.autograd.grad(WAYS[way](x, low, high).sum(), x)[0]
+                    grad = torch.ones(size, dtype=torch.float64, requires_grad=True)
+                    (first,) = torch.autograd.grad(WAYS[way](x, low, high), x, grad, create_graph=True)
+                    assert torch.equal(first, slope)
+                    assert torch.equal(torch.autograd.grad(first.sum(), grad)[0], slope)
+                    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t):
+                        y = WAYS[way](x, low, high)
+                    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], slope)
+
+
+@needs_native
+def test_the_table_of_kernels_may_change_between_two_calls() -> None:
+    x = torch.tensor([-1.0, 0.0], requires_grad=True)
+    with pin_edge("half") as entry:
+        for _ in range(2):
+            torch.clamp(x, -1.0, 1.0)
+        assert any(isinstance(key, entered_contexts.Entered) for key in prepared)
+        with kernels.off("native"):
+            assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
+            assert torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0].tolist() == [0.5, 1.0]
+    assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
+    assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
+
+
+def test_a_line_of_a_package_is_told_by_the_programs_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "clamps_of_a_package.py"
+    package.parent.mkdir()
+    package.write_text("import torch\ndef clamped(x):\n    return torch.clamp(x, -1.0, 1.0)\n")
+    monkeypatch.syspath_prepend(package.parent)
+    import clamps_of_a_package  # type: ignore[import-not-found]
+
+    x = torch.zeros(3, requires_grad=True)
+    with pin_edge("half") as entry:
+        for _ in range(3):
+            clamps_of_a_package.clamped(x)
+        for _ in range(4):
+            clamps_of_a_package.clamped(x)
+    assert [site.calls for site in entry.report().rewritten] == [4, 3]
+
+
+# --- bits and checkpoints ---------------------------------------------------------------------------------------------
+
+
+def kept(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+    found: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: found.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
+        f(*given)
+    return found
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("way", "context", "planes"),
+    [
+        ("numbers", "other era", 1),
+        ("numbers", "half", 2),
+        ("numbers", "inward", 2),
+        ("in place", "other era", 1),
+        ("clamp_min", "other era", 1),
+        ("tensors", "half", 3),
+        ("a min", "half", 2),
+        ("fmax", "half", 2),
+    ],
+)
+def test_bits_are_kept_from_4096_elements_on(way: str, context: str, planes: int) -> None:
+    with CONTEXTS[context]():
+        for _ in range(2):
+            assert [(one.dtype, one.nbytes) for one in kept(WAYS[way], inputs(LARGE))] == [
+                (torch.uint8, planes * -(-LARGE // 64) * 8)
+            ]
+            small = kept(WAYS[way], inputs(SMALL))
+            assert all(one.dtype is torch.float32 for one in small)
+
+
+def block(x: Tensor) -> Tensor:
+    low, high = torch.full((1,), -1.0, requires_grad=True), torch.ones(x.shape)
+    return torch.fmax(torch.clamp(torch.clamp(x * 1, -1.0, 1.0) * 3, low, high).clamp_(-0.5, 0.5) * 3, low)
+
+
+@pytest.fixture(params=["left", "another", "in a thread"])
+def backward(request: pytest.FixtureRequest) -> Iterator[Callable[[Tensor], None]]:
+    def in_another(y: Tensor) -> None:
+        with override(clamp="sign"):
+            y.backward()
+
+    def in_a_thread(y: Tensor) -> None:
+        thread = threading.Thread(target=y.backward)
+        thread.start()
+        thread.join()
+
+    return {"left": lambda y: y.backward(), "another": in_another, "in a thread": in_a_thread}[request.param]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_checkpoint_keeps_the_same_bits_wherever_its_backward_runs(
+    context: str, reentrant: bool, backward: Callable[[Tensor], None]
+) -> None:
+    x, *_ = inputs(LARGE)
+    with CONTEXTS[context]():
+        (expected,) = torch.autograd.grad(block(x).sum(), x)
+        y = checkpoint(block, x, use_reentrant=reentrant).sum()
+    backward(y)
+    assert same([x.grad], [expected])
+
+
+@pytest.mark.parametrize("least", [4096, 1 << 62])
+def test_a_checkpoint_from_outside_keeps_what_torch_does(least: int) -> None:
+    x, *_ = inputs(LARGE)
+    with range_bits.kept_from(least):
+        (expected,) = torch.autograd.grad(block(x).sum(), x)
+        y = checkpoint(block, x, use_reentrant=False).sum()
+        with pin_edge("half"):
+            y.backward()
+    assert same([x.grad], [expected])
+
+
+@needs_native
+def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a recomputation runs under the contexts of the backward, and must keep what torch keeps."""
+    monkeypatch.setattr(kernels, "checkpoint_frame", None)
+    kernels._changed()
+    try:
+        for context in CONTEXTS.values():
+            with context():
+                for _ in range(2):
+                    assert [one.dtype for one in kept(WAYS["numbers"], inputs(LARGE))] == [torch.float32]
+                    assert [one.dtype for one in kept(WAYS["tensors"], inputs(LARGE))] == [torch.float32] * 3
+    finally:
+        monkeypatch.undo()
+        kernels._changed()
+
+
+def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
+    with pin_edge(installed_era()) as entry:
+        assert entered_contexts.modes() == ()
+        assert torch.overrides._get_current_function_mode_stack() == []
+        with override(clamp="identity"), pin_edge(installed_era()):
+            assert len(entered_contexts.modes()) == 2
+        with pin_edge("half"):
+            assert len(entered_contexts.modes()) == 1
+    assert entry.report().rewritten == entry.report().missed == ()
+    assert "nothing is rewritten" in str(entry.report())
