@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import codes_page
 import kinks_page
 import op_pages
 import policy_page
@@ -47,6 +48,7 @@ DIAGNOSES = ROOT / "docs" / "diagnoses.json"
 REPAIRS = ROOT / "docs" / "repairs.json"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
 AUDIT = ROOT / "docs" / "audit.md"
+LINT = ROOT / "docs" / "lint.md"
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 STRIP = ROOT / "docs" / "compare" / "strip.png"
@@ -70,9 +72,10 @@ def main() -> int:
         policy_page.draw()
         kinks_page.draw()
         speed_report.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT)}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
+    generated[codes_page.PAGE] = codes_page.text()
     generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:
@@ -323,6 +326,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "audit_silu": _audit_silu,
     "repairs": _repairs,
     "kinds": _kinds,
+    "precision": codes_page.precision,
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "finding": _finding,

@@ -69,9 +69,17 @@ def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None
     _check(case, name, EAGER[name], record_property, "eager")
 
 
-def compiled_cells(cases: list[Case], names: Iterable[str]) -> list[Any]:
-    """(cases of one graph, way, dynamic). In the default run, one by one, the usual cases that show something of their own."""
-    usual = {(case, name) for case in USUAL for name in names if case == BY_EVERY_WAY or name in SOME_WAYS}
+def compiled_cells(cases: list[Case], names: Iterable[str], quick: Iterable[str] | None = None) -> list[Any]:
+    """(cases of one graph, way, dynamic). In the default run, one by one, the usual cases that show something of their own.
+
+    Of the ways those that are quick, by default all.
+    """
+    usual = {
+        (case, name)
+        for case in USUAL
+        for name in names
+        if (case == BY_EVERY_WAY and (quick is None or name in quick)) or name in SOME_WAYS
+    }
     cells = []
     for name in names:
         # Forward mode of a rule that reads grad: our error, shown in eager.
@@ -142,7 +150,10 @@ def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any],
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
-@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS))
+@pytest.mark.parametrize(
+    ("cases", "name", "dynamic"),
+    compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS, ("plain", "vmap(grad)", "jacrev")),
+)
 def test_all_inputs_compiled(
     cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]
 ) -> None:

@@ -343,3 +343,28 @@ def amiss_together(
     other = [] if all(map(torch.equal, right, found)) else ["other numbers"]
     unsaid = [line for line in raised if not any(f"PlantedError: {qualified(line)}" in why for why in reasons)]
     return other + (["not said"] if unsaid else []), raised
+
+
+def test_an_error_is_noted_by_whom_it_belongs_to() -> None:
+    """What has a diagnosis of its own tells that one alone; what has none tells every one that is entered."""
+
+    class Place:
+        noted = harmless.Errors()
+
+        @harmless.harmless("a place", otherwise=7)
+        def fails(self) -> int:
+            raise PlantedError("here")
+
+    @harmless.harmless("nobody's")
+    def fails_alone() -> None:
+        raise PlantedError("there")
+
+    entered = harmless.Errors()
+    harmless.listen(entered)
+    try:
+        assert Place().fails() == 7
+        fails_alone()
+    finally:
+        harmless.leave(entered)
+    assert [line.split(" (")[0] for line in Place.noted.lines] == ["a place: PlantedError: here"]
+    assert [line.split(" (")[0] for line in entered.lines] == ["nobody's: PlantedError: there"]

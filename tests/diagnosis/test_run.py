@@ -90,6 +90,7 @@ def test_a_condition_decides_the_status(condition: str, status: int, capfd: pyte
     assert ("--fail-on holds at train.py:" in err) == bool(status)
 
 
+@pytest.mark.slow
 def test_the_program_s_status_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--fail-on", "any", "train.py", "--exit")[0] == 7
 
@@ -109,6 +110,7 @@ def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
     assert "incomplete" not in err
 
 
+@pytest.mark.slow
 def test_what_was_recorded_before_an_error_is_shown(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capfd, "--json", "found.json", "train.py", "--fail")
     assert (code, len(out.splitlines())) == (1, 1)

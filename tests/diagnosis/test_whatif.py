@@ -138,3 +138,12 @@ def test_the_program_s_own_gradient_stays() -> None:
     with diagnose(net) as other:
         loss().backward()
     assert seen == [sum(site.arrived for site in other.sites)]  # the questions are not counted
+
+
+def test_the_eight_that_change_most_are_shown_and_the_others_counted() -> None:
+    weights = nn.ParameterDict({f"p{number}": torch.tensor(2.0 + number) for number in range(11)})
+    with diagnose(weights, whatif={"identity": {"clamp": "identity"}}) as d:
+        sum(weight.clamp(0, 1) for weight in weights.values()).backward()  # type: ignore[union-attr]
+    shown = str(d).split("what if identity?")[1].splitlines()
+    assert sum("100 % -> 0 %" in line for line in shown) == 8
+    assert "    and 3 parameters that change less" in shown

@@ -72,6 +72,7 @@ def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
     assert dynamo._WhenDynamoArrives().find_spec("math") is None
 
 
+@pytest.mark.slow
 def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
     program = "import sys, pseudograd; print(type(sys.meta_path[0]).__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -2,6 +2,21 @@
 
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
+        "testing/contract/derivatives.py",
+        "_check_point",
+        "1000.0 -> 1001.0",
+    ): "at a jump it only tells a number from what is infinite, and no row comes near",
+    (
+        "diagnosis/values.py",
+        "add",
+        "now > self.highest -> now >= self.highest",
+    ): "where they are equal it is that number either way",
+    (
+        "diagnosis/values.py",
+        "add",
+        "now < self.lowest -> now <= self.lowest",
+    ): "where they are equal it is that number either way",
+    (
         "ops/bounds.py",
         "_checked",
         "len(call.admitted) > 1000 -> len(call.admitted) >= 1000",
@@ -122,7 +137,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     (
         "kernels/native/__init__.py",
         "_prepare",
-        "abs(number) < _LEAST_NORMAL -> abs(number) <= _LEAST_NORMAL",
+        "abs(number) < LEAST_NORMAL -> abs(number) <= LEAST_NORMAL",
     ): "a call that is not prepared gives the same, and the number itself is rounded alike in every state",
     ("kernels/native/__init__.py", "_prepare", "False -> True"): "who asks for it replaces it by what the table says",
     ("kernels/native/__init__.py", "_pull_slope", "0 -> 1"): "the loops of a slope read no places",
@@ -137,7 +152,12 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ("engine.py", "module", "False -> True"): "a gradient to a constant bound is computed and thrown away",
     (
         "engine.py",
-        "run_prepared",
+        "run",
+        "x.dim() > range_bits.MOST_DIMENSIONS -> x.dim() >= range_bits.MOST_DIMENSIONS",
+    ): "a call that is not prepared gives the same",
+    (
+        "engine.py",
+        "__call__",
         "x.dim() > range_bits.MOST_DIMENSIONS -> x.dim() >= range_bits.MOST_DIMENSIONS",
     ): "a call that is not prepared gives the same",
     (

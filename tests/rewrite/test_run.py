@@ -71,6 +71,7 @@ def test_a_pin_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 def test_a_pin_to_the_installed_era(capfd: pytest.CaptureFixture[str]) -> None:
     era = installed_era()
@@ -92,6 +93,7 @@ def test_override_and_pin_together(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--override", "clamp=identity", "train.py")[1] == "__main__ [] [1.0, 1.0, 1.0]\n"
 
 
+@pytest.mark.slow
 def test_a_module(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "--pin", "half", "-m", "train", "--epochs", "2")
     assert (code, out) == (0, "__main__ ['--epochs', '2'] [0.0, 0.5, 1.0]\n")
@@ -236,6 +238,7 @@ def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str
 # --- --require --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 def test_nothing_is_required_unless_that_is_said() -> None:
     asked = {"pin": None, "overrides": ["relu=inward"], "imports": []}

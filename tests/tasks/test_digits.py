@@ -22,6 +22,7 @@ def test_a_network_depends_on_its_seed_alone_and_so_does_its_gradient() -> None:
     for ours, theirs in zip((*several.weights, *several.biases), (*alone.weights, *alone.biases), strict=True):
         assert torch.equal(ours[1:], theirs)
     assert torch.equal(several.seen[:, 1:], alone.seen)
+    assert several.seen.shape == (2, 2, 128)
     images, seen = digits.digits(), several.seen[0]
     for p in several.parameters:
         p.requires_grad_()

@@ -95,6 +95,14 @@ def test_a_sheet_shows_a_column_for_each_word() -> None:
     assert (sheet[:, 0] == 0.5).all()
 
 
+def test_codes_that_nothing_is_near_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or they would stay where they were drawn: nothing else moves them."""
+    monkeypatch.setattr(text_to_digit, "GENERATOR_STEPS", 222)
+    codes, _ = text_to_digit._generator(torch.Generator().manual_seed(0))
+    drawn = torch.randn(codes.shape, generator=torch.Generator().manual_seed(0)) * 0.3
+    assert not (codes == drawn).all(1).any()
+
+
 @pytest.fixture
 def quickly_built(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A third of the training, and the whole afterwards for whoever asks."""

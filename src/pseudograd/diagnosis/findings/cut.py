@@ -103,4 +103,20 @@ KIND = Kind(
     "half or more",
     next_step="`override` at that line, or a scale",
     places=_every_clamp,
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
+with diagnose() as d:
+    p.clamp(0.0, 1.0).sum().backward()
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([0.4, 0.5]))
+with diagnose() as d:
+    p.clamp(0.0, 1.0).sum().backward()
+""",
 )

@@ -28,4 +28,20 @@ KIND = Kind(
     meaning="gradients that are not finite arrive, and this op stops them",
     next_step="leave it alone: no override there",
     protects=True,
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+x = torch.tensor([-1.0, 4.0], requires_grad=True)
+with diagnose() as d:
+    x.clamp(min=0.0).sqrt().sum().backward()
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+x = torch.tensor([1.0, 4.0], requires_grad=True)
+with diagnose() as d:
+    x.clamp(min=0.5).sqrt().sum().backward()
+""",
 )

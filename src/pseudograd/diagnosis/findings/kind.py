@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pseudograd_lint.code import Code
+
 from ...trace.frames import Place, named
 from ..deliberate import Deliberate
 from ..records import Finding, Partly, Site, Starved
@@ -64,7 +66,8 @@ class Kind:
     one line, the kind with the smallest is told, and the others stand behind it. find: from the evidence to findings, made by the methods
     below; at a deliberate place too, where they are counted and not told. meaning, next_step: for whoever reads the code, in docs, page and
     JSON. details: more of the meaning, for docs. is_alone: it is of a whole network and never stands behind what is found at its line.
-    protects: it is told so that what it finds is left alone. places: where `--fail-on` looks, with shares, if it is more than the findings.
+    protects: it is told so that what it finds is left alone. bad, good: programs that show it and that do not.
+    places: where `--fail-on` looks, with shares, if it is more than the findings.
     """
 
     code: str
@@ -77,6 +80,14 @@ class Kind:
     is_alone: bool = False
     protects: bool = False
     places: Callable[[Sequence[Site]], Iterable[tuple[str, float]]] | None = None
+    bad: str = ""
+    good: str = ""
+
+    @property
+    def as_code(self) -> Code:
+        """Its row in the one table of codes, which `lint` shares."""
+        why = f"{self.details}." if self.details else ""
+        return Code(self.number, self.code, self.meaning, why, self.next_step, self.bad, self.good, from_source=False)
 
     def finding(self, where: str, expression: str, evidence: str, cause: str, next_step: str, **more: Any) -> Finding:
         """Of this kind. more: share, module, issue and is_muted of the record."""

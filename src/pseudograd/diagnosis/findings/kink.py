@@ -50,4 +50,20 @@ KIND = Kind(
     meaning="a parameter, or all that enters a clamp or relu, stands exactly on a bound in the first step",
     details="It says what each era of torch passes there, and what `inward` passes",
     next_step="`pin_edge`, or another start",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.zeros(3))
+with diagnose() as d:
+    p.clamp(-1.0, 0.0).sum().backward()
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.full((3,), -0.5))
+with diagnose() as d:
+    p.clamp(-1.0, 0.0).sum().backward()
+""",
 )

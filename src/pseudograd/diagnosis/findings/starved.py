@@ -158,4 +158,21 @@ KIND = Kind(
     "a reentrant checkpoint of plain data) and still decides the loss. Also told are most thresholds of a `jumprelu` whose window holds "
     "no x, and three of four units of a layer that stay where the slope of an op is 0",
     next_step="`override` at that line, the cut to remove, or a bandwidth",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+net = torch.nn.Linear(2, 1)
+net.unused = torch.nn.Parameter(torch.ones(1))
+with diagnose(net) as d:
+    net(torch.ones(3, 2)).sum().backward()
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+net = torch.nn.Linear(2, 1)
+with diagnose(net) as d:
+    net(torch.ones(3, 2)).sum().backward()
+""",
 )

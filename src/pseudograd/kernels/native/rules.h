@@ -41,11 +41,11 @@ typedef struct {
 
 /* Those that most programs use, for which there are loops of their own. */
 static const Rule NO_PLANE = {0};
-static const Rule CUT_OUTSIDE = {FROM_SHARES, BELOW | ABOVE, 0, 0, 0, {{ALIKE, 0, 0}}};
-static const Rule CUT_OUTSIDE_AND_AT = {FROM_SHARES, BELOW | ABOVE | AT_MIN | AT_MAX, 0, 1, 0, {{ALIKE, 0, 0}}};
-static const Rule ONLY_INWARD = {FROM_SHARES, BELOW, ABOVE, 0, 0, {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
-static const Rule ONLY_INWARD_NOT_AT = {FROM_SHARES, BELOW | AT_MIN | AT_MAX, ABOVE | AT_MIN | AT_MAX, 1, 1,
-                                        {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
+static const Rule CUT_OUTSIDE = {.first = BELOW | ABOVE, .shares = {{ALIKE, 0, 0}}};
+static const Rule CUT_OUTSIDE_AND_AT = {.first = BELOW | ABOVE | AT_MIN | AT_MAX, .edges = 1, .shares = {{ALIKE, 0, 0}}};
+static const Rule ONLY_INWARD = {.first = BELOW, .second = ABOVE, .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
+static const Rule ONLY_INWARD_NOT_AT = {.first = BELOW | AT_MIN | AT_MAX, .second = ABOVE | AT_MIN | AT_MAX, .edges = 1, .shares_both = 1,
+                                        .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
 
 /* Of kind STANDING: does any code give a part of grad? */
 INLINE int scales_grad(Rule rule) {

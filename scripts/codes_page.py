@@ -1,0 +1,59 @@
+"""docs/codes.md: a section for each code of `lint` and `diagnose`, and what the labels say of each rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pseudograd_lint.code import Code
+from pseudograd_lint.codes import LINT, table
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "codes.md"
+LABELS = ROOT / "tests" / "lint" / "labels.jsonl"
+
+
+def text() -> str:
+    head = (
+        "# Codes\n\nWhat `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) say. `pseudograd explain "
+        "PG101` prints a section of this "
+        "page; a number is never\ngiven to another code. This page is written by `scripts/generate_docs.py`.\n"
+    )
+    return "\n".join([head, *map(_section, table())])
+
+
+def _section(code: Code) -> str:
+    off = "" if code.is_default else " Off by default: `--select " + code.number + "`."
+    parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}. Said by `{code.said_by}`.{off}"]
+    if code.why:
+        parts.append(code.why)
+    parts.append(f"Instead: {code.mend}" if code.from_source else f"Next step: {code.mend}.")
+    if code.bad:
+        parts += ["Shows it:", f"```python\n{code.bad}```", "Is silent:", f"```python\n{code.good}```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def precision() -> str:
+    """Of the findings that somebody labelled: how many are true and worth knowing, rule by rule."""
+    labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
+    rows = ["| code | name | told by default | labelled | true and worth knowing |", "|---|---|---|---|---|"]
+    for code in LINT:
+        verdicts = [one["verdict"] for one in labels if one["code"] == code.number]
+        shown = (
+            f"{sum(verdicts)} of {len(verdicts)} ({sum(verdicts) / len(verdicts):.2f})"
+            if verdicts
+            else "none was found or labelled"
+        )
+        rows.append(
+            f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | "
+            f"{'yes' if code.is_default else 'no'} | {len(verdicts)} | {shown} |"
+        )
+    default = {code.number for code in LINT if code.is_default}
+    told = [one["verdict"] for one in labels if one["code"] in default]
+    packages = len({one["package"] for one in labels})
+    rows += [
+        "",
+        f"The default rules together: {sum(told)} of {len(told)} ({sum(told) / len(told):.2f}); {len(labels)} "
+        f"labels in {packages} packages.",
+    ]
+    return "\n".join(rows)

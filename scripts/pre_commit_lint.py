@@ -1,0 +1,11 @@
+#!/usr/bin/env python3
+"""`pseudograd lint` for pre-commit, which runs it where it was cloned: neither the library nor torch is installed."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from pseudograd_lint.start import alone
+
+sys.exit(alone(["lint", *sys.argv[1:]]))

@@ -1,0 +1,1 @@
+"""`pseudograd lint`: risky clamps in source, without running it. Nothing here imports torch or pseudograd, so that it starts at once."""

@@ -1,0 +1,91 @@
+"""The commands `pseudograd lint` and `pseudograd explain`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from .codes import LINT, asked, explained, listed, selected, table
+from .formats import Report
+from .notice import Notice, Problem
+from .options import add_output, checked_format, ignored, is_at, new_ones, rendered, words
+from .sources import files, of_bytes, of_file
+
+CLEAN, FOUND, WRONG = 0, 1, 2
+_WORTH_A_PROCESS = 400  # files
+
+
+def add_lint_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
+    add_output(command)
+    command.add_argument(
+        "--ignore",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="PG104, or lines such as 'losses.py:12'; may be repeated",
+    )
+    command.add_argument(
+        "--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read"
+    )
+    command.add_argument(
+        "--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called"
+    )
+    command.add_argument("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
+    command.add_argument("--exit-zero", action="store_true", help="status 0 with findings, too")
+
+
+def lint(options: argparse.Namespace) -> int:
+    """0 clean, 1 findings, 2 for a wrong call or a file that cannot be read."""
+    numbers = selected("lint", "--select", words(options.select) or ["default"], LINT)
+    left_out, patterns = ignored("lint", options.ignore, LINT)
+    checked_format("lint", options.output_format)
+    for path in options.paths:
+        if path != "-" and not os.path.exists(path):
+            raise ValueError(f"lint: PATH must exist, got {path!r}. Name files, folders or - for the standard input.")
+    found, problems, count = _of_all(options, sorted(numbers - left_out))
+    found = [one for one in found if not any(is_at(one, pattern) for pattern in patterns)]
+    told = new_ones("lint", found, options)
+    report = Report("lint", _version(), told, problems, LINT, count, len(found) - len(told))
+    print(rendered("lint", report, options), end="")
+    return WRONG if problems else FOUND if told and not options.exit_zero else CLEAN
+
+
+def _of_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem], int]:
+    parts: list[tuple[list[Notice], list[Problem]]] = []
+    named = list(dict.fromkeys(path for path in options.paths if path != "-"))
+    if "-" in options.paths:
+        parts.append(of_bytes(sys.stdin.buffer.read(), options.stdin_filename, numbers))
+    some = list(files(named, words(options.exclude)))
+    jobs = options.jobs or (2 if len(some) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1 else 1)
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            parts += pool.map(of_file, some, [numbers] * len(some), chunksize=32)
+    else:
+        parts += [of_file(file, numbers) for file in some]
+    found = [one for notices, _ in parts for one in notices]
+    problems = [one for _, wrong in parts for one in wrong]
+    return found, problems, len(some) + ("-" in options.paths)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pseudograd")
+    except PackageNotFoundError:  # run from its source
+        return "0"
+
+
+def add_explain_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "code", nargs="?", metavar="CODE", help="such as PG101 or born-on-bound; all of them if left out"
+    )
+
+
+def explain(options: argparse.Namespace) -> int:
+    print(listed(table()) if options.code is None else explained(asked(options.code)), end="")
+    return 0

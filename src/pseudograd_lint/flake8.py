@@ -1,0 +1,28 @@
+"""The rules of `lint` as a plugin of flake8, whose own options choose codes. What is off by default is so there, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from .check import check
+from .codes import LINT
+
+
+class Plugin:
+    name = "pseudograd"
+    version = "1"
+    off_by_default = tuple(code.number for code in LINT if not code.is_default)
+
+    def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
+        self.tree, self.lines, self.filename = tree, lines, filename
+
+    @classmethod
+    def add_options(cls, parser: object) -> None:
+        """flake8 reports what its own options leave: opinions only where `--extend-select PG15` asks."""
+        parser.extend_default_ignore(list(cls.off_by_default))  # type: ignore[attr-defined]
+
+    def run(self) -> Iterator[tuple[int, int, str, type]]:
+        lines = [line.rstrip("\r\n") for line in self.lines]
+        for one in check(self.tree, lines, self.filename, {code.number for code in LINT}):
+            yield one.line, one.column - 1, f"{one.code} {one.message}", type(self)

@@ -1,0 +1,63 @@
+"""A guard whose bound is the point that it guards against."""
+
+from __future__ import annotations
+
+import ast
+
+from ..code import Code
+from ..numbers import shown
+from ..ops import clamp_of, is_detached, may_learn, peeled, singular_of
+from ..walk import Spot
+from .rule import Rule
+
+
+def _find(spot: Spot) -> str | None:
+    singular = singular_of(spot.term)
+    if singular is None or not spot.is_recorded or is_detached(spot.term.node, spot.parents):
+        return None
+    for point in singular.points:
+        inner, at = peeled(singular.x, point)
+        clamp = clamp_of(inner)
+        if clamp is None or not clamp.has_eras or not may_learn(clamp.x):
+            continue
+        for bound, value in clamp.bounds():
+            if value == at:
+                return (
+                    f"the bound {shown(value)} of this {clamp.name} is the point where {singular.shown} has "
+                    f"an infinite slope: exactly there "
+                    "torch <= 2.13 gives an infinite or NaN gradient and torch >= 2.14 gives 0"
+                    + ("" if bound is None else "; a bound just beside it gives a finite one on both")
+                )
+    return None
+
+
+RULE = Rule(
+    Code(
+        number="PG102",
+        name="era-guard",
+        meaning="a guard in front of sqrt, log, acos or a division has its bound at the singular point itself",
+        why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded "
+        "function is infinite, and it depends on "
+        "the version of torch whether the clamp passes it on (up to 2.13, where it becomes inf or NaN) or cuts it (since 2.14). A distance "
+        "of 0, two equal vectors or a black pixel is enough.",
+        mend="Put the bound beside the singular point: `clamp(min=1e-12).sqrt()`, `clamp(-1 + 1e-6, 1 - 1e-6).acos()`. Where the value at "
+        "the point must stay exact, `pseudograd.clamp(x, 0, rule='zero', edge='open')` gives 0 there on every torch.",
+        bad="""\
+import torch
+
+
+def distance(x, y):
+    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt()
+""",
+        good="""\
+import torch
+
+
+def distance(x, y):
+    return (x - y).pow(2).sum(-1).clamp(min=1e-12).sqrt()
+""",
+    ),
+    kinds=(ast.Call, ast.BinOp),
+    words=("clamp", "clip"),
+    find=_find,
+)

@@ -1,0 +1,124 @@
+"""An expression together with what its names stand for where it is written."""
+
+from __future__ import annotations
+
+import ast
+from typing import NamedTuple
+
+_DEPTH = 12  # of definitions that are followed one after another
+
+Env = dict[str, "Term | None"]  # by "x" and "self.x"; None: known to be something that nobody can say
+
+
+class Term(NamedTuple):
+    """A node, the definitions that hold there, and the facts of its module."""
+
+    node: ast.expr
+    env: Env
+    module: Module
+
+    def of(self, node: ast.expr) -> Term:
+        """Another node of the same place."""
+        return Term(node, self.env, self.module)
+
+    def resolved(self) -> Term:
+        """The expression behind a name that was given one; through names of names."""
+        term = self
+        for _ in range(_DEPTH):
+            key = key_of(term.node)
+            found = term.env.get(key) if key is not None else None
+            if found is None:
+                return term
+            term = found
+        return term
+
+    def text(self) -> str:
+        return ast.unparse(self.node)
+
+
+def key_of(node: ast.AST) -> str | None:
+    """ "x" for a name, "self.x.y" for a chain of attributes; None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)]) if parts else node.id
+
+
+def is_same(one: ast.AST, other: ast.AST) -> bool:
+    """Written alike?"""
+    return type(one) is type(other) and ast.dump(one) == ast.dump(other)
+
+
+class Parameter(NamedTuple):
+    """Of a model, as its class makes it. values: what its entries start as, as far as every line that sets them says; empty if not."""
+
+    name: str
+    line: int
+    values: frozenset[float]
+
+
+class Module:
+    """imports: what each imported name stands for, with dots. parameters: of the class that is looked at, by "self.x"; buffers alike."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.imports = _imports(tree)
+        self.parameters: dict[str, Parameter] = {}
+        self.buffers: frozenset[str] = frozenset()
+
+    def dotted(self, node: ast.AST, env: Env) -> str | None:
+        """The full name behind `F.relu`; None for what was not imported. A local name hides an imported one."""
+        key = key_of(node)
+        if key is None:
+            return None
+        if key in env and (found := env[key]) is not None and found.node is not node:
+            return self.dotted(found.node, found.env)
+        root, _, rest = key.partition(".")
+        if root in env:
+            found = env[root]
+            base = None if found is None else self.dotted(found.node, found.env)
+        else:
+            base = self.imports.get(root)
+        return base if base is None or not rest else f"{base}.{rest}"
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    """Those of every scope: nobody imports two things under one name."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                root = one.name.partition(".")[0]
+                found[one.asname or root] = one.name if one.asname else root
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for one in node.names:
+                found[one.asname or one.name] = f"{base}.{one.name}"
+    return found
+
+
+def arguments_of(args: ast.arguments, env: Env, module: Module) -> Env:
+    """A default stands for its argument: it is what most calls have."""
+    found: Env = {}
+    positional = [*args.posonlyargs, *args.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
+    for one, default in zip([*positional, *args.kwonlyargs], [*defaults, *args.kw_defaults], strict=True):
+        is_known = isinstance(default, (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Call)) and not (
+            isinstance(default, ast.Constant) and default.value is None
+        )
+        found[one.arg] = Term(default, env, module) if is_known else None  # type: ignore[arg-type]
+    for rest in (args.vararg, args.kwarg):
+        if rest is not None:
+            found[rest.arg] = None
+    return found
+
+
+def bindings(value: ast.expr, env: Env) -> Env:
+    """What the names of this expression stand for now."""
+    found: Env = {}
+    for node in ast.walk(value):
+        if isinstance(node, (ast.Name, ast.Attribute)) and (key := key_of(node)) in env:
+            found[key] = env[key]  # type: ignore[index]
+    return found

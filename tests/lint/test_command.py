@@ -1,0 +1,294 @@
+"""`pseudograd lint` and `explain` as somebody calls them: status, formats, baseline, what is read and what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import pseudograd_lint
+from pseudograd_lint.codes import LINT
+from pseudograd_lint.flake8 import Plugin
+from pseudograd_lint.start import main
+
+BAD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=0).sqrt()\n"
+GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"
+HOME = Path(pseudograd_lint.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text(BAD)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    _, out, _ = run(capsys, "lint", *arguments, "--output-format", "json")
+    whole: dict[str, Any] = json.loads(out)
+    jsonschema.validate(whole, json.loads((HOME / "findings.schema.json").read_text()))
+    return whole
+
+
+def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "lint", ".")
+    assert (status, err) == (1, "")
+    first, last = out.splitlines()
+    assert first.startswith(
+        "a.py:5:12: PG102 [era-guard] the bound 0 of this clamp is the point where sqrt has an infinite slope"
+    )
+    assert last == "lint: 1 finding in 1 file; pseudograd explain PG102 says more"
+    Path("a.py").write_text(GOOD)
+    assert run(capsys, "lint", ".") == (0, "lint: no findings in 1 file\n", "")
+    Path("a.py").write_text(BAD)
+    assert run(capsys, "lint", ".", "--exit-zero")[0] == 0
+
+
+def test_it_needs_no_torch() -> None:
+    """Nor anything of the library; `python -X importtime` says the same."""
+    program = (
+        "import sys; from pseudograd_lint.start import main; main(['lint', 'a.py']); "
+        "sys.exit(bool({'torch', 'numpy', 'pseudograd'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(HOME.parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    hook = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "pre_commit_lint.py", "a.py"], capture_output=True, text=True, check=False
+    )
+    assert (hook.returncode, hook.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        ([], ["PG102"]),
+        (["--select", "PG101"], []),
+        (["--select", "PG1"], ["PG102"]),
+        (["--select", "era-guard,PG101"], ["PG102"]),
+        (["--ignore", "PG102"], []),
+        (["--ignore", "PG2" + "", "--select", "all"], None),
+        (["--ignore", "a.py:5"], []),
+        (["--ignore", "a.py:*"], []),
+        (["--ignore", "a.py:6"], ["PG102"]),
+        (["--exclude", "a.*"], []),
+    ],
+)
+def test_what_is_selected(capsys: pytest.CaptureFixture[str], options: list[str], codes: list[str] | None) -> None:
+    if codes is None:
+        text = "pseudograd: lint: --ignore must be a code such as PG101 or born-on-bound, got 'PG2'. Did you mean "
+        status, out, err = run(capsys, "lint", ".", *options)
+        assert (status, out) == (2, "")
+        assert err.startswith(text)
+    else:
+        assert [one["code"] for one in found(capsys, ".", *options)["findings"]] == codes
+
+
+def test_a_baseline_knows_what_moves_and_not_what_is_new(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "lint", ".", "--write-baseline", "known.json")[0] == 0
+    Path("a.py").write_text("# moved\n\n" + BAD.replace("x.clamp(min=0)", "x.clamp( min=0 )"))
+    assert run(capsys, "lint", ".", "--baseline", "known.json") == (
+        0, "lint: no findings in 1 file, 1 known from the baseline\n", "",
+    )  # fmt: skip
+    Path("a.py").write_text(BAD + "    return x.clamp(min=0).sqrt()\n")
+    assert [one["line"] for one in found(capsys, ".", "--baseline", "known.json")["findings"]] == [6]
+    Path("b.py").write_text(BAD)
+    assert len(found(capsys, ".", "--baseline", "known.json")["findings"]) == 2
+    status, _, err = run(capsys, "lint", ".", "--baseline", "a.py")
+    assert (status, err) == (
+        2,
+        "pseudograd: lint: --baseline must be a file that --write-baseline wrote, got 'a.py'. Write one with --write-baseline a.py.\n",
+    )
+
+
+def test_github(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "lint", "a.py", "--output-format", "github")
+    assert out.startswith("::warning file=a.py,line=5,endLine=5,col=12,endColumn=33,title=PG102 era-guard::the bound 0")
+    assert out.count("\n") == 1
+
+
+def test_sarif_has_what_github_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "lint", "a.py", "--output-format", "sarif", "--output-file", "found.sarif")
+    whole = json.loads(Path("found.sarif").read_text())
+    jsonschema.validate(whole, SARIF)
+    (part,) = whole["runs"]
+    (one,) = part["results"]
+    rule = part["tool"]["driver"]["rules"][one["ruleIndex"]]
+    assert rule["id"] == one["ruleId"] == "PG102"
+    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a.py"
+    before = one["partialFingerprints"]
+    Path("a.py").write_text("# moved\n" + BAD)
+    run(capsys, "lint", "a.py", "--output-format", "sarif", "--output-file", "found.sarif")
+    assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"][0]["partialFingerprints"] == before
+
+
+_TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
+# Of SARIF 2.1.0 what GitHub reads: https://docs.github.com/en/code-security/code-scanning/integrating-with-code-scanning/sarif-support-for-code-scanning
+SARIF: dict[str, Any] = {
+    "type": "object",
+    "required": ["version", "runs", "$schema"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {"type": "array", "items": {
+            "type": "object",
+            "required": ["tool", "results"],
+            "properties": {
+                "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                "tool": {"type": "object", "properties": {"driver": {
+                    "type": "object",
+                    "required": ["name", "rules", "semanticVersion"],
+                    "properties": {"rules": {"type": "array", "uniqueItems": True, "items": {
+                        "type": "object",
+                        "required": ["id", "shortDescription", "fullDescription", "help", "defaultConfiguration"],
+                        "properties": {
+                            "shortDescription": _TEXT, "fullDescription": _TEXT, "help": _TEXT,
+                            "helpUri": {"type": "string", "format": "uri"},
+                            "defaultConfiguration": {"properties": {"level": {"enum": ["none", "note", "warning", "error"]}}},
+                        },
+                    }}},
+                }}},
+                "results": {"type": "array", "items": {
+                    "type": "object",
+                    "required": ["ruleId", "ruleIndex", "message", "locations", "partialFingerprints"],
+                    "properties": {
+                        "message": _TEXT,
+                        "locations": {"type": "array", "minItems": 1, "items": {"properties": {"physicalLocation": {
+                            "required": ["artifactLocation", "region"],
+                            "properties": {"region": {
+                                "required": ["startLine", "startColumn", "endLine", "endColumn"],
+                                "properties": {name: {"type": "integer", "minimum": 1} for name in ("startLine", "startColumn", "endLine", "endColumn")},  # noqa: E501
+                            }},
+                        }}}},
+                    },
+                }},
+            },
+        }},
+    },
+}  # fmt: skip
+
+
+def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [
+        "%matplotlib inline\nimport torch\n",
+        "!pip install torch",
+        "x = (",
+        "%%bash\nls |",
+        "def f(x):\n    ?x\n    return x.clamp(min=0).sqrt()",
+    ]
+    kept = [{"cell_type": "code", "source": one.splitlines(keepends=True)} for one in cells]
+    Path("n.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "markdown", "source": ["# x"]}, *kept], "nbformat": 4})
+    )
+    whole = found(capsys, "n.ipynb")
+    (one,) = whole["findings"]
+    assert (one["cell"], one["line"], one["column"]) == (5, 3, 12)
+    (problem,) = whole["problems"]
+    assert problem["message"].startswith("cell 3, line 1: is no Python that this interpreter reads")
+    assert run(capsys, "lint", "n.ipynb")[0] == 2
+
+
+def test_what_cannot_be_read_is_a_line_and_the_rest_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("b.py").write_text("def (:\n")
+    Path("c.py").write_bytes(b"import torch\n# \xff\n")
+    Path("d.py").write_bytes(
+        b"# -*- coding: latin-1 -*-\nimport torch\ns = '\xff'\ny = lambda x: x.clamp(min=0).sqrt()\n"
+    )
+    Path("e.py").write_text("x = " + "-" * 100_000 + "1\n")
+    Path("f.py").write_bytes(b"\xef\xbb\xbf" + BAD.encode())
+    Path("g.ipynb").write_text("{}")
+    whole = found(capsys, ".")
+    assert [one["path"] for one in whole["findings"]] == ["a.py", "d.py", "f.py"]
+    assert {one["path"] for one in whole["problems"]} >= {"b.py", "c.py", "g.ipynb"}
+    assert run(capsys, "lint", ".")[0] == 2
+
+
+def test_environments_and_links_that_lead_round_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("build", "some_env", "inner"):
+        Path(folder).mkdir()
+        Path(folder, "b.py").write_text(BAD)
+    Path("some_env", "pyvenv.cfg").touch()
+    Path("inner", "round").symlink_to(Path.cwd())
+    Path("again.py").symlink_to("a.py")
+    assert [one["path"] for one in found(capsys, ".")["findings"]] == ["a.py", "inner/b.py"]
+    assert len(found(capsys, "build")["findings"]) == 1, "what is named is read"
+
+
+def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pseudograd_lint", "-", "--stdin-filename", "new.py"],
+        input=BAD, env={**os.environ, "PYTHONPATH": str(HOME.parent)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.startswith("new.py:5:12: PG102 ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("lint", "nowhere"), "lint: PATH must exist, got 'nowhere'. Name files, folders or - for the standard input."),
+        (
+            ("lint", ".", "--select", "PG1O1"),
+            "lint: --select must be a code such as PG101 or born-on-bound, got 'PG1O1'. Did you mean 'PG101'?",
+        ),
+        (
+            ("lint", ".", "--output-format", "xml"),
+            "lint: --output-format must be one of text, json, github, sarif, got 'xml'.",
+        ),
+    ],
+)
+def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], text: str) -> None:
+    assert run(capsys, *arguments) == (2, "", f"pseudograd: {text}\n")
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "explain", "pg101")
+    assert status == 0
+    assert out == run(capsys, "explain", "born-on-bound")[1]
+    assert out.startswith(
+        "PG101 born-on-bound  (pseudograd lint)\n\nA parameter starts exactly on the bound of its own clamp or relu.\n"
+    )
+    status, _, err = run(capsys, "explain", "PG1O1")
+    assert (status, err.endswith("got 'PG1O1'. Did you mean 'PG101'?\n")) == (2, True)
+
+
+def test_two_processes_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    for at in range(40):
+        Path(f"m{at}.py").write_text(BAD if at % 3 else GOOD)
+    assert found(capsys, ".", "--jobs", "2") == found(capsys, ".", "--jobs", "1")
+
+
+def test_flake8_gets_every_code_once() -> None:
+    import ast
+
+    ((line, column, text, kind),) = Plugin(ast.parse(BAD), BAD.splitlines(keepends=True)).run()
+    assert (line, column, text[:5], kind) == (5, 11, "PG102", Plugin)
+    assert Plugin.off_by_default == tuple(code.number for code in LINT if not code.is_default)
+
+
+LABELS = [
+    json.loads(line) for line in (Path(__file__).parent / "labels.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+def test_the_default_rules_are_as_precise_as_they_say() -> None:
+    default = {code.number for code in LINT if code.is_default}
+    verdicts = [one["verdict"] for one in LABELS if one["code"] in default]
+    assert sum(verdicts) / len(verdicts) >= 0.85
+    for number in default:
+        of_rule = [one["verdict"] for one in LABELS if one["code"] == number]
+        assert not of_rule or sum(of_rule) / len(of_rule) >= 0.85

@@ -1,0 +1,242 @@
+"""Each rule speaks in its example and is silent in the mended one; names, definitions and comments are followed as Python does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pseudograd_lint.check import check, parsed
+from pseudograd_lint.notice import Notice
+from pseudograd_lint.rules import RULES
+
+ALL = [rule.code.number for rule in RULES]
+HEAD = "import math\nimport torch\nimport torch as th\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+
+
+def found(text: str) -> list[Notice]:
+    text = HEAD + text
+    return check(parsed(text), text.split("\n"), "x.py", ALL)
+
+
+def codes(text: str) -> list[str]:
+    return [one.code for one in found(text)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code.number)
+def test_a_rule_speaks_in_its_example_and_is_silent_in_the_mended_one(rule: object) -> None:
+    code = rule.code  # type: ignore[attr-defined]
+    for text, times in ((code.bad, 1), (code.good, 0)):
+        said = [one.code for one in check(parsed(text), text.split("\n"), "x.py", ALL)]
+        assert said.count(code.number) == times
+        assert set(said) - {code.number} <= {"PG151", "PG104"}, "no other rule speaks of it but an opinion"
+
+
+def test_numbers_and_names_are_given_once() -> None:
+    assert len({rule.code.number for rule in RULES}) == len({rule.code.name for rule in RULES}) == len(RULES)
+
+
+def module(init: str, forward: str, arguments: str = "") -> str:
+    return (
+        f"class M(nn.Module):\n    def __init__(self{arguments}):\n        {init}\n"
+        f"    def forward(self, x):\n        return {forward}\n"
+    )
+
+
+BORN = {
+    "zeros": ("self.p = nn.Parameter(torch.zeros(3))", "x * self.p.clamp(0, 1)"),
+    "alias": ("self.p = nn.Parameter(th.ones(3))", "th.clamp(self.p, 0, 1)"),
+    "full": ("self.p = nn.Parameter(torch.full((3,), fill_value=2.0))", "torch.clamp_max(self.p, 2)"),
+    "empty and filled": ("self.p = nn.Parameter(torch.empty(3)); nn.init.constant_(self.p, 0.5)", "self.p.clamp(min=0.5)"),
+    "pi": ("self.p = nn.Parameter(math.pi * torch.ones(3))", "self.p[None].clamp(max=math.pi)"),
+    "float32": ("self.p = nn.Parameter(torch.tensor([0.1, 0.3]))", "self.p.view(1, -1).clamp(0.1, 1)"),
+    "relu": ("self.p = nn.Parameter(torch.zeros(3))", "F.relu(self.p) * x"),
+    "through a name": ("start = torch.zeros(3); self.p = nn.Parameter(start)", "self.p.clamp(0, 1)"),
+}  # fmt: skip
+NOT_BORN = {
+    "inside": ("self.p = nn.Parameter(torch.full((3,), 0.5))", "self.p.clamp(0, 1)"),
+    "set again": ("self.p = nn.Parameter(torch.zeros(3)); nn.init.uniform_(self.p)", "self.p.clamp(0, 1)"),
+    "set by data": ("self.p = nn.Parameter(torch.zeros(3)); self.p.data.normal_()", "self.p.clamp(0, 1)"),
+    "detached": ("self.p = nn.Parameter(torch.zeros(3))", "self.p.detach().clamp(0, 1)"),
+    "afterwards": ("self.p = nn.Parameter(torch.zeros(3))", "self.p.clamp(0, 1).detach()"),
+    "data in place": ("self.p = nn.Parameter(torch.zeros(3))", "self.p.data.clamp_(0, 1)"),
+    "frozen": ("self.p = nn.Parameter(torch.zeros(3), requires_grad=False)", "self.p.clamp(0, 1)"),
+    "a buffer": ("self.register_buffer('p', torch.zeros(3))", "self.p.clamp(0, 1)"),
+    "unknown": ("self.p = nn.Parameter(start)", "self.p.clamp(0, 1)"),
+    "shifted": ("self.p = nn.Parameter(torch.zeros(3))", "(self.p + x).clamp(0, 1)"),
+}
+
+
+@pytest.mark.parametrize("name", BORN)
+def test_a_parameter_on_its_bound_is_found(name: str) -> None:
+    assert "PG101" in codes(module(*BORN[name]))
+
+
+@pytest.mark.parametrize("name", NOT_BORN)
+def test_a_parameter_that_starts_elsewhere_is_not(name: str) -> None:
+    assert "PG101" not in codes(module(*NOT_BORN[name]))
+
+
+def test_what_a_flag_that_is_off_by_default_sets_does_not_count() -> None:
+    init = "self.p = nn.Parameter(torch.zeros(3))\n        if spread:\n            self.p.uniform_(-6, 0)"
+    assert codes(module(init, "self.p.clamp(-6, 0)", ", spread=False")) == ["PG101"]
+    assert "PG101" not in codes(module(init, "self.p.clamp(-6, 0)", ", spread=True"))
+
+
+def test_the_message_says_what_is_so() -> None:
+    (one,) = found(module("self.p = nn.Parameter(torch.zeros(3))", "x * self.p.clamp(0, 1)"))
+    assert one.message == (
+        "self.p starts at 0 (line 8), exactly on a bound of this clamp: torch >= 2.14 passes it no gradient there, so it stays; "
+        "torch <= 2.13 passes all of it"
+    )
+    assert (one.line, one.column, one.expression) == (10, 20, "self.p.clamp(0, 1)")
+    (_, two) = found(
+        module("self.p = nn.Parameter(torch.zeros(3))", "self.p + F.relu(self.p) + self.p.abs()").replace(
+            "abs", "clamp(0)"
+        )
+    )
+    assert "so it stays" not in two.message, "it gets a gradient elsewhere"
+
+
+GUARDS = [
+    "x.clamp(min=0).sqrt()", "torch.sqrt(torch.clamp(x, 0))", "torch.acos(x.clamp(-1, 1))", "th.clip(x, 0, 1).log()", "x.clamp_min(0) ** 0.5",  # noqa: E501
+    "torch.log(1 - x.clamp(0, 1))", "torch.pow(x.clamp(min=0), 0.5)", "1 / x.clamp(min=0)", "torch.sqrt(2 * x.clamp(min=0.0)[0])",
+    "torch.Tensor.clamp(x, min=0).sqrt()", "torch.log1p(x.clamp(min=-1))", "torch.sqrt(input=x.clamp(min=0))",
+]  # fmt: skip
+NO_GUARDS = [
+    "x.clamp(min=1e-12).sqrt()", "F.relu(x).sqrt()", "x.clamp(min=0).exp()", "x.clamp(min=0).sqrt().item()", "x if x.clamp(min=0).sqrt() else 1",  # noqa: E501
+    "(x.clamp(min=0) + 1e-6).sqrt()", "torch.arange(3).clamp(min=0).sqrt()", "x.detach().clamp(min=0).sqrt()", "math.sqrt(max(0, 1))",
+    "x.clamp(min=0).sum().sqrt()", "x.clamp(min=0) ** 2", "x.clamp(0, 1).acos() > 1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", GUARDS)
+def test_a_guard_at_the_singular_point_is_found(expression: str) -> None:
+    assert codes(f"def f(x):\n    return {expression}\n") == ["PG102"]
+
+
+@pytest.mark.parametrize("expression", NO_GUARDS)
+def test_a_guard_that_guards_is_not(expression: str) -> None:
+    assert "PG102" not in codes(f"def f(x):\n    return {expression}\n")
+
+
+FLOWS = {
+    "y = x.clamp(min=0)\n    return y.sqrt()": True,
+    "x = x.clamp(min=0)\n    return torch.sqrt(x)": True,
+    "x.clamp_(min=0)\n    return torch.sqrt(x)": True,
+    "x = x.clamp(min=0)\n    x = x + 1\n    return torch.sqrt(x)": False,
+    "x = x.clamp(min=0)\n    x += 1\n    return torch.sqrt(x)": False,
+    "x = x.clamp(min=0)\n    if x.sum():\n        x = x + 1\n    return torch.sqrt(x)": False,
+    "if g:\n        return x\n    x = x.clamp(min=0)\n    return torch.sqrt(x)": True,
+    "x = x.clamp(min=0)\n    for _ in g:\n        x = torch.sqrt(x) + 1\n    return x": False,
+    "x = x.clamp(min=0)\n    x[0] = 1\n    return torch.sqrt(x)": False,
+    "low = 0\n    return x.clamp(min=low).sqrt()": True,
+    "low = 0\n    low = g\n    return x.clamp(min=low).sqrt()": False,
+    "with torch.no_grad():\n        y = x.clamp(min=0).sqrt()\n    return y": False,
+    "return [x.sqrt() for x in g]": False,
+}
+
+
+@pytest.mark.parametrize("body", FLOWS)
+def test_names_stand_for_what_they_were_given_last(body: str) -> None:
+    assert ("PG102" in codes(f"def f(x, g):\n    {body}\n")) == FLOWS[body]
+
+
+def test_what_runs_without_a_gradient_is_silent() -> None:
+    f = "def f(x):\n    return x.clamp(min=0).sqrt()\n"
+    assert codes(f) == ["PG102"]
+    assert codes(f"@torch.no_grad()\n{f}") == []
+    assert codes(f.replace("def f", "def update_stats")) == []
+    method = "".join(f"    {line}\n" for line in f.splitlines())
+    assert codes(f"class DDIMScheduler:\n{method}") == []
+    assert codes(f"class Step(torch.autograd.Function):\n{method}") == []
+    assert codes(f"class Loss(nn.Module):\n{method}") == ["PG102"]
+    assert codes(f"{f}class Step(torch.autograd.Function):\n    def forward(ctx, x):\n        return f(x)\n") == []
+
+
+def test_other_libraries_and_hidden_names_are_no_torch() -> None:
+    assert codes("import numpy as np\ndef f(x):\n    return np.sqrt(np.clip(x, 0, 1))\n") == []
+    assert codes("import jax.numpy as jnp\ny = jnp.sqrt(jnp.clip(1, 0, 1))\n") == []
+    assert codes("def f(F, x):\n    return F.margin_ranking_loss(x, x, x)\n") == []
+    assert codes("clamp = torch.clamp\ndef f(x):\n    return torch.sqrt(clamp(x, 0))\n") == ["PG102"]
+
+
+@pytest.mark.parametrize(
+    ("call", "times"),
+    [
+        ("x.clamp(1e-8, 1 - 1e-8)", 1),
+        ("x.clamp(1e-6, 1 - 1e-6)", 0),
+        ("x.double().clamp(1e-8, 1 - 1e-8)", 0),
+        ("x.clamp(max=1.0 - EPS)", 1),
+        ("x.clamp(-1 + 1e-9, 1)", 1),
+        ("x.clamp(0 + 1e-9, 1)", 0),
+    ],
+)
+def test_an_epsilon_that_float32_does_not_have(call: str, times: int) -> None:
+    assert codes(f"EPS = 1e-8\ndef f(x):\n    return {call}\n").count("PG103") == times
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("x + (x.clamp(0, 1) - x).detach()", "PG105"),
+        ("(torch.clamp(x, 0, 1) - x).detach() + x", "PG105"),
+        ("x - (x - x.clamp(0, 1)).detach()", "PG105"),
+        ("x + (x.round() - x).detach()", None),
+        ("x + (x.sign() - x).detach()", "PG153"),
+        ("x.clamp(0, 1).detach() + x - x.detach()", None),
+        ("y + (x.clamp(0, 1) - x).detach()", None),
+    ],
+)
+def test_a_sum_that_is_rounded_twice(expression: str, code: str | None) -> None:
+    assert codes(f"def f(x, y):\n    return {expression}\n") == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("call", "times"),
+    [
+        ("F.margin_ranking_loss(a, b, y)", 1),
+        ("F.margin_ranking_loss(a, b, y, 0.1)", 0),
+        ("F.margin_ranking_loss(a, b, y, margin=m)", 0),
+        ("nn.MarginRankingLoss()", 1),
+        ("nn.MarginRankingLoss(**options)", 0),
+        ("F.triplet_margin_loss(a, b, y)", 0),
+        ("F.triplet_margin_loss(a, b, y, margin=0.0)", 1),
+        ("F.hinge_embedding_loss(a, y)", 0),
+        ("nn.CosineEmbeddingLoss()", 0),
+    ],
+)
+def test_a_margin_of_zero(call: str, times: int) -> None:
+    assert codes(f"def f(a, b, y, m, options):\n    return {call}\n").count("PG106") == times
+
+
+def test_a_penalty_or_another_use_is_no_flat_start() -> None:
+    init = "self.p = nn.Parameter(torch.zeros(3))"
+    assert codes(module(init, "x * self.p ** 2")) == ["PG107"]
+    assert codes(module(init, "x * self.p * self.p")) == []
+    assert codes(module(init, "x * (self.p * self.p)")) == ["PG107"]
+    assert codes(module(init, "self.p.abs().sum()")) == []
+    assert codes(module(init, "self.p * x + self.p ** 2")) == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_told"),
+    [
+        ("# noqa", False), ("# noqa: PG102", False), ("# NOQA: E501, PG102", False), ("# noqa: PG1", False), ("# noqa: E501", True),
+        ("# noqa:PG101", True), ("# pseudograd: deliberate", False), ("# a comment", True),
+    ],
+)  # fmt: skip
+def test_a_comment_at_the_line_mutes(comment: str, is_told: bool) -> None:
+    assert bool(codes(f"def f(x):\n    return x.clamp(min=0).sqrt()  {comment}\n")) == is_told
+    assert bool(codes(f"def f(x):\n    {comment}\n    return x.clamp(min=0).sqrt()\n")) == ("deliberate" not in comment)
+
+
+def test_columns_count_characters() -> None:
+    (one,) = found("def f(x):\n    'ü' ; return x.clamp(min=0).sqrt()\n")
+    assert (one.column, one.end_column) == (18, 39)
+
+
+@pytest.mark.parametrize("depth", [60])
+def test_names_of_names_take_no_time(depth: int) -> None:
+    """Each stands for two of the one before."""
+    lines = "".join(f"    a{n + 1} = a{n} + a{n}\n" for n in range(depth))
+    assert codes(f"def f(x):\n    a0 = 1.0\n{lines}    return x.clamp(min=a{depth})\n") == []
+    assert codes(f"def f(x):\n    a0 = x\n{lines}    return torch.sqrt(a{depth}.clamp(min=0))\n") == ["PG102"]
