@@ -45,8 +45,10 @@ import report as speed_report  # noqa: E402  the page of speed, from what `make 
 README = ROOT / "README.md"
 REAL_PACKAGES = ROOT / "docs" / "real_packages.json"
 DIAGNOSES = ROOT / "docs" / "diagnoses.json"
+COMPOSITES = ROOT / "docs" / "composites.json"
 REPAIRS = ROOT / "docs" / "repairs.json"
 DIAGNOSE = ROOT / "docs" / "diagnose.md"
+OVERRIDE = ROOT / "docs" / "override.md"
 AUDIT = ROOT / "docs" / "audit.md"
 LINT = ROOT / "docs" / "lint.md"
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
@@ -72,7 +74,7 @@ def main() -> int:
         policy_page.draw()
         kinks_page.draw()
         speed_report.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT)}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT, OVERRIDE)}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
     generated[codes_page.PAGE] = codes_page.text()
@@ -233,7 +235,7 @@ _TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Te
 
 
 def _packages() -> str:
-    """Two published packages before and after torch 2.14, and pinned: what two scripts measured."""
+    """Two published packages and a loss of torch's own before and after torch 2.14, and pinned: what two scripts measured."""
     losses, diagnoses = (json.loads(file.read_text(encoding="utf-8")) for file in (REAL_PACKAGES, DIAGNOSES))
     before, after = losses
     starving = {
@@ -244,18 +246,35 @@ def _packages() -> str:
             ("pinned", diagnoses[after], "x_transformers_pinned"),
         )
     }
-    of_torchao = [
-        ", ".join(f"{float(loss):.3f}" for loss in of["torchao int2 losses"])
-        for of in (losses[before]["plain"], losses[after]["plain"], losses[after][CLOSED_ERA])
-    ]
+    columns = losses[before]["plain"], losses[after]["plain"], losses[after][CLOSED_ERA]
+    of_torchao = [", ".join(f"{float(loss):.3f}" for loss in of["torchao int2 losses"]) for of in columns]
+    of_scorer = [of["pairs in order"] for of in columns]
     return "\n".join(
         [
             f"| | torch {before} | torch {after} | torch {after}, `pin_edge({CLOSED_ERA!r})` |",
             "|---|---|---|---|",
             f"| torchao, 2-bit weights: final losses of three seeds | {' | '.join(of_torchao)} |",
             f"| x-transformers, polar positions: parameters that never train | {' | '.join(starving.values())} |",
+            f"| `F.margin_ranking_loss`, scorer that starts with zeros: pairs in the right order | {' | '.join(of_scorer)} |",
         ]
     )
+
+
+def _composites() -> str:
+    """What scripts/find_composites.py found: by function, in how many samples of each torch, and do contexts reach it?"""
+    found = json.loads(COMPOSITES.read_text(encoding="utf-8"))
+    versions = sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    rows = [
+        f"| function | hides | {' | '.join(f'torch {version}' for version in versions)} | reached |",
+        "|---|---|" + "---|" * (len(versions) + 1),
+    ]
+    for name in sorted({name for of in found.values() for name in of}):
+        of = [found[version].get(name) for version in versions]
+        hides = ", ".join(f"`{one}`" for one in sorted({hidden for row in of if row for hidden in row["hides"]}))
+        counts = " | ".join(str(row["samples"]) if row else "–" for row in of)
+        is_reached = all(row["reached"] == row["samples"] for row in of if row)
+        rows.append(f"| `{name}` | {hides} | {counts} | {'yes' if is_reached else 'no, and that is said'} |")
+    return "\n".join(rows)
 
 
 def _diagnosis() -> str:
@@ -332,6 +351,7 @@ _PARTS: dict[str, Callable[[], str]] = {
     "finding": _finding,
     "advice": which_rule.advice,
     "packages": _packages,
+    "composites": _composites,
     "support": _support_matrix,
     "speed": speed_report.part,
     "ops": _ops_by_rules,

@@ -1,16 +1,18 @@
-"""Measure published packages, unedited, with and without a pinned era, and keep the figures in docs/real_packages.json.
+"""Measure published packages and a loss of torch's own, unedited, with and without a pinned era; figures go to docs/real_packages.json.
 
 Run it once with each torch; it replaces the figures of that version only. README and tests read them.
 
 pip install torchao==0.18.0 kornia==0.9.0
 python scripts/measure_real_packages.py
+python scripts/measure_real_packages.py "pairs in order"    these alone, which need no package
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -56,17 +58,33 @@ def zero_shares() -> dict[str, float]:
     return shares
 
 
-def measure() -> dict[str, object]:
+def pairs_in_order() -> str:
+    """Of a scorer that starts with zeros, under torch.nn.functional.margin_ranking_loss: the share, to three digits."""
+    from margin_ranking import ordered
+
+    return f"{ordered():.3f}"
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "torchao int2 losses": int2_losses,
+    "kornia zero shares": zero_shares,
+    "pairs in order": pairs_in_order,
+}
+
+
+def measure(names: Sequence[str] = ()) -> dict[str, dict[str, object]]:
     torch.set_num_threads(1)
-    found: dict[str, object] = {}
-    for name, context in {"plain": contextlib.nullcontext(), **{era: pin_edge(era) for era in ERAS}}.items():
+    found = {}
+    for label, context in {"plain": contextlib.nullcontext(), **{era: pin_edge(era) for era in ERAS}}.items():
         with context:
-            found[name] = {"torchao int2 losses": int2_losses(), "kornia zero shares": zero_shares()}
+            found[label] = {name: CASES[name]() for name in names or CASES}
     return found
 
 
 def main() -> int:
-    keep(FIGURES, measure())
+    kept = json.loads(FIGURES.read_text(encoding="utf-8")).get(torch.__version__.split("+")[0], {})
+    found = measure(sys.argv[1:])
+    keep(FIGURES, {label: {**kept.get(label, {}), **figures} for label, figures in found.items()})
     print(FIGURES.read_text(encoding="utf-8"))
     return 0
 

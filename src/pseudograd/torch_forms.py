@@ -78,8 +78,10 @@ class Form:
     otherwise: the primitive that stands in for a rule which that of `arrange` lacks; its inputs are among those. What both lack torch
         has to do.
     each: it does to every tensor of a list what the method of that name does to one.
-    write: it runs others inside, in C++, where no mode sees them: write(call, *values) is what torch computes, with
-        `call(function, *arguments)` for those others; or None, where torch is left alone. Its switches are theirs.
+    hides: the functions that it runs inside, where no mode sees them, by the first of their names. Its switches are theirs.
+    write: for one that hides others: write(call, *values) is what torch computes, with `call(function, *arguments)` for those others; or
+        None, where torch is left alone. Without it nobody has written the function out.
+    composite_modules: those of torch.nn that call one that hides others.
     modules: those of torch.nn that call it with their attributes, which are called as what it takes. op: the op of ours that has the
         errors of a module's rule, where it is not called as the first of `names`.
     nodes: how the names of its autograd nodes start. saved: what these keep of the arguments, in the order of `takes`, None for what they
@@ -89,8 +91,10 @@ class Form:
     __slots__ = (
         "arrange",
         "at_the_bound",
+        "composite_modules",
         "defaults",
         "each",
+        "hides",
         "modules",
         "names",
         "nodes",
@@ -119,7 +123,9 @@ class Form:
         with_inplace: tuple[Any, ...] = (),
         otherwise: str = "",
         each: str = "",
+        hides: tuple[str, ...] = (),
         write: Write | None = None,
+        composite_modules: tuple[type[Any], ...] = (),
         modules: tuple[type[Any], ...] = (),
         op: str = "",
         nodes: tuple[str, ...] = (),
@@ -137,7 +143,9 @@ class Form:
         self.with_inplace = with_inplace
         self.otherwise = otherwise
         self.each = each
+        self.hides = hides
         self.write = write
+        self.composite_modules = composite_modules
         self.modules = modules
         self.op = op or (names[0] if names else "")
         self.nodes = nodes
@@ -434,6 +442,7 @@ _GRID = ("quant_min", "quant_max")
 FORMS: list[Form] = []
 SPELLINGS: dict[Any, Spelling] = {}  # by the function that torch hands to a TorchFunctionMode
 MODULES: dict[type[Any], Form] = {}  # ReLU6 is a Hardtanh: the exact class decides
+COMPOSITE_MODULES: dict[type[Any], Form] = {}
 
 
 @lru_cache(maxsize=4096)
@@ -450,6 +459,7 @@ def add(form: Form) -> Form:
     FORMS.append(form)
     form_of_node.cache_clear()
     MODULES.update(dict.fromkeys(form.modules, form))
+    COMPOSITE_MODULES.update(dict.fromkeys(form.composite_modules, form))
     SPELLINGS.update(each_spelling(form))
     return form
 
@@ -480,6 +490,8 @@ def take_out(form: Form) -> None:
     form_of_node.cache_clear()
     for module in form.modules:
         del MODULES[module]
+    for module in form.composite_modules:
+        del COMPOSITE_MODULES[module]
     for function in [function for function, spelling in SPELLINGS.items() if spelling.form is form]:
         del SPELLINGS[function]
 
@@ -493,7 +505,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
 def is_spelling_of(function: Any, form: Form) -> bool:
     """Does this function of torch do what the form does, and nothing else?"""
     spelling = SPELLINGS.get(function)
-    return spelling is not None and spelling.form.write is None and spelling.form.shares_a_switch_with(form)
+    return spelling is not None and not spelling.form.hides and spelling.form.shares_a_switch_with(form)
 
 
 class Kept(NamedTuple):
@@ -681,6 +693,7 @@ for _form in (
         takes=("input", "decimals"),
         defaults=(MISSING, 0),
         arrange=_round,
+        owners=(torch, Tensor, torch.special, torch.ops.aten),
         overloads=("default", "decimals"),
         nodes=("Round",),
     ),

@@ -595,42 +595,41 @@ def test_no_advice_for_a_line_that_nobody_saw(tmp_path: Path) -> None:
     assert any("Enter pseudograd.diagnose in the thread" in one.next_step for one in d.findings)
 
 
-COMPOSITES: dict[str, dict[str, Tensor]] = {  # and what they take; the first learns
-    "hinge_embedding_loss": {"input": torch.full((4,), 0.5), "target": -torch.ones(4)},
-    "triplet_margin_loss": {
-        "anchor": torch.full((1, 4), 0.5),
-        "positive": torch.full((1, 4), 0.25),
-        "negative": torch.full((1, 4), 9.0),
-    },
+COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5, each with a clamp inside that cuts all of it
+    "margin_ranking_loss": lambda x: functional.margin_ranking_loss(x, torch.ones(4), -torch.ones(4), margin=-1.0),
+    "hinge_embedding_loss": lambda x: functional.hinge_embedding_loss(x, -torch.ones(4), margin=-9.0),
+    "triplet_margin_loss": lambda x: functional.triplet_margin_loss(x, torch.full((4,), 0.25), torch.full((4,), 9.0)),
+    "cosine_embedding_loss": lambda x: functional.cosine_embedding_loss(
+        x, torch.tensor([1.0, 2.0, 3.0, -8.0]), torch.tensor(-1)
+    ),
 }
 
 
-@pytest.mark.parametrize("name", COMPOSITES)
-def test_no_override_is_advised_that_reaches_nothing(name: str) -> None:
-    """Torch runs it as one call: the call written out works."""
-    learns, *_ = COMPOSITES[name]
-    given = {**COMPOSITES[name], learns: nn.Parameter(COMPOSITES[name][learns])}
-    loss: Callable[..., Tensor] = getattr(functional, name)
-    flat, sloped = (-9.0, 9.0) if name == "hinge_embedding_loss" else (1.0, 30.0)
-    with diagnose() as d:
-        loss(*given.values(), margin=flat).backward()
-    with pg.override(clamp="inward") as context:
-        loss(*given.values(), margin=flat)
+def test_no_override_is_advised_that_reaches_nothing() -> None:
+    """Torch runs the network as one call, and nobody has written that out."""
+    net = nn.RNN(2, 3, nonlinearity="relu")
+    for name in ("bias_ih_l0", "bias_hh_l0"):
+        nn.init.constant_(getattr(net, name), -9.0)
+    with diagnose(net) as d:
+        net(torch.ones(4, 1, 2))[0].sum().backward()
+    with pg.override(relu="leaky") as context:
+        net(torch.ones(4, 1, 2))
     assert context.report().rewritten == ()
-    (one,) = [one for one in d.findings if one.code in ("starved", "cut")]
-    assert one.next_step.startswith(("pseudograd.clamp", "torch.where"))
-    assert f"override does not reach inside {name}, which torch runs as one call" in one.next_step
-    for margin in (flat, sloped):
-        written = eval(one.next_step.split("#")[0], {"pseudograd": pg, "torch": torch, "margin": margin, **given})
-        assert torch.equal(written, loss(*given.values(), margin=margin))
+    steps = [one.next_step for one in d.findings]
+    assert steps
+    assert all("pseudograd.override(" not in step for step in steps)
+    assert any(
+        "override does not reach the relu inside rnn_relu, which torch runs as one call" in step for step in steps
+    )
 
 
-def test_an_override_is_advised_where_it_reaches_inside() -> None:
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_an_override_is_advised_where_it_reaches_inside(name: str) -> None:
     """Torch runs this as one call too, and contexts write it out."""
     x = nn.Parameter(torch.full((4,), 0.5))
 
     def train() -> None:
-        functional.margin_ranking_loss(x, torch.ones(4), -torch.ones(4), margin=-1.0).backward()
+        COMPOSITES[name](x).backward()
 
     with diagnose() as d:
         train()

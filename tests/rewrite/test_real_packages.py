@@ -143,3 +143,21 @@ def test_the_example_through_the_command(capsys: pytest.CaptureFixture[str]) -> 
         torch.set_num_threads(threads)
     expected = [float.fromhex(loss) for loss in losses_of_the_era(CLOSED_ERA, WHOLE, seeds=3)]
     assert capsys.readouterr().out == "".join(f"seed {seed}: loss {loss:.5f}\n" for seed, loss in enumerate(expected))
+
+
+def test_a_scorer_that_starts_with_zeros_trains_under_the_pin_as_before_torch_2_14() -> None:
+    """The README shows the figures; the example is the story, and a fifth of its steps tell it."""
+    module = measured()
+    kept = {
+        era: figures["plain"]["pairs in order"]
+        for era, figures in ((CLOSED_ERA, FIGURES["2.13.0"]), (OPEN_ERA, FIGURES["2.15.0"]))
+    }
+    assert kept == {CLOSED_ERA: "1.000", OPEN_ERA: "0.000"}
+    assert FIGURES["2.15.0"][CLOSED_ERA]["pairs in order"] == "1.000"
+    module.pairs_in_order  # noqa: B018  it puts the folder of the examples on the path
+    from margin_ranking import ordered
+
+    with pin_edge(CLOSED_ERA):
+        assert ordered(40) > 0.95
+    with pin_edge(OPEN_ERA):
+        assert ordered(40) == 0.0

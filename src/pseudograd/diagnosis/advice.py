@@ -14,18 +14,6 @@ _UNSEEN = (
 )
 RULE_TO_TRY = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # by family
 _STEP = "  # around the training step"
-# What torch runs as one call, in its own functions, with {0} for the clamp below.
-_WRITTEN_OUT = {
-    "hinge_embedding_loss": ("margin - input", "torch.where(target == 1, input, {0}).mean()"),
-    "cosine_embedding_loss": (
-        "torch.cosine_similarity(input1, input2) - margin",
-        "torch.where(target == 1, 1 - torch.cosine_similarity(input1, input2), {0}).mean()",
-    ),
-    "triplet_margin_loss": (
-        "margin + torch.pairwise_distance(anchor, positive) - torch.pairwise_distance(anchor, negative)",
-        "{0}.mean()",
-    ),
-}
 
 
 def override(site: Site, family: str, rule: str, brings: str = "") -> str:
@@ -33,27 +21,23 @@ def override(site: Site, family: str, rule: str, brings: str = "") -> str:
     if site.where == "?":
         return _UNSEEN
     if site.within is not None:
-        return _written_out(site, "override", f"rule={rule!r}")
+        return _written_out(site, "override")
     chosen = f"{family}=lambda site: {rule!r} if site.is_at({site.where!r}) else None"
     return f"with pseudograd.override({chosen}): ...{_STEP}{brings}"
 
 
-def pin(site: Site, era: str, edge: str) -> str:
+def pin(site: Site, era: str) -> str:
     """The edge of an era."""
     if site.within is not None and site.where != "?":
-        return _written_out(site, "pin_edge", f"rule='zero', edge={edge!r}")
+        return _written_out(site, "pin_edge")
     return f"with pseudograd.pin_edge({era!r}): ...{_STEP}"
 
 
-def _written_out(site: Site, what: str, how: str) -> str:
-    inner, outer = _WRITTEN_OUT.get(site.within or "", (None, ""))
-    if inner is None:
-        return (
-            f"Write this call out in torch's own functions: {what} does not reach the {site.op} inside {site.within}, which torch runs as "
-            "one call."
-        )
-    written = outer.format(f"pseudograd.clamp({inner}, min=0.0, {how})")
-    return f"{written}  # in its place: {what} does not reach inside {site.within}, which torch runs as one call"
+def _written_out(site: Site, what: str) -> str:
+    return (
+        f"Write this call out in torch's own functions: {what} does not reach the {site.op} inside {site.within}, which torch runs as "
+        "one call."
+    )
 
 
 def revive(site: Site) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import must
 from ..rule import RuleLike, RuleObject
-from ..torch_forms import MODULES
+from ..torch_forms import COMPOSITE_MODULES, MODULES
 from .with_rule import kind_of, made, names, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -115,16 +115,17 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     """Exchange modules of `model` for ones with another backward rule.
 
     Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.GELU, nn.SiLU or nn.LeakyReLU computes what it did, bit
-        for bit.
-    Backward: that of the public op with the rule and its default edge. Saves its input; of nn.GELU and nn.SiLU with "fewbit" 2 or 3 bits
-        of each element, of nn.LeakyReLU and nn.Hardsigmoid with "exact" one. Where torch has no place for a rule (forward mode
-        for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
+        for bit; so does a loss with a margin, such as nn.MarginRankingLoss.
+    Backward: that of the public op with the rule and its default edge; a loss has it in the clamp inside. Saves its input; of nn.GELU and
+        nn.SiLU with "fewbit" 2 or 3 bits of each element, of nn.LeakyReLU and nn.Hardsigmoid with "exact" one. Where torch has no place
+        for a rule (forward mode for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and
+        warns.
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: a rule's name or a rule object for every module above that has the rule; or a dictionary from a class, or the path of a
-            module (patterns such as "encoder.*" too), to a rule, another module, or a function from the old module to the new one. Where
-            several match, the last one counts.
+        mapping: a rule's name or a rule object for every module above that has the rule, losses aside; or a dictionary from a class, or the
+            path of a module (patterns such as "encoder.*" too), to a rule, another module, or a function from the old module to the new
+            one. Where several match, the last one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several are undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
@@ -206,7 +207,15 @@ def _made(old: nn.Module, path: str, value: Value) -> nn.Module:
 
 
 def _with_rule(old: nn.Module, path: str, rule: RuleLike) -> nn.Module:
-    if kind_of(old) not in MODULES:
+    if kind_of(old) not in MODULES and kind_of(old) not in COMPOSITE_MODULES:
         remedy = "Give a module or a function instead, or use override around the calls"
-        raise TypeError(must("convert", f"{path!r}", f"be one of {names()} to take a rule", type(old).__name__, remedy))
+        raise TypeError(
+            must(
+                "convert",
+                f"{path!r}",
+                f"be one of {names((*MODULES, *COMPOSITE_MODULES))} to take a rule",
+                type(old).__name__,
+                remedy,
+            )
+        )
     return made(old, rule)

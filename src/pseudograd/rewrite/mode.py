@@ -11,7 +11,7 @@ from .. import engine, torch_composites  # noqa: F401  (for its rows)
 from ..formula import own
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for
 from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
-from ..torch_private import in_forward_mode, is_functionalized, transforms_are_active
+from ..torch_private import in_forward_mode, is_functionalized, pop_mode, push_mode, transforms_are_active
 from ..user_function import UserFunction
 from . import at_once, sites
 from .entered_contexts import Entered
@@ -89,7 +89,7 @@ class Rewrite(Entered):
             if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        if spelling.form.write is not None:  # type: ignore[union-attr]
+        if spelling.form.hides:  # type: ignore[union-attr]
             return self._written_out(spelling, func, args, kwargs)
         if spelling.form.each:  # type: ignore[union-attr]
             return self._each(spelling, func, args, kwargs)
@@ -114,20 +114,31 @@ class Rewrite(Entered):
         return None if spelling.in_place else tuple(results)
 
     def _written_out(self, spelling: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """A function that torch runs as one call, in torch's own functions; torch's own where no derivative is recorded."""
+        """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
         result = None
-        if values is not None and engine.is_recording(*values):
+        if spelling.form.write is not None and values is not None and engine.is_recording(*values):
             result = spelling.form.write(self._inside, *values)
         if result is None:
+            if _is_compiling() and engine.is_recording(*args, *kwargs.values()):
+                why = f"inside {spelling.name}, which torch runs as one call"
+                for name in spelling.form.hides:
+                    sites.note_compiled(name, spelling.form.switches, "", why)
             return func(*args, **kwargs) if log is None else log.watched(self, func, args, kwargs)
         if log is not None:
             log.nodes.forget()
         return result
 
     def _inside(self, function: Any, *values: Any) -> Any:
-        return self.__torch_function__(function, (), values)
+        """What is not of the table runs under this mode: a function of the program may call what is."""
+        if SPELLINGS.get(function) is not None or _is_compiling():
+            return self.__torch_function__(function, (), values)
+        push_mode(self)
+        try:
+            return function(*values)
+        finally:
+            pop_mode()
 
     def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the engine computes for itself: none of it is to be rewritten or missed."""

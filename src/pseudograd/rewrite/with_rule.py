@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,9 @@ from torch import Tensor, fx, nn
 
 from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
-from ..torch_forms import MODULES, Form
+from ..torch_forms import COMPOSITE_MODULES, MODULES, Form
 from . import mode
+from .override import override
 
 
 class WithRule:
@@ -73,6 +74,27 @@ class WithRule:
         raise engine.no_script(f"{self._get_name()} with a rule")
 
 
+class CompositeWithRule(WithRule):
+    """The same of a module that calls a function which hides others: these get the rule wherever that function runs them."""
+
+    rewritten: tuple[str, RuleLike]  # the family of override, and its rule
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = super(WithRule, self).forward  # type: ignore[misc]
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            if torch.is_grad_enabled():
+                _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
+            return own(*args, **kwargs)
+        family, rule = self.rewritten
+        with override(**{family: rule}):
+            return own(*args, **kwargs)
+
+    def extra_repr(self: Any) -> str:
+        own = super(WithRule, self).extra_repr()  # type: ignore[misc]
+        rule = self.rewritten[1]
+        return ", ".join([*([own] if own else []), f"rule={rule if isinstance(rule, str) else repr(rule)}"])
+
+
 _made: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
 
 
@@ -80,13 +102,14 @@ def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
     """Of a module of the table: the same class each time, which pickle finds here by its name."""
     if kind not in _made:
         name = f"{kind.__name__}WithRule"
-        members = {"__module__": __name__, "kind": kind, "form": MODULES[kind]}
-        _made[kind] = type(name, (WithRule, kind), members)
+        form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
+        members = {"__module__": __name__, "kind": kind, "form": form}
+        _made[kind] = type(name, (mixin, kind), members)
     return _made[kind]
 
 
 def __getattr__(name: str) -> Any:
-    for kind in MODULES:
+    for kind in (*MODULES, *COMPOSITE_MODULES):
         if name == f"{kind.__name__}WithRule":
             return class_with_rule(kind)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -106,19 +129,28 @@ def _usual(kind: type[nn.Module]) -> Primitive:
 def made(old: nn.Module, rule: RuleLike) -> nn.Module:
     """A module that stands in for this one with the rule, with the same hooks and the same training flag; raises the errors of its op."""
     kind = kind_of(old)
+    if kind in COMPOSITE_MODULES:
+        family = COMPOSITE_MODULES[kind].switches[0]
+        override(**{family: rule})  # raises what is wrong with the rule
+        return _twin(old, (family, rule))
     usual, found = _usual(kind), primitive_for(kind, rule)
     if found is None or found.name not in OPS:
         op = OPS.get(MODULES[kind].op, usual)
         make_call(op, rule, op.default_edge)
     primitive = found or usual
-    new = class_with_rule(kind).__new__(class_with_rule(kind))
+    return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)
+
+
+def _twin(old: nn.Module, rewritten: tuple[Any, ...]) -> nn.Module:
+    kind = class_with_rule(kind_of(old))
+    new = kind.__new__(kind)
     new.__dict__.update(old.__dict__)
-    new.rewritten = make_call(primitive, rule, primitive.default_edge).spec  # type: ignore[assignment]
+    new.rewritten = rewritten  # type: ignore[assignment]
     return new
 
 
-def names() -> str:
-    return ", ".join(f"nn.{kind.__name__}" for kind in MODULES)
+def names(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
+    return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
 
 
 def kind_of(module: Any) -> type[nn.Module]:

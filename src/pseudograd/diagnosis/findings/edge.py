@@ -45,7 +45,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             site,
             f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
             f"this torch is of the era {here}" + (", which cuts there" if loses else f"; {other} cuts there"),
-            advice.pin(site, name := other if loses else here, ERAS[name].edge),
+            advice.pin(site, other if loses else here),
             site.at_bound_share,
             issue=next((issue for path, issue in _KNOWN.items() if path in site.where), ISSUE),
         )

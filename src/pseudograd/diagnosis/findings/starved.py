@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...torch_eras import ERAS
 from .. import advice
 from ..dead_units import grouped
 from ..influence import NEEDS_NOTHING
@@ -105,7 +104,7 @@ def _remedy(starved: Starved) -> str:
         )
     if isinstance(cause, Site):
         if is_cut_by_its_era(cause):
-            return advice.pin(cause, era := passing_era(cause), ERAS[era].edge)
+            return advice.pin(cause, passing_era(cause))
         if cause.family in advice.RULE_TO_TRY:
             return advice.override(cause, cause.family, advice.RULE_TO_TRY[cause.family])
         return "Look at the values that enter there: print their range."

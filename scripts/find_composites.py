@@ -1,0 +1,164 @@
+"""Find the functions of torch that run an op of `torch_forms` inside, where no mode sees it, and keep them in docs/composites.json.
+
+Every sample of torch's own tests of functions and modules runs under a mode; what autograd made in a call that is not of that op's row was
+hidden in it. Run it once with each torch; it replaces the findings of that version only. Docs and tests read them.
+
+python scripts/find_composites.py            write the file
+python scripts/find_composites.py --check    fail if something is hidden that nobody writes out and no row names
+
+What is hidden in a `where`, a masked fill or a kernel with a backward of its own leaves no node of the table: that is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from kept import keep
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from pseudograd import override, pin_edge
+from pseudograd.rewrite.context import Rewriting
+from pseudograd.rule import OPS
+from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_forms import EDGE, SPELLINGS, SWITCHES, Form, form_of_node
+from pseudograd.trace.nodes import Ranges, behind, of
+
+ROOT = Path(__file__).resolve().parent.parent
+FOUND = ROOT / "docs" / "composites.json"
+sys.path.insert(0, str(ROOT))
+from tests.torchs_samples import Sample, of_functions, of_modules  # noqa: E402  tests run the same
+
+_EXTREMES = {"MaximumBackward0": torch.maximum, "MinimumBackward0": torch.minimum}  # a clamp only beside a constant
+
+
+class Watching(TorchFunctionMode):
+    """hidden: each call that a mode sees, with the forms of the nodes that it made though it is not of their row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: dict[Any, list[Form]] = {}
+        self.seen: set[Any] = set()
+        self._ranges = Ranges()
+        self._ranges.start_afresh()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, made = self._ranges.of_call(func, args, kwargs or {})
+        self.seen.update(made)
+        for form in forms_of(made):
+            own = SPELLINGS.get(func)
+            if own is None or own.form.hides or not own.form.shares_a_switch_with(form):
+                self.hidden.setdefault(func, []).append(form)
+        return result
+
+
+def forms_of(nodes: Iterable[Any]) -> Iterator[Form]:
+    for node in nodes:
+        extreme = _EXTREMES.get(node.name())
+        form = form_of_node(node.name()) if extreme is None else SPELLINGS[extreme].form
+        if form is not None:
+            yield form
+
+
+def contexts(switches: Iterable[str]) -> Iterator[Rewriting]:
+    """One for each switch, so that each is asked for what it reaches."""
+    for switch in switches:
+        if switch == EDGE:
+            yield pin_edge(next(name for name in ERAS if name != installed_era()))
+        else:
+            yield override(**{switch: OPS[SWITCHES[switch]].default_rule})
+
+
+def is_reached(sample: Sample, form: Form) -> bool:
+    """Is nothing missed, whatever context acts on that op?"""
+    for context in contexts(form.switches):
+        with context:
+            sample.run()
+        if context.report().missed:
+            return False
+    return True
+
+
+def _ours() -> Iterator[Sample]:
+    """Functions with a derivative that torch's tests have no sample of."""
+    x, on = torch.randn(3, 4, requires_grad=True), torch.ones(1, dtype=torch.int32)
+    observed = (on, on, torch.zeros(1), torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.int32))
+    for function, *args in (
+        (torch.nn.functional.gumbel_softmax,),
+        (torch.celu,),
+        (torch.selu,),
+        (torch.rrelu,),
+        (torch.threshold, 0.5, 0.0),
+        (torch.fused_moving_avg_obs_fake_quant, *observed, 0.1, 0, 255, 0),
+        (torch._fake_quantize_learnable_per_tensor_affine, torch.ones(1), torch.zeros(1), 0, 255, 1.0),
+        (torch._fake_quantize_learnable_per_channel_affine, torch.ones(3), torch.zeros(3), 0, 0, 255, 1.0),
+        (torch.margin_ranking_loss, torch.zeros(3, 4), torch.ones(3, 4)),
+        (torch.hinge_embedding_loss, -torch.ones(3, 4)),
+        (torch.cosine_embedding_loss, torch.ones(3, 4), -torch.ones(3)),
+        (torch.triplet_margin_loss, torch.zeros(3, 4), torch.ones(3, 4)),
+    ):
+        yield Sample(function.__name__, function, x, tuple(args), {})
+
+
+def find(samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
+    """By function: the ops that it hides, in how many of the samples, in how many of these a context reaches all, and has it a row?"""
+    found: dict[str, dict[str, Any]] = {}
+    calls = refused = 0
+    for sample in samples:
+        watching = Watching()
+        try:
+            with watching:
+                result = sample.run()
+        except Exception:  # torch's tests expect some to raise, and we ask nothing of those
+            refused += 1
+            continue
+        calls += 1
+        nobodys = (node for node in behind(_learning(result)) if node not in watching.seen)
+        unseen = [form.names[0] for form in forms_of(nobodys)]
+        assert not unseen, f"{sample.of}: made by no call that a mode sees: {unseen}"
+        for function, forms in watching.hidden.items():
+            row = found.setdefault(_name(function), {"hides": [], "samples": 0, "reached": 0, "row": False})
+            row["hides"] = sorted({*row["hides"], *(form.names[0] for form in forms)})
+            row["samples"] += 1
+            row["reached"] += all(is_reached(sample, form) for form in forms)
+            row["row"] = function in SPELLINGS
+    print(f"torch {torch.__version__}: {calls} samples ran, {refused} raised")
+    return dict(sorted(found.items()))
+
+
+def _name(function: Any) -> str:
+    return resolve_name(function) or f"torch.{function.__name__}"
+
+
+def _learning(result: Any) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [one for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad and of(one)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    random.seed(0)
+    found = find(itertools.chain(of_functions(), of_modules(), _ours()))
+    for name, row in found.items():
+        print(f"  {name}: {', '.join(row['hides'])}, {row['reached']} of {row['samples']} reached")
+    without = [name for name, row in found.items() if not row.pop("row")]
+    if without:
+        print(f"no row of torch_composites names {', '.join(without)}", file=sys.stderr)
+    if not options.check:
+        keep(FOUND, found)
+    return 1 if without else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,351 @@
+"""Every function that is written out, over the samples of torch's own tests and at its tie: torch's gradient, of either era."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from pseudograd import convert, override, pin_edge, rules
+from pseudograd.torch_composites import FORMS
+from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_forms import COMPOSITE_MODULES
+
+from ..torchs_samples import Sample, of_functions, of_modules
+
+OTHER_ERA = next(name for name in ERAS if name != installed_era())
+NAMES = sorted({form.names[0] for form in FORMS if form.write is not None})
+# These say nothing away from a tie, because every diagonal is one, or because torch's tests have no sample that is learnt from.
+_ALWAYS_TIED = {"corrcoef"}
+pytestmark = pytest.mark.filterwarnings("ignore")  # of samples that torch itself warns about
+
+
+def _samples(name: str, dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
+    of_name = [
+        sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)
+    ]
+    kinds = {f"nn.{kind.__name__}" for form in FORMS if form.names[0] == name for kind in form.composite_modules}
+    kinds |= {"rnn_relu_cell": {"nn.RNNCell"}}.get(name, {f"nn.LPPool{name[-2:]}"})
+    return [*of_name, *of_modules(lambda other: other in kinds)]
+
+
+def _derivatives(sample: Sample) -> list[Tensor | None] | None:
+    """The value and the gradients; None where torch refuses the sample, and where nothing is learnt."""
+    leaves = [one for one in tree_leaves((sample.x, sample.args, sample.kwargs)) if isinstance(one, Tensor)]
+    if isinstance(sample.function, nn.Module):
+        leaves += sample.function.parameters()
+    try:
+        value = sample.run()
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    learning = [one for one in leaves if one.requires_grad]
+    if not value.requires_grad or not learning:
+        return None
+    weight = torch.linspace(-1.0, 2.0, value.numel()).reshape(value.shape).to(value.dtype)
+    return [value.detach(), *torch.autograd.grad(value, learning, weight, allow_unused=True)]
+
+
+def _is_at_a_tie(sample: Sample) -> bool:
+    """Do the eras differ on it, written out? Half precision rounds two values to one now and then."""
+    found = []
+    for era in ERAS:
+        with pin_edge(era), override(round="zero"):
+            derivatives = _derivatives(sample)
+        assert derivatives is not None
+        found.append(derivatives)
+    return not _are_equal(*found)
+
+
+def _are_equal(some: list[Tensor | None], others: list[Tensor | None]) -> bool:
+    return all(
+        (a is None) == (b is None) and (a is None or np.array_equal(_array(a), _array(b), equal_nan=True))
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def _array(tensor: Tensor | None) -> Any:
+    assert tensor is not None
+    return (tensor.double() if not tensor.is_complex() else tensor).resolve_conj().numpy()
+
+
+FEW = (torch.float64, torch.bfloat16)
+ALL = (torch.float32, torch.float16, torch.complex128)
+
+
+@pytest.mark.parametrize("dtypes", [pytest.param(FEW, id="few"), pytest.param(ALL, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", NAMES)
+def test_away_from_ties_a_sample_of_torch_is_torchs_own(name: str, dtypes: tuple[torch.dtype, ...]) -> None:
+    compared = ties = rewritten = 0
+    for sample in _samples(name, dtypes):
+        wanted = _derivatives(sample)
+        if wanted is None:
+            continue
+        for context in (pin_edge(OTHER_ERA), override(clamp="zero", relu="zero", sign="zero")):
+            with context:
+                found = _derivatives(sample)
+            assert found is not None
+            assert context.report().missed == (), (sample.of, str(context.report()))
+            rewritten += len(context.report().rewritten)
+            is_same = _are_equal(wanted, found)
+            assert is_same or name in _ALWAYS_TIED or _is_at_a_tie(sample), (sample.of, repr(context))
+            compared += is_same
+            ties += not is_same
+    assert rewritten or dtypes is ALL
+    assert compared > ties or name in _ALWAYS_TIED
+
+
+# --- ties: the inner clamp gets its edge, and the rest is mathematics -----------------------------------------------------
+
+
+class Tie:
+    """A call of one tensor, exactly at its tie. passed, held: its gradient in float64 where the clamp passes, and where it does not."""
+
+    def __init__(self, call: Callable[[Tensor], Tensor], x: Any, passed: Any, held: Any = None) -> None:
+        self.call, self.x, self.passed = call, x, passed
+        self.held = np.zeros_like(np.asarray(x, dtype=float)).tolist() if held is None else held
+
+
+_NEAR, _FAR, _ONE = torch.zeros(1, 1), torch.full((1, 1), 3.0), torch.ones(1)
+TIES: dict[str, Tie] = {
+    "margin_ranking_loss": Tie(
+        lambda x: functional.margin_ranking_loss(x, torch.zeros(2), torch.ones(2)), [0.0, 0.0], [-0.5, -0.5]
+    ),
+    "hinge_embedding_loss": Tie(lambda x: functional.hinge_embedding_loss(x, -_ONE), [1.0], [-1.0]),
+    "hinge of aten": Tie(lambda x: torch.ops.aten.hinge_embedding_loss(x, -_ONE), [1.0], [-1.0]),
+    "hinge of torch, summed": Tie(
+        lambda x: torch.hinge_embedding_loss(x, -torch.ones(2), 1.0, 2), [1.0, 1.0], [-1.0, -1.0]
+    ),
+    "nn.HingeEmbeddingLoss": Tie(lambda x: nn.HingeEmbeddingLoss(margin=2.0)(x, -_ONE), [2.0], [-1.0]),
+    # d cos / dx = b/|x||b| - (x.b) x/|x|^3|b|, of which the second is 0
+    "cosine_embedding_loss": Tie(
+        lambda x: functional.cosine_embedding_loss(x[None], torch.tensor([[0.0, 1.0]]), -_ONE), [2.0, 0.0], [0.0, 0.5]
+    ),
+    "nn.CosineEmbeddingLoss": Tie(
+        lambda x: nn.CosineEmbeddingLoss()(x, torch.tensor([0.0, 3.0]), torch.tensor(-1)), [2.0, 0.0], [0.0, 0.5]
+    ),
+    "triplet_margin_loss": Tie(
+        lambda x: functional.triplet_margin_loss(x[None], _NEAR, _FAR, margin=1.0, eps=0.0), [1.0], [2.0]
+    ),
+    "triplet of torch": Tie(
+        lambda x: torch.triplet_margin_loss(x[None], _NEAR, _FAR, 1.0, 2.0, 0.0, False, 1), [1.0], [2.0]
+    ),
+    "nn.TripletMarginLoss, swapped": Tie(
+        lambda x: nn.TripletMarginLoss(margin=1.0, eps=0.0, swap=True)(x[None], _NEAR, _FAR), [1.0], [2.0]
+    ),
+    "triplet_margin_with_distance_loss": Tie(
+        lambda x: functional.triplet_margin_with_distance_loss(
+            x[None], _NEAR, _FAR, distance_function=lambda a, b: (a - b).abs().sum(-1)
+        ),
+        [1.0],
+        [2.0],
+    ),
+    # x / max(|x|, eps), first element: 1/5 held; (1 - x1^2/25)/5 and -x1 x2/125 where the norm passes
+    "normalize": Tie(lambda x: functional.normalize(x, dim=0, eps=5.0)[0], [3.0, 4.0], [0.128, -0.096], [0.2, 0.0]),
+    # of x = -y the correlation is -1 exactly: d r / dx vanishes there in mathematics, held or not
+    "corrcoef": Tie(lambda x: torch.stack([x, -x]).corrcoef()[0, 1], [1.0, -1.0, 2.0, -2.0], [0.0] * 4, [0.0] * 4),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_at_a_tie_each_era_is_the_same_on_every_torch(name: str) -> None:
+    tie = TIES[name]
+    for era, wanted in (("torch<=2.13", tie.passed), ("torch>=2.14", tie.held)):
+        for way, of in WAYS.items():
+            with pin_edge(era):
+                found = of(tie)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-7, err_msg=f"{era}, {way}")
+
+
+def test_half_of_a_tie() -> None:
+    for tie in TIES.values():
+        with pin_edge("half"):
+            found = _grad(tie)
+        np.testing.assert_allclose(found, (np.array(tie.passed) + np.array(tie.held)) / 2, rtol=0, atol=3e-7)
+
+
+def _x(tie: Tie) -> Tensor:
+    return torch.tensor(tie.x, requires_grad=True)
+
+
+def _grad(tie: Tie) -> list[float]:
+    x = _x(tie)
+    tie.call(x).backward()
+    assert x.grad is not None
+    return x.grad.tolist()  # type: ignore[no-any-return]
+
+
+def _checkpointed(tie: Tie, reentrant: bool) -> list[float]:
+    x = _x(tie)
+    result: Tensor = checkpoint(tie.call, x, use_reentrant=reentrant)  # type: ignore[assignment]
+    return torch.autograd.grad(result, x)[0].tolist() if not reentrant else _backward(result, x)
+
+
+def _backward(result: Tensor, x: Tensor) -> list[float]:
+    result.backward()
+    assert x.grad is not None
+    return x.grad.tolist()  # type: ignore[no-any-return]
+
+
+WAYS: dict[str, Callable[[Tie], Any]] = {
+    "backward": _grad,
+    "func.grad": lambda tie: torch.func.grad(tie.call)(torch.tensor(tie.x)).tolist(),
+    "vmap of grad": lambda tie: torch.func.vmap(torch.func.grad(tie.call))(torch.tensor([tie.x, tie.x]))[1].tolist(),
+    "jacfwd": lambda tie: torch.func.jacfwd(tie.call)(torch.tensor(tie.x)).tolist(),
+    "checkpoint": lambda tie: _checkpointed(tie, False),
+    "reentrant checkpoint": lambda tie: _checkpointed(tie, True),
+}
+
+
+_COMPILED = ["cosine_embedding_loss", "normalize", "nn.TripletMarginLoss, swapped"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [one if one in _COMPILED else pytest.param(one, marks=pytest.mark.slow) for one in TIES if one != "corrcoef"],
+)
+def test_compiled(name: str) -> None:
+    """One function under one context after another. torch itself cannot compile `corrcoef`, which looks at its values."""
+    tie = TIES[name]
+    torch.compiler.reset()
+    compiled = Tie(torch.compile(tie.call, fullgraph=True, backend="aot_eager"), tie.x, tie.passed)
+    plain = _grad(compiled)
+    for era, wanted in (("torch<=2.13", tie.passed), ("torch>=2.14", tie.held)):
+        with pin_edge(era):
+            found = _grad(compiled)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-7, err_msg=era)
+    assert _grad(compiled) == plain
+
+
+def test_second_derivatives_are_torchs_own() -> None:
+    make = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(4, 3, dtype=torch.float64, generator=make).requires_grad_() for _ in range(3))
+    y = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    calls: list[Callable[[], Tensor]] = [
+        lambda: functional.cosine_embedding_loss(a, b, y),
+        lambda: functional.hinge_embedding_loss(a, -torch.ones_like(b), margin=0.3),
+        lambda: functional.triplet_margin_loss(a, b, c, swap=True),
+        lambda: functional.normalize(a).pow(3).sum(),
+        lambda: functional.lp_pool1d(a[None].abs() + 0.1, 3, 2).sum(),
+    ]
+
+    def derivatives(call: Callable[[], Tensor]) -> list[Tensor]:
+        first = torch.autograd.grad(call() ** 2, (a, b, c), create_graph=True, allow_unused=True)
+        total = sum(((one**2).sum() for one in first if one is not None), torch.zeros(()))
+        second = torch.autograd.grad(total, (a, b, c), allow_unused=True)
+        return [one for one in (*first, *second) if one is not None]
+
+    for call in calls:
+        wanted = derivatives(call)
+        with pin_edge(OTHER_ERA), override(relu="zero", sign="zero"):
+            found = derivatives(call)
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
+    """torch calls it where no mode sees it."""
+    x = torch.tensor([[1.0]], requires_grad=True)
+
+    def loss() -> Tensor:
+        return functional.triplet_margin_with_distance_loss(
+            x,
+            torch.zeros(1, 1),
+            torch.ones(1, 1),
+            distance_function=lambda a, b: (a - b).clamp(min=0).sum(-1),
+            margin=2.0,
+        )
+
+    grads = {}
+    for era in ERAS:
+        with pin_edge(era) as context:
+            (grad,) = torch.autograd.grad(loss(), x)
+        grads[era] = grad.item()
+        if era != installed_era():
+            assert sorted((site.op, site.calls) for site in context.report().rewritten) == [
+                ("clamp", 2),
+                ("clamp_min", 1),
+            ]
+    assert grads == {"torch<=2.13": 0.0, "torch>=2.14": 1.0}  # of d- == 0 the clamp of the distance passes, or not
+
+
+def test_a_call_that_is_left_to_torch_says_so() -> None:
+    x, out = torch.tensor([[3.0, 4.0]], requires_grad=True), torch.empty(1, 2)
+    with override(clamp="zero") as context, torch.no_grad():
+        functional.normalize(x, out=out)
+    assert context.report().missed == ()
+    assert torch.equal(out, functional.normalize(x))
+
+
+# --- convert ----------------------------------------------------------------------------------------------------------
+
+
+class _Model(nn.Module):
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.loss(x, torch.zeros(3), torch.ones(3))
+        return loss
+
+
+_MARGINS = (
+    [-1.0, -1.0, -1.0],
+    [-1.0, 0.0, 0.0],
+)  # of x == (-2, 0, 2) with "identity", and torch's own of 2.14 with "zero"
+
+
+def _ranked(model: nn.Module) -> list[float]:
+    x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
+    return torch.autograd.grad(model(x), x)[0].tolist()  # type: ignore[no-any-return]
+
+
+def test_a_loss_is_converted_where_it_is_named() -> None:
+    model = _Model(nn.MarginRankingLoss(reduction="sum"))
+    plain = _ranked(model)
+    with pytest.raises(ValueError, match="model must hold one of"):
+        convert(model, "identity")
+    with convert(model, {nn.MarginRankingLoss: "identity"}) as done:
+        assert repr(done) == "Conversion(1 module: loss (MarginRankingLoss))"
+        assert repr(model.loss) == "MarginRankingLoss(rule=identity)"
+        assert _ranked(model) == _MARGINS[0]
+        with override(clamp="zero"):  # the innermost decides
+            assert _ranked(model) == _MARGINS[0]
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.fx.symbolic_trace(model)):
+            assert _ranked(other) == _MARGINS[0]
+    assert _ranked(model) == plain
+
+
+def test_a_converted_loss_compiles() -> None:
+    model = _Model(nn.MarginRankingLoss(reduction="sum"))
+    convert(model, {"loss": rules.leaky(0.5)})
+    torch.compiler.reset()
+    assert _ranked(torch.compile(model, fullgraph=True, backend="aot_eager")) == _ranked(model) == [-1.0, -1.0, -0.5]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", COMPOSITE_MODULES, ids=lambda kind: kind.__name__)
+def test_every_loss_has_torchs_values_and_the_rule_of_its_clamp(kind: type[nn.Module]) -> None:
+    for sample in of_modules(lambda name: name == f"nn.{kind.__name__}"):
+        module = sample.function
+        wanted = module(sample.x, *sample.args)
+        with override(clamp="identity"):
+            (grad,) = torch.autograd.grad(module(sample.x, *sample.args).sum(), sample.x)
+        model = nn.Sequential(module)
+        convert(model, {kind: "identity"})
+        found = model[0](sample.x, *sample.args)
+        assert torch.equal(found, wanted)
+        assert torch.equal(torch.autograd.grad(found.sum(), sample.x)[0], grad)
+
+
+def test_a_rule_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"clamp: rule must be one of .* got 'nobodys'"):
+        convert(_Model(nn.MarginRankingLoss()), {nn.MarginRankingLoss: "nobodys"})
