@@ -139,10 +139,15 @@ def era_of(version: str) -> str:
     return begun[-1] if begun else next(iter(ERAS))
 
 
+def installed_version() -> Version:
+    major, minor = (int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return major, minor
+
+
 _ASKED = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
 
 
-def era_named(text: object) -> str | None:
+def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> str | None:
     """The era that "torch<=2.13", "torch==2.12" or the like means; None for a text of another form.
 
     Raises ValueError for a version that was never measured, and where the versions that are meant belong to several eras.
@@ -157,14 +162,14 @@ def era_named(text: object) -> str | None:
     version = int(found["major"]), int(found["minor"])
     if version not in _measured():
         known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
-        raise ValueError(must("pin_edge", "edge", known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
+        raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
     eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[found["relation"]](other, version)}
     if len(eras) > 1:
         between = " and ".join(repr(name) for name in ERAS if name in eras)
         remedy = (
             f"Its versions belong to {between}: name one of these, or one version as in 'torch=={_dotted(version)}'"
         )
-        raise ValueError(must("pin_edge", "edge", "name versions that do the same", text, remedy))
+        raise ValueError(must(where, argument, "name versions that do the same", text, remedy))
     return eras.pop()
 
 

@@ -460,6 +460,13 @@ def add(form: Form) -> Form:
     form_of_node.cache_clear()
     MODULES.update(dict.fromkeys(form.modules, form))
     COMPOSITE_MODULES.update(dict.fromkeys(form.composite_modules, form))
+    SPELLINGS.update(each_spelling(form))
+    return form
+
+
+def each_spelling(form: Form) -> list[tuple[Any, Spelling]]:
+    """Every function of torch that is called so, and how it is read."""
+    found: list[tuple[Any, Spelling]] = []
     for name in form.names:
         for owner in form.owners:
             of_aten = owner is torch.ops.aten
@@ -470,11 +477,11 @@ def add(form: Form) -> Form:
                     continue
                 takes_inplace = owner in form.with_inplace and not suffix
                 spelling = Spelling(form, name + suffix, arrange, bool(suffix), takes_inplace)
-                SPELLINGS[function] = spelling
+                found.append((function, spelling))
                 for overload in form.overloads if hasattr(function, "overloads") else ():
                     if overload in function.overloads():
-                        SPELLINGS[getattr(function, overload)] = spelling
-    return form
+                        found.append((getattr(function, overload), spelling))
+    return found
 
 
 def take_out(form: Form) -> None:

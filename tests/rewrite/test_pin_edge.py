@@ -190,7 +190,8 @@ def test_a_pin_to_the_installed_torch_acts_only_inside_what_rewrites_clamps() ->
 
 def test_wrong_calls() -> None:
     with pytest.raises(
-        ValueError, match=r"pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'"
+        ValueError,
+        match=r"pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14, got 'shut'",
     ):
         pin_edge("shut")
     with pytest.raises(ValueError, match=r"pin_edge: edge must be one of .*, got 'projected'"):

@@ -14,13 +14,22 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
     )
+    command.add_argument(
+        "--against",
+        metavar="NAME",
+        help="what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table",
+    )
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from .. import against
     from ..doctor import edge_text, examine, text
 
     is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
-    if options.json:
+    if options.against is not None:
+        found = against.compare(options.against)
+        print(json.dumps(found, indent=1) if options.json else against.text(found))
+    elif options.json:
         print(json.dumps(examine(), indent=1))
     elif not line:
         print(text(examine()))

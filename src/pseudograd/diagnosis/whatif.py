@@ -79,6 +79,11 @@ def questions(asked: Mapping[str, Any] | None) -> list[WhatIf]:
             raise ValueError(
                 must("diagnose", f"whatif {name!r}", "be what override or pin_edge takes", change, remedy)
             ) from error
+        if context.kinks and not context.replacements:
+            remedy = "What a framework does is not asked along a run: run the program under pin_edge and compare"
+            raise ValueError(
+                must("diagnose", f"whatif {name!r}", "be about clamps or an op of override", change, remedy)
+            )
         if any(one.by_site is not None for one in context.replacements.values()):
             remedy = "Name one rule for all calls; a rule chosen by site needs the program to run under override"
             raise ValueError(must("diagnose", f"whatif {name!r}", "name rules", change, remedy))

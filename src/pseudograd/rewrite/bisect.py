@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..dynamo import when_dynamo_arrives
+from ..errors import must
 from ..notebook import shown
 from ..running import program as programs
 from ..trace import frames
@@ -290,6 +291,8 @@ class _Following:
         places = None if asked["places"] is None else {tuple(key) for key in asked["places"]}
         self.entered = []
         for context in contexts(asked["pin"], asked["overrides"], "bisect"):
+            if context.kinks and not context.replacements:
+                raise ValueError(must("bisect", "pin", "be an edge or a version of torch", asked["pin"]))
             changed = {
                 switch: Replacement(_AtPlaces(one.rule, places, self.seen), one.op)
                 for switch, one in context.replacements.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import dynamo, torch_forms, torch_private
+from .. import dynamo, torch_conventions, torch_forms, torch_private
 from .entered_contexts import Entered
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.
@@ -14,7 +14,7 @@ _RUN_OTHERS = ("CheckpointHigherOrderVariable", "ScanHigherOrderVariable")
 
 def _tell(imported: Any) -> None:
     # F.hardsigmoid and torch.relu_ are not among those that Dynamo dispatches; eager code dispatches them.
-    torch_private.let_dynamo_dispatch(imported, torch_forms.SPELLINGS)
+    torch_private.let_dynamo_dispatch(imported, {**torch_forms.SPELLINGS, **torch_conventions.KINKED})
     # A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code.
     for variable in torch_private.higher_order_variables(*_RUN_OTHERS):
         variable.call_function = _undispatched(variable.call_function)

@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from .. import torch_forms
 from ..rule import prepared
 from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
+from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite
 from .report import Log, Report
 
@@ -29,9 +30,16 @@ class Rewriting:
     Such a context acts only inside another one that would change what it names; alone it does nothing at all.
     """
 
-    def __init__(self, label: str, replacements: dict[str, Replacement], is_torchs_own: bool = False) -> None:
+    def __init__(
+        self,
+        label: str,
+        replacements: dict[str, Replacement],
+        is_torchs_own: bool = False,
+        kinks: dict[str, str] | None = None,
+    ) -> None:
         self._label = label
         self._replacements = replacements
+        self._kinks = kinks or {}
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
         self._entries: list[tuple[int, Rewrite | None]] = []  # None where nothing was to be done
@@ -44,23 +52,33 @@ class Rewriting:
         """By the switch of `torch_forms` that each acts on."""
         return self._replacements
 
+    @property
+    def kinks(self) -> dict[str, str]:
+        """By the family of `torch_conventions`, the convention that is pinned."""
+        return self._kinks
+
     def __enter__(self) -> Rewriting:
         if is_compiling():
-            mode = Rewrite(self._replacements, None)
+            mode = self._mode(self._replacements, self._kinks, None)
             mode.__enter__()
             self._entries.append((0, mode))
             return self
         thread = threading.get_ident()
-        if self._is_torchs_own and not self._decides_anything():
+        is_idle = self._is_torchs_own and not self._decides_anything()
+        kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
+        if is_idle and not kinks:
             self._entries.append((thread, None))
             return self
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
-        mode = Rewrite(self._replacements, log)
+        mode = self._mode({} if is_idle else self._replacements, kinks, log)
         self._entries.append((thread, mode))
         backward.enter(mode)
         mode.__enter__()
         return self
+
+    def _mode(self, replacements: dict[str, Replacement], kinks: dict[str, str], log: Log | None) -> Rewrite:
+        return Pinning(replacements, kinks, log) if kinks else Rewrite(replacements, log)
 
     def _decides_anything(self) -> bool:
         return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered_contexts.modes())

@@ -61,7 +61,9 @@ class Replacement:
 
 
 class Rewrite(Entered):
-    """One entry of a context. `replacements` maps a switch of `torch_forms` to what is asked for."""
+    """One entry of a context. `replacements` maps a switch of `torch_forms` to what is asked for; `kinks` are those of `conventions`."""
+
+    kinks: dict[str, str] = {}  # noqa: RUF012  read alone
 
     def __init__(self, replacements: dict[str, Replacement], log: Log | None) -> None:
         super().__init__()

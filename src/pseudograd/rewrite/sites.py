@@ -75,6 +75,6 @@ def _bound_of_two(x: Any, other: Any) -> Any:
 def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
     """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
     for mode in reversed(entered_contexts.modes()):
-        if any(switch in mode.replacements for switch in switches) and mode.log is not None:
+        if any(switch in mode.replacements or switch in mode.kinks for switch in switches) and mode.log is not None:
             mode.log.count_compiled(op, label, frames.compiled_lines(), why)
             return

@@ -1,0 +1,348 @@
+"""pin_edge to a framework, to what torch's versions differ in, and of one family: against what each was measured to give."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pseudograd import override, pin_edge
+from pseudograd.errors import UnknownNameError
+from pseudograd.kinks import table
+from pseudograd.kinks.table import TablePoint
+from pseudograd.torch_conventions import FAMILIES, FRAMEWORKS, KINKED
+from pseudograd.torch_eras import ERAS, installed_era, installed_version
+
+from .trainings import TRAININGS, trained
+
+TABLE = table.load()
+DOUBLE = torch.float64
+LAST_OF_ERA = dict(zip(ERAS, ("2.13", "2.15"), strict=True))
+
+# Points where a pin leaves what torch does, each with its reason.
+_NAN_IN = "no pin is about NaN in an input of one number"
+_OTHER_FUNCTION = "the framework has another function of that name"
+_SINGULAR = "infinite slopes of single entries, which no pin is about"
+LEFT = {
+    "jax": {
+        "relu@nan": _NAN_IN,
+        "abs@nan": _NAN_IN,
+        "max@nan": _NAN_IN,
+        "max(dim)@nan": _NAN_IN,
+        "median@nan": _NAN_IN,
+        "quantile(0.5)@nan": _NAN_IN,
+        "nanquantile(0.5)@all nan": _NAN_IN,
+        "vector_norm(0.5)@one zero": _SINGULAR,
+        "xlogy@0,-1": _NAN_IN,
+        "median(even)@tie": "its values differ, too",
+    },
+    "tensorflow": {
+        "relu@nan": _NAN_IN,
+        "abs@nan": _NAN_IN,
+        "max@nan": _NAN_IN,
+        "max(dim)@nan": _NAN_IN,
+        "sort@nan": _NAN_IN,
+        "hardtanh@nan": _NAN_IN,
+        "clamp(tensors)@nan": _NAN_IN,
+        "vector_norm(0.5)@one zero": _SINGULAR,
+        "pow@-1,2": _SINGULAR,
+        "celu(2)@0": _OTHER_FUNCTION,
+        "clamp(tensors)@crossed": "its values differ, too",
+        "clamp(tensors)@crossed, x=max": "its values differ, too",
+        "sqrt(relu)@0": "an infinite grad meets relu, which TensorFlow multiplies by 0",
+    },
+}
+PINNED = {kinked.spelling.form.names[0] for found in KINKED.values() for kinked in found}  # the names of the functions
+
+
+def gradients(point: TablePoint, function: Callable[..., Tensor]) -> list[list[float]]:
+    inputs = [torch.tensor(value) for value in point.inputs]
+    leaves = [inputs[at].requires_grad_() for at in point.differentiated]
+    y = function(*inputs)
+    weights = torch.tensor(point.weights).reshape(y.shape) if point.weights else torch.ones_like(y)
+    found = torch.autograd.grad((y * weights).sum(), leaves, allow_unused=True, materialize_grads=True)
+    return [(grad + 0).flatten().tolist() for grad in found]  # one of no storage, too
+
+
+def is_near(found: list[list[float]], wanted: list[list[float]]) -> bool:
+    """To what the table keeps; NaN and infinity where it has them."""
+    pairs = [pair for one, other in zip(found, wanted, strict=True) for pair in zip(one, other, strict=True)]
+    return all(a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=2e-4) for a, b in pairs)
+
+
+def _of_torch(point: TablePoint) -> Callable[..., Tensor]:
+    return point.function("torch", {"torch": torch, "F": functional})
+
+
+def _points(of: str, version: str | None) -> Iterator[tuple[TablePoint, list[list[float]]]]:
+    """Those that both have, with what is measured; where the installed torch has no derivative there is nothing to pin."""
+    here = ".".join(map(str, installed_version()))
+    for point in TABLE.points.values():
+        wanted = point.gradient(of, version)
+        if point.op in PINNED and wanted is not None and point.gradient("torch", here) is not None:
+            yield point, wanted
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_point_of_the_table_under_a_framework(framework: str) -> None:
+    points = list(_points(framework, None))
+    with pin_edge(framework, nan=True):
+        left = {point.id for point, wanted in points if not is_near(gradients(point, _of_torch(point)), wanted)}
+    assert left == set(LEFT[framework])
+    assert len(points) > 70
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
+@pytest.mark.parametrize("era", ERAS)
+def test_every_point_of_the_table_under_an_era(era: str) -> None:
+    """On every torch what the last version of the era gives."""
+    points = list(_points("torch", LAST_OF_ERA[era]))
+    with pin_edge(era):
+        left = {point.id for point, wanted in points if not is_near(gradients(point, _of_torch(point)), wanted)}
+    if era == "torch>=2.14" and installed_era() != era:
+        left = {name for name in left if "quantile" not in name}  # which it leaves, and reports
+    assert not left
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_port_trains_as_its_original(name: str) -> None:
+    """100 steps in float64, from JAX 0.10: see scripts/jax_trainings.py."""
+    wanted = torch.tensor(json.loads((Path(__file__).parent / "trainings.json").read_text())[name], dtype=DOUBLE)
+    loss, make = TRAININGS[name]
+    with pin_edge("jax"):
+        found = torch.tensor(trained(loss, make()), dtype=DOUBLE)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+    as_it_is = torch.tensor(trained(loss, make()), dtype=DOUBLE)
+    assert (as_it_is - wanted).abs().max() > 1e-3  # the kinks decide
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def _x(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=DOUBLE)
+
+
+AROUND, INF = _x(-2.0, -1.0, 0.0, 1.0, 2.0), math.inf
+CALLS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, list[float]]] = {  # with the gradient of the sum under JAX
+    "abs": (torch.abs, AROUND, [-1, -1, 1, 1, 1]),
+    "abs_": (lambda x: (x * 1).abs_(), AROUND, [-1, -1, 1, 1, 1]),
+    "leaky_relu in place": (lambda x: functional.leaky_relu(x * 1, 0.5, inplace=True), AROUND, [0.5, 0.5, 1, 1, 1]),
+    "nn.LeakyReLU": (torch.nn.LeakyReLU(0.5), AROUND, [0.5, 0.5, 1, 1, 1]),
+    "hardtanh": (functional.hardtanh, AROUND, [0, 1, 1, 1, 0]),
+    "clamp": (lambda x: torch.clamp(x, -1, 1), AROUND, [0, 0.5, 1, 0.5, 0]),
+    "clamp_": (lambda x: (x * 1).clamp_(-1, 1), AROUND, [0, 0.5, 1, 0.5, 0]),
+    "clamp of tensors": (
+        lambda x: torch.clamp(x, torch.full_like(x, -1), torch.ones((), dtype=DOUBLE)),
+        AROUND,
+        [0, 0.5, 1, 0.5, 0],
+    ),
+    "fmax": (lambda x: torch.fmax(x, torch.zeros_like(x)), AROUND, [0, 0, 0, 1, 1]),
+    "max over a dimension": (lambda x: x.reshape(2, 2).max(1).values, _x(1, 1, 2, 0), [0.5, 0.5, 1, 0]),
+    "min, kept": (lambda x: x.reshape(2, 2).min(dim=-1, keepdim=True)[0], _x(1, 1, 2, 0), [0.5, 0.5, 0, 1]),
+    "sort": (lambda x: torch.sort(x, descending=True).values * _x(0, 1, 2, 3), _x(1, 1, 2, 1), [3, 2, 0, 1]),
+    "topk": (lambda x: torch.topk(x, 2).values * _x(1, 2), _x(1, 1, 1, 0), [1, 2, 0, 0]),
+    "median": (torch.median, _x(1, 1, 1, 0), [1, 0, 0, 0]),
+    "quantile": (lambda x: torch.quantile(x, 0.5), _x(1, 1, 1, 1), [0, 0.5, 0.5, 0]),
+    "norm of one": (lambda x: torch.linalg.vector_norm(x, 1), _x(0, 1, -1), [1, 1, -1]),
+    "norm of infinity": (lambda x: torch.norm(x, INF), _x(0, 0), [0.25, 0.25]),
+    "hypot": (lambda x: torch.hypot(x, torch.zeros_like(x)), _x(0, 2), [0.5, 1]),
+}
+
+
+def _gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(f(leaf).sum(), leaf)[0]
+
+
+def _of_reentrant(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    checkpoint(f, leaf, use_reentrant=True).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "backward": _gradient,
+    "func.grad": lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x).reshape(-1, x.numel()).sum(0),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x).reshape(-1, x.numel()).sum(0),
+    "vmap": lambda f, x: torch.func.vmap(torch.func.grad(lambda x: f(x).sum()))(torch.stack([x + 1, x]))[1],
+    "checkpoint": lambda f, x: _gradient(lambda x: checkpoint(f, x, use_reentrant=False), x),
+    "checkpoint with reentry": _of_reentrant,
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own, of quantile
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_every_transform_has_the_convention(transform: str) -> None:
+    for name, (f, x, wanted) in CALLS.items():
+        with pin_edge("jax") as pinned:
+            y = f(x.clone().requires_grad_())
+            assert torch.equal(y.detach(), f(x)), name
+            assert TRANSFORMS[transform](f, x).tolist() == wanted, name
+        assert pinned.report().rewritten, name
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_second_derivative_is_that_of_the_slope(name: str) -> None:
+    """Each is linear around its kink: grad_x is linear in grad with the same slopes, and has no derivative in x."""
+    f, x, wanted = CALLS[name]
+    leaf = x.clone().requires_grad_()
+    with pin_edge("jax"):
+        y = f(leaf)
+        grad = torch.ones_like(y, requires_grad=True)
+        (first,) = torch.autograd.grad(y, leaf, grad, create_graph=True)
+        weights = torch.arange(1.0, x.numel() + 1, dtype=DOUBLE)
+        (second,) = torch.autograd.grad((first * weights).sum(), grad)
+    assert second.sum().item() == pytest.approx((torch.tensor(wanted, dtype=DOUBLE) * weights).sum().item())
+
+
+SOME = ("clamp of tensors", "max over a dimension")
+
+
+@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CALLS])
+def test_compiled_without_a_break_and_guarded(name: str) -> None:
+    f, x, wanted = CALLS[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    with pin_edge("jax"):
+        assert _gradient(compiled, x).tolist() == wanted
+    assert torch.equal(_gradient(compiled, x), _gradient(f, x))
+    with pin_edge("jax") as again:
+        assert _gradient(compiled, x).tolist() == wanted
+    assert not again.report().missed
+
+
+@pytest.mark.parametrize("slope", [0.3, pytest.param(0.0, marks=pytest.mark.slow)])
+def test_a_slope_of_ones_own_in_compiled_code(slope: float) -> None:
+    torch._dynamo.reset()
+    with pin_edge(abs=slope):
+        found = _gradient(torch.compile(torch.abs, backend="aot_eager", fullgraph=True), AROUND)
+    assert found.tolist() == [-1.0, -1.0, slope, 1.0, 1.0]
+
+
+# --- one family at a time ---------------------------------------------------------------------------------------------
+
+AT_ITS_KINK: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "abs": (torch.abs, 0.0),
+    "relu": (torch.relu, 0.0),
+    "relu6": (functional.relu6, 6.0),
+    "hardtanh": (functional.hardtanh, -1.0),
+    "hardsigmoid": (functional.hardsigmoid, 3.0),
+    "leaky_relu": (functional.leaky_relu, 0.0),
+    "elu": (lambda x: functional.elu(x, 2.0), 0.0),
+    "celu": (functional.celu, 0.0),
+    "selu": (torch.selu, 0.0),
+    "clamp": (lambda x: torch.clamp(x, max=1.0), 1.0),
+    "maximum": (lambda x: torch.maximum(x, torch.ones_like(x)), 1.0),
+    "minimum": (lambda x: torch.min(x, torch.ones_like(x)), 1.0),
+    "fmax": (lambda x: torch.fmax(x, torch.ones_like(x)), 1.0),
+    "fmin": (lambda x: torch.fmin(x, torch.ones_like(x)), 1.0),
+    "hypot": (lambda x: torch.hypot(x, torch.zeros_like(x)), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", AT_ITS_KINK)
+def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
+    f, at = AT_ITS_KINK[name]
+    x = _x(at - 3.5, at - 0.5, at, at + 0.5, at + 7.5)
+    for slope in (0, 0.25, 1.0, -2):
+        with pin_edge(**{name: slope}):
+            found = _gradient(f, x)
+        wanted = _gradient(f, x)
+        wanted[2] = slope
+        assert torch.equal(found, wanted), slope
+
+
+def test_every_family_that_takes_a_number_is_tested() -> None:
+    assert {name for name, family in FAMILIES.items() if family.takes} == set(AT_ITS_KINK)
+
+
+def test_a_family_counts_before_what_the_pin_is_to() -> None:
+    x = _x(0.0)
+    for edge in ("jax", "torch<=2.13", "torch>=2.14", "closed"):
+        with pin_edge(edge, clamp=0.25, abs=0.5):
+            assert _gradient(lambda x: torch.clamp(x, min=0.0), x).item() == 0.25
+            assert _gradient(torch.abs, x).item() == 0.5
+    with pin_edge("jax", relu=1):
+        assert _gradient(functional.relu, x).item() == 1.0
+    with pin_edge(clamp="torch<=2.13", fmax="jax"):
+        assert _gradient(lambda x: torch.clamp(x, min=0.0), x).item() == 1.0
+        assert _gradient(lambda x: torch.fmax(x, torch.zeros_like(x)), x).item() == 0.0
+
+
+def test_the_innermost_context_decides() -> None:
+    x = _x(0.0)
+    with pin_edge(relu=0.5):
+        with pin_edge("jax"):  # which has torch's own 0 there
+            assert _gradient(torch.relu, x).item() == 0.0
+        with pin_edge(abs=1):
+            assert _gradient(torch.relu, x).item() == 0.5
+    with override(relu="identity"):
+        with pin_edge("tensorflow"):
+            assert _gradient(torch.relu, x - 1).item() == 0.0
+        assert _gradient(torch.relu, x - 1).item() == 1.0
+    with pin_edge("jax"), override(clamp="identity"):
+        assert _gradient(lambda x: torch.clamp(x, min=0.0), x - 1).item() == 1.0
+        assert _gradient(torch.abs, x).item() == 1.0
+
+
+def test_what_a_composite_runs_is_pinned_with_it() -> None:
+    x = _x(1.0, 1.0)
+    target = torch.ones(2, dtype=DOUBLE)
+    with pin_edge(clamp=0.25):
+        found = _gradient(lambda x: functional.margin_ranking_loss(x, x.detach(), target, reduction="sum"), x)
+    assert found.tolist() == [-0.25, -0.25]
+
+
+def test_nan_is_pinned_when_it_is_asked_for() -> None:
+    x = _x(0.0, 0.0)
+    with pin_edge("jax"):
+        assert _gradient(torch.linalg.vector_norm, x).tolist() == [0.0, 0.0]
+    for pinned in (pin_edge("jax", nan=True), pin_edge(norm="jax"), pin_edge("tensorflow", nan=True)):
+        with pinned:
+            assert _gradient(torch.linalg.vector_norm, x).isnan().all()
+            assert _gradient(lambda x: x.reshape(2, 1).norm(dim=1), _x(0.0, 3.0)).isnan().tolist() == [True, False]
+
+
+@pytest.mark.skipif(installed_era() == "torch>=2.14", reason="it is what this torch does")
+def test_what_a_pin_leaves_it_reports() -> None:
+    with pin_edge("torch>=2.14") as pinned:
+        _gradient(lambda x: torch.quantile(x, 0.5), _x(1, 1, 1, 1))
+    (left,) = pinned.report().missed
+    assert (left.op, left.why) == ("quantile", "in which order torch>=2.14 leaves ties nobody has measured")
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "error", "text"),
+    [
+        (("jaxx",), {}, UnknownNameError, r"edge must be one of .*, got 'jaxx'. Did you mean 'jax'\?"),
+        (("torch==2.99",), {}, ValueError, "edge must name a version from 2.8"),
+        ((), {}, ValueError, r"edge must be one of .*, got None. Or name a family, as in abs=1"),
+        ((), {"abss": 1}, UnknownNameError, r"family must be one of .*, got 'abss'. Did you mean 'abs'\?"),
+        ((), {"abs": "jaxx"}, UnknownNameError, r"abs must be one of .* Did you mean 'jax'\?"),
+        ((), {"abs": None}, TypeError, "abs must be a number or the name of a framework or torch version, got None"),
+        ((), {"abs": True}, TypeError, "abs must be a number"),
+        ((), {"abs": math.nan}, ValueError, "abs must be finite, got nan"),
+        ((), {"sort": 1}, ValueError, "sort must name whose convention is meant"),
+        ((), {"fmax": "tensorflow"}, ValueError, "fmax must be one of .*jax, got 'tensorflow'"),
+        ((), {"abs": 1, "nan": True}, ValueError, "nan must come with a framework, got None"),
+    ],
+)
+def test_wrong_calls(given: tuple[Any, ...], named: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=f"pin_edge: {text}"):
+        pin_edge(*given, **named)
+
+
+def test_every_convention_is_that_of_a_known_framework() -> None:
+    assert {name for family in FAMILIES.values() for name in (*family.others, *family.singular)} == set(FRAMEWORKS)
