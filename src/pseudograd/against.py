@@ -20,7 +20,7 @@ def compare(against: str) -> dict[str, Any]:
     """As plain data: what was compared, and a row for each point that differs. Raises ValueError for a name that is not known."""
     known = table.load()
     framework, version = _asked(against, known)
-    here = known.knownversion_of("torch", torch.__version__) or known.versions("torch")[0]
+    here = known.known_version("torch", torch.__version__) or known.versions("torch")[0]
     compared, rows = 0, []
     for point in known.points.values():
         mine, theirs = point.gradient("torch", here), point.gradient(framework, version)
@@ -84,4 +84,7 @@ def text(found: dict[str, Any], wide: int = 110) -> str:
     return "\n".join([head, "", f"{title:{width}}{title}", *lines, "", _ADVICE.format(**found)])
 
 
-_ADVICE = "pseudograd.pin_edge({against!r}) gives what stands under there; docs/override.md names what it leaves."
+_ADVICE = (
+    "pseudograd.pin_edge({against!r}) gives what stands under there for the functions that docs/override.md lists; the others stay as "
+    "they are here."
+)

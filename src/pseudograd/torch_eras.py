@@ -36,7 +36,7 @@ class Era(Record):
 
     edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
     of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
-        with one (its min).
+        with one (its min); or neither, and then the formula is computed.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Era(Record):
     edge: str
     of_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
-    between: Standings
-    beside: Beside
+    between: Standings | None = None
+    beside: Beside | None = None
 
     @property
     def rule(self) -> str:

@@ -50,16 +50,17 @@ def rule_named(edge: str, elsewhere: str) -> str:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
         bounded, two = ("x", "min", "max"), ("x", "other")
+        of_tensors = None if pin.era.between is None else partial(_stands_of_tensors, pin)
         OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), bounded)
-        OF_TENSORS[name] = _rule(
-            name, partial(_pull_of_tensors, pin), partial(_stands_of_tensors, pin), bounded, compares=False
-        )
+        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), of_tensors, bounded, compares=False)
         OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), partial(_stands_of_fmin, pin), two)
         OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), partial(_stands_of_fmax, pin), two)
     return name
 
 
-def _rule(name: str, pull: Pull, stands: Callable[..., Stands], keeps: tuple[str, ...], compares: bool = True) -> Rule:
+def _rule(
+    name: str, pull: Pull, stands: Callable[..., Stands] | None, keeps: tuple[str, ...], compares: bool = True
+) -> Rule:
     return Rule(
         name=name,
         formula="0",
@@ -99,6 +100,8 @@ def _between_numbers(pin: Pin, has_min: bool, has_max: bool) -> Standings:
 
 @lru_cache(maxsize=64)
 def _between_tensors(pin: Pin, has_min: bool, has_max: bool) -> Standings:
+    assert pin.era.between is not None, "rule_named asks"
+    assert pin.era.beside is not None, "it comes with the other"
     if has_min and has_max:
         return pin.era.between if pin.share is None else with_edge(pin.era.between, pin.share)
     row = pin.era.beside
