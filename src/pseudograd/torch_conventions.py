@@ -17,6 +17,7 @@ from torch.nn import functional
 from .record import Record
 from .torch_eras import CLOSED_ERA, OPEN_ERA
 from .torch_forms import MISSING, SPELLINGS, Form, Spelling, StandIn, each_spelling
+from .torch_private import fused_nn
 
 FRAMEWORKS = {"jax": "0.10", "tensorflow": "2.21"}  # with the version that was measured
 OWN, SHARED, NAN = "torch's own", "shared", "nan"
@@ -160,7 +161,7 @@ def _with_alpha(primitive: str) -> Any:
     return lambda x, alpha: (primitive, (x, alpha))
 
 
-_NN = (torch._C._nn, functional, torch.ops.aten)
+_NN = (fused_nn, functional, torch.ops.aten)
 _add("abs", Form("abs", "absolute", switches=("abs",), arrange=_of_x("torch.abs")))
 _add(
     "selu",

@@ -16,7 +16,7 @@ import torch
 
 from pseudograd.geometry import SHARES
 from pseudograd.record import Record
-from pseudograd.rewrite import edges
+from pseudograd.rewrite import conventions, edges, primitives  # noqa: F401  (for their rows)
 from pseudograd.rule import OPS, PRIMITIVES, Rule
 from pseudograd.torch_eras import ERAS
 from pseudograd.torch_forms import EDGE, FORMS

@@ -197,10 +197,11 @@ def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path:
     (tmp_path / "missed.py").write_text(
         "import torch\n"
         "größe = torch.ones(3, requires_grad=True)\n"
-        "torch.nn.functional.hinge_embedding_loss(größe * 2, -torch.ones(3), 3.0).backward()\n",
+        "quantized = torch._fake_quantize_learnable_per_tensor_affine\n"
+        "quantized(größe * 2, torch.ones(1), torch.zeros(1), 0, 15, 1.0).sum().backward()\n",
         encoding="utf-8",
     )
-    assert run(capfd, "--override", "clamp=inward", "--json", "found.json", "missed.py")[0] == 0
+    assert run(capfd, "--override", "fake_quantize=identity", "--json", "found.json", "missed.py")[0] == 0
     text = (tmp_path / "found.json").read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
     (context,) = json.loads(text)["contexts"]
@@ -208,7 +209,7 @@ def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path:
     assert context["rewritten"] == []
     (site,) = context["missed"]
     assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
-    assert (site["where"], site["calls"]) == ("missed.py:3", 1)
+    assert (site["where"], site["calls"]) == ("missed.py:4", 1)
     assert "hinge_embedding_loss" in site["why"]
 
 
@@ -284,7 +285,7 @@ def test_a_program_that_closes_its_output(tmp_path: Path) -> None:
 WRONG = {
     ("train.py",): "pseudograd: run: one of --pin and --override must be given, got neither.\n",
     ("--pin", "shut", "train.py"): (
-        "pseudograd: pin_edge: edge must be one of closed, half, open, torch<=2.13, torch>=2.14, got 'shut'.\n"
+        "pseudograd: pin_edge: edge must be one of closed, half, jax, open, tensorflow, torch<=2.13, torch>=2.14, got 'shut'.\n"
     ),
     ("--pin", "closed", "none.py"): "pseudograd: run: the script must be a file, got 'none.py'.\n",
     ("--override", "clamp", "train.py"): (

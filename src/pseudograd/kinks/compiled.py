@@ -22,9 +22,7 @@ NOT_COMPILED = "not compiled: "
 def known_backend(backend: Backend) -> Backend:
     """The backend, if torch has one of that name."""
     if isinstance(backend, str):
-        import torch._dynamo
-
-        names = torch._dynamo.list_backends(None)
+        names = torch.compiler.list_backends(exclude_tags=())
         if backend not in names:
             hint = "One of your own is MODULE:FUNCTION"
             raise unknown_name("kinks", "--backend", names, backend, hint)
@@ -72,7 +70,7 @@ def _gradients(points: Sequence[Point], backend: Backend, device: str) -> Iterat
     def program(given: list[list[Tensor]]) -> list[Tensor]:
         return [f(*inputs) for f, inputs in zip(functions, given, strict=True)]
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
         results = torch.compile(program, backend=backend)(leaves)
