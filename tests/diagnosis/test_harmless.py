@@ -6,6 +6,8 @@ No list of places is kept here: a tracer finds each line of ours that runs while
 from __future__ import annotations
 
 import dis
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -164,6 +166,10 @@ def chosen(lines: set[Line]) -> list[Line]:
     return [ours[-(at % 2)] for at, ours in enumerate(some.values())]
 
 
+_ALONE = "PSEUDOGRAD_TEST_ALONE"
+ROOT = Path(__file__).resolve().parents[2]
+
+
 class PlantedError(Exception):
     pass
 
@@ -239,6 +245,19 @@ def _nothing_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("together", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects tell their qualified name")
+def test_any_line_may_raise_in_a_process_of_its_own(together: int) -> None:
+    """Behind thousands of other tests in one process, compiled ones among them, the traced program was seen to stand still."""
+    test = f"{__file__}::test_any_line_of_ours_may_raise[{together}]"
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--slow", test]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, _ALONE: "1"}, cwd=ROOT, timeout=1800
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("together", [12, 1])
+@pytest.mark.skipif(_ALONE not in os.environ, reason="run by the test above")
 def test_any_line_of_ours_may_raise(together: int) -> None:
     """A dozen lines in one run, far from each other; one by one where something is amiss, and once more those that another kept from
     running.

@@ -210,7 +210,7 @@ def test_json_tells_what_was_missed(capfd: pytest.CaptureFixture[str], tmp_path:
     (site,) = context["missed"]
     assert set(site) == {"op", "where", "user_where", "expression", "calls", "why"}
     assert (site["where"], site["calls"]) == ("missed.py:4", 1)
-    assert "hinge_embedding_loss" in site["why"]
+    assert "_fake_quantize_learnable_per_tensor_affine" in site["why"]
 
 
 def test_json_lies_where_it_was_asked_for_when_the_program_changes_folders(
