@@ -131,6 +131,8 @@ def _quantile(
     at = q.reshape(-1)
     last = _last(ordered, ignores_nan)
     rank = torch.where(last >= 0, at * last, torch.zeros((), dtype=x.dtype, device=x.device))
+    if not ignores_nan:  # one NaN makes the result NaN, and gets the gradient: it stands last
+        rank = torch.where((ordered != ordered).any(-1, keepdim=True), last, rank)
     low, high, weight = _neighbours(rank, interpolation)
     each = (*ordered.shape[:-1], at.shape[0])
     below = ordered.gather(-1, low.expand(each))
