@@ -2,6 +2,7 @@
 # make test    the test suite
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
+# make docs    the site, as build/docs/index.html: warnings are errors
 # make bench   speed, memory and import time: keeps them in benchmarks/results, writes docs/speed.md (QUICK=1: what is promised, kept nowhere)
 # make mutants the package broken on purpose, a sample of 300 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
 # make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
@@ -17,7 +18,7 @@ export PYTHON TORCH JOBS
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test test-all check bench mutants test-versions
+.PHONY: demo test test-all check docs bench mutants test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -39,6 +40,11 @@ check:
 	$(run) -m mypy --strict --config-file= --follow-imports=silent tests/typing/user.py
 	$(run) -m pyright --pythonpath $(run) tests/typing/user.py
 	$(run) scripts/generate_docs.py --check
+
+docs:
+	@scripts/environment.sh $(VENV) dev
+	$(run) -m sphinx -b html --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "the site: build/docs/index.html"
 
 bench:
 	@scripts/environment.sh $(VENV) dev

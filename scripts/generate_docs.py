@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import codes_page
+import gallery_page
 import kinks_page
 import op_pages
 import policy_page
@@ -78,6 +79,7 @@ def main() -> int:
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
     generated[codes_page.PAGE] = codes_page.text()
+    generated[gallery_page.PAGE] = gallery_page.text()
     generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}
     if options.check:

@@ -1,0 +1,108 @@
+"""The seven parts of our docstrings as Sphinx reads them: a summary, then `Name:` at the start of a line begins a part.
+
+Each part becomes a field of that name, in the order of the docstring. A word in backticks is code, as in Markdown; `docs/memory.md` in a
+text becomes a link to that page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+PART = re.compile(r"^(Forward|Backward|Args|Returns|Raises|Example|Source):[ \t]*(.*)$")
+ARGUMENT = re.compile(r"^    ([*\w][\w, *]*): (.*)$")
+# What scripts/torch_inventory.py wrote: four lines of text, then compressed ones that begin with a name.
+_INVENTORY = Path(__file__).with_name("torch.inv").read_bytes().split(b"\n", 4)[4]
+TORCHS = frozenset(line.split()[0] for line in zlib.decompress(_INVENTORY).decode().splitlines())
+
+
+def parts(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """("", the summary's lines), and then each part by its name. What stands behind the colon is its first line."""
+    name, held = "", []
+    for line in lines:
+        found = PART.match(line)
+        if found is None:
+            held.append(line)
+            continue
+        yield name, held
+        name, held = found[1], [found[2]] if found[2] else []
+    yield name, held
+
+
+def arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The name or names of each argument, and its text."""
+    name, held = "", []
+    for line in lines:
+        found = ARGUMENT.match(line)
+        if found is None:
+            held.append(line.strip())
+            continue
+        if name:
+            yield name, " ".join(held)
+        name, held = found[1], [found[2]]
+    if name:
+        yield name, " ".join(held)
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """The docstring in reStructuredText."""
+    done: list[str] = []
+    for name, held in parts(lines):
+        if name == "Args":
+            done += [":Arguments:", *(f"    * **{one}** – {_inline(text)}" for one, text in arguments(held))]
+        elif name == "Example":
+            done += [":Example:", "    .. code-block:: pycon", ""]
+            done += [
+                f"        {line}".rstrip()
+                for line in dedent("\n".join(held)).replace("  # doctest: +SKIP", "").strip("\n").split("\n")
+            ]
+        elif name:
+            done += [f":{name}:", f"    {_inline(_joined(held))}"]
+        else:
+            done += [_inline(line) for line in held]
+        done += [""]
+    return done
+
+
+def _joined(lines: list[str]) -> str:
+    return " ".join(line.strip() for line in lines if line.strip())
+
+
+def _inline(text: str) -> str:
+    """Our backticks are code; stars, bars and underscores are themselves; a page of docs is a link."""
+    pieces = re.split(r"(`[^`]+`|docs/[\w/]+\.md|torch(?:\.\w+)+)", text)
+    return "".join(_piece(piece) for piece in pieces)
+
+
+def _piece(piece: str) -> str:
+    if piece.startswith("`"):
+        return f"``{piece[1:-1]}``"
+    if piece.startswith("docs/") and piece.endswith(".md"):
+        return f":doc:`/{piece[5:-3]}`"
+    if piece in TORCHS:
+        return f":py:obj:`{piece}`\\ "  # the end of a role, which may stand before a bracket
+    return re.sub(r"([*|\\_])", r"\\\1", piece)
+
+
+def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = as_rst(inspect.cleandoc("\n".join(lines)).split("\n"))
+
+
+def _as_on_the_site(app: Any, name: str, source: list[str]) -> None:
+    """On GitHub a page may link to a file outside docs; on the site such a link is the file's name, and the README the first page."""
+    up = name.count("/")
+    source[0] = source[0].replace("](" + "../" * (up + 1) + "README.md)", "](" + "../" * up + "index.md)")
+    source[0] = re.sub(r"(```python\n.*?)\n\n```", r"\1\n```", source[0], flags=re.S)  # the end of a doctest
+    source[0] = re.sub(r"\[([^\]]+)\]\(" + re.escape("../" * (up + 1)) + r"[^)]+\)", r"\1", source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-docstring", _process)
+    app.connect("source-read", _as_on_the_site)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,102 @@
+"""The page docs/gallery.md, derived from the rule table: every op, picture first, to be filtered by field and by property.
+
+Widths of cards are those of sphinx-design, in twelfths of the page, from the narrowest screens to the widest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from operator import attrgetter
+from pathlib import Path
+
+import vector_page
+
+import pseudograd as pg
+from pseudograd.public_names import place_of
+from pseudograd.rule import OPS, Op
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "gallery.md"
+
+# Who uses it. An op that no field claims would be one that nobody finds: a test holds that each has one.
+FIELDS = {
+    "images": ("Images and rendering", "clamp lower_bound upper_bound replace_grad hardtanh"),
+    "quantisation": ("Quantisation", "fake_quantize round floor ceil trunc clamp"),
+    "spiking": ("Spiking and binary networks", "heaviside sign hardtanh"),
+    "compression": ("Learned compression", "lower_bound round vector_quantize"),
+    "codes": ("Vector quantisation, sparse codes", "vector_quantize jumprelu replace_grad"),
+    "policies": ("Reinforcement learning, control", "policy_loss clamp clip_grad"),
+    "networks": ("Activations with less memory", "gelu silu leaky_relu hardsigmoid relu relu6 abs"),
+    "gradients": ("Gradients alone", "scale_grad reverse_grad clip_grad replace_grad"),
+}
+_NARROW = "12 12 6 6"
+PROPERTIES = {
+    "linear": "gradients add up by default",
+    "bits": "keeps bits instead of x",
+    "edges": "choice of edge",
+    "rules": "choice of rule",
+}
+
+
+def text() -> str:
+    cards = [_card_of(op) for op in OPS.values()]
+    cards.append(_card(vector_page.NAME, _sentence(pg.codebook.vector_quantize), ["linear", "rules"], _NARROW))
+    return (
+        "\n\n".join(
+            [
+                "# Gallery",
+                "Every op: its value in grey, and below it the gradient that each of its rules passes on. "
+                "Choose a field or a property; a picture leads to formulas, sources and an example.",
+                _buttons(),
+                "::::{grid} 1 1 2 2\n:gutter: 3\n:class-container: gallery\n\n" + "\n\n".join(cards) + "\n\n::::",
+                "All in one table: [the ops](ops/README.md).",
+                "```{toctree}\n:hidden:\n:glob:\nops/*\n```",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _card_of(op: Op) -> str:
+    """A picture with a panel for each of many rules takes the whole width."""
+    columns = "12" if len(op.rules) > 2 else _NARROW
+    return _card(op.name, _sentence(attrgetter(place_of(op.name))(pg)), _properties(op), columns)
+
+
+def _sentence(function: object) -> str:
+    return (inspect.getdoc(function) or "").splitlines()[0]
+
+
+def _properties(op: Op) -> list[str]:
+    rule = op.rules[op.default_rule]
+    said = {
+        "linear": rule.is_linear_at(op.default_edge),
+        "bits": any(rule.sides is not None or rule.steps is not None for rule in op.rules.values()),
+        "edges": bool(op.edges),
+        "rules": len(op.rules) > 1,
+    }
+    return [name for name, holds in said.items() if holds]
+
+
+def _card(name: str, sentence: str, properties: list[str], columns: str) -> str:
+    fields = [field for field, (_, names) in FIELDS.items() if name in names.split()]
+    classes = " ".join(f"is-{one}" for one in [*fields, *properties])
+    options = {
+        "link": f"ops/{name}",
+        "link-type": "doc",
+        "img-top": f"ops/{name}.svg",
+        "columns": columns,
+        "class-item": classes,
+    }
+    told = "\n".join(f":{option}: {value}" for option, value in options.items())
+    return f":::{{grid-item-card}} {name}\n{told}\n\n{sentence}\n:::"
+
+
+def _buttons() -> str:
+    rows = []
+    for group, names in (("field", {field: title for field, (title, _) in FIELDS.items()}), ("property", PROPERTIES)):
+        buttons = "".join(
+            f'<button type="button" data-only="{name}" aria-pressed="false">{title}</button>'
+            for name, title in names.items()
+        )
+        rows.append(f'<p class="gallery-filter" role="group" aria-label="Filter by {group}">{buttons}</p>')
+    return "```{raw} html\n" + "\n".join(rows) + '\n<script src="_static/gallery.js" defer></script>\n```'

@@ -1,0 +1,113 @@
+"""The site: what its pages take from the code, and that nothing public is missing. `make docs` builds it with warnings as errors."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pseudograd as pg
+from pseudograd.rule import OPS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+@pytest.mark.parametrize(
+    ("page", "examples"),
+    [
+        ("index", 3),
+        ("start/picture", 9),
+        ("start/upgrade", 7),
+        ("start/rules", 8),
+        ("understand/story", 6),
+        ("understand/chain_rule", 8),
+    ],
+)
+def test_the_examples_print_what_they_say(page: str, examples: int) -> None:
+    found = doctest.testfile(str(DOCS / f"{page}.md"), module_relative=False)
+    assert found.attempted >= examples
+    assert found.failed == 0
+
+
+def test_every_public_name_has_its_place_in_the_reference() -> None:
+    shown = set(re.findall(r"^\.\. auto(?:function|class|module):: pseudograd\.(\S+)$", REFERENCE, flags=re.M))
+    assert {name for name in pg.__all__ if not name.startswith("__")} <= shown
+    assert "testing" in shown
+
+
+def test_links_that_leave_the_pages_lead_somewhere() -> None:
+    for page in DOCS.rglob("*.md"):
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+        for link in re.findall(r"\]\(((?!https?:|#)[^)#]+)[^)]*\)", text):
+            assert (page.parent / link).exists(), f"{page.relative_to(DOCS)}: {link}"
+
+
+# --- docstrings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def docstrings() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        return importlib.import_module("docstrings")
+
+
+def test_seven_parts_become_seven_fields(docstrings: Any) -> None:
+    lines = inspect.cleandoc(pg.clamp.__doc__ or "").split("\n")
+    text = "\n".join(docstrings.as_rst(lines))
+    assert text.startswith("Clamp ``x``; outside the bounds")
+    assert re.findall(r"^:(\w+):", text, flags=re.M) == [
+        "Forward",
+        "Backward",
+        "Arguments",
+        "Returns",
+        "Raises",
+        "Example",
+        "Source",
+    ]
+    assert "    * **min, max** – in the unit of x; number, tensor" in text
+    assert "        tensor([0., 1., 1.])" in text
+    assert ":py:obj:`torch.clamp`\\ (x, min, max), bit for bit." in text
+    assert "(:doc:`/memory`)" in text
+
+
+def test_an_argument_that_takes_several_lines_is_one(docstrings: Any) -> None:
+    lines = ["    x: first", "        second.", "    a, b: third"]
+    assert list(docstrings.arguments(lines)) == [("x", "first second."), ("a, b", "third")]
+
+
+def test_stars_and_bars_of_a_text_are_themselves(docstrings: Any) -> None:
+    assert docstrings.as_rst(["0.5 * grad_x, `*` and |x|"])[0] == "0.5 \\* grad\\_x, ``*`` and \\|x\\|"
+
+
+# --- gallery and inventory --------------------------------------------------------------------------------------------
+
+
+def test_the_gallery_shows_every_op_with_a_field_and_a_picture(script: Any) -> None:
+    page = script("gallery_page")
+    text = page.text()
+    assert page.PAGE.read_text(encoding="utf-8") == text, "run scripts/generate_docs.py"
+    cards = dict(re.findall(r":::\{grid-item-card\} (\w+)\n.*?:class-item: ([^\n]*)\n", text, flags=re.S))
+    assert set(cards) == {*OPS, "vector_quantize"}
+    fields = {f"is-{name}" for name in page.FIELDS}
+    for name, classes in cards.items():
+        assert fields & set(classes.split()), f"{name} belongs to no field"
+        assert (DOCS / "ops" / f"{name}.svg").is_file()
+    assert "is-linear" not in cards["clamp"]
+    assert "is-linear" in cards["relu"]
+    assert "is-bits" in cards["clamp"]
+    assert "is-bits" not in cards["replace_grad"]
+
+
+def test_the_inventory_knows_what_docstrings_name(script: Any, docstrings: Any) -> None:
+    inventory = script("torch_inventory")
+    assert inventory.FILE.read_bytes() == inventory.content(), "run scripts/torch_inventory.py"
+    assert {"torch.clamp", "torch.Tensor", "torch.nn.functional.hardtanh"} <= docstrings.TORCHS
+    assert "torch.float32" not in docstrings.TORCHS
