@@ -36,6 +36,7 @@ intersphinx_mapping = {"torch": ("https://docs.pytorch.org/docs/stable/", "torch
 html_theme = "furo"
 html_title = "pseudograd"
 html_static_path = ["_static"]
+html_extra_path = ["playground.html"]
 html_css_files = ["site.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -21,6 +21,7 @@ import codes_page
 import gallery_page
 import kinks_page
 import op_pages
+import playground_page
 import policy_page
 import torch
 import which_rule
@@ -79,6 +80,7 @@ def main() -> int:
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
     generated[codes_page.PAGE] = codes_page.text()
+    generated[playground_page.PAGE] = playground_page.text()
     generated[gallery_page.PAGE] = gallery_page.text()
     generated |= {kinks_page.PAGE: kinks_page.text(), kinks_page.TABLE_PAGE: kinks_page.table_page()}
     texts = {**generated, **op_pages.pages(), **speed_report.pages()}

@@ -1,0 +1,97 @@
+"""The page docs/playground.html: an op, a rule, an edge, bounds and the sign of grad to choose, on curves that the library computed.
+
+Each curve is kept at an even grid and at every jump: just before, exactly there and just behind. Bounds are moved by moving x: a rule
+of the clamp family depends on x and its bounds by (x - min) / (max - min) alone, or with one bound by x - bound, which a test holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd.analysis.curves import Curve, curve_of
+from pseudograd.analysis.gradient import gradient
+from pseudograd.analysis.palette import colour
+from pseudograd.public_names import place_of
+from pseudograd.rule import BOUNDED, OPS, Edge, Op
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "playground.html"
+TEMPLATE = ROOT / "scripts" / "playground.html"
+GRADS = (1.0, -1.0)
+_FIXED = ("relu", "relu6")  # whose bounds nobody chooses
+_POINTS = 65
+_BESIDE = 1e-4  # how far from a jump "just beside" is, as a share of the range
+
+
+def text() -> str:
+    data = json.dumps([_of(op) for op in OPS.values()], separators=(",", ":"), ensure_ascii=False)
+    return TEMPLATE.read_text(encoding="utf-8").replace("/* data */ []", data)
+
+
+def _of(op: Op) -> dict[str, Any]:
+    movable = op.inputs == BOUNDED and op.name not in _FIXED
+    names = [name for name in op.rules if name != "custom"]  # which is the reader's own
+    x = grid(op, [curve_of(name, op, op.picture, None, False, 0) for name in names])
+    return {
+        "name": op.name,
+        "does": (inspect.getdoc(attrgetter(place_of(op.name))(pg)) or "").splitlines()[0].replace("`", ""),
+        "bounds": list(op.picture.others) if movable else None,
+        "x": _short(x),
+        "y": _short(curve_of(names[0], op, op.picture, None, False, 0).f(x)),
+        "edges": [str(edge) for edge in op.edges],
+        "edge": str(op.default_edge) if op.edges else None,
+        "rules": [_rule(op, name, x) for name in names],
+        "rule": op.default_rule,
+    }
+
+
+def grid(op: Op, curves: list[Curve]) -> Tensor:
+    picture = op.picture
+    low, high = picture.low, picture.high
+    jumps = {*picture.edges, *picture.jumps, *(jump for curve in curves for jump in curve.jumps)}
+    off = _BESIDE * (high - low)
+    near = [at for jump in jumps for at in (jump - off, jump, jump + off) if low < at < high]
+    even = [at for at in torch.linspace(low, high, _POINTS).tolist() if all(abs(at - jump) > off for jump in jumps)]
+    return torch.tensor(sorted({*near, *even}), dtype=torch.float64)
+
+
+def _rule(op: Op, name: str, x: Tensor) -> dict[str, Any]:
+    rule = op.rules[name]
+    return {
+        "name": name,
+        "formula": rule.formula,
+        "colour": colour(name),
+        "linear": rule.is_linear_at(op.default_edge) if op.edges else rule.is_linear,
+        "slopes": dict(_by_edge(op, name, x)),
+    }
+
+
+def _by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
+    """For the default edge the gradient at every x, for each other edge where it differs: [place, one for each of GRADS]."""
+    before = None
+    for edge in sorted(op.edges or (None,), key=lambda edge: edge != op.default_edge):
+        found = slopes(op, name, edge, x)
+        if before is None:
+            before = found
+            yield str(edge), [_short(row) for row in found]
+        else:
+            places = (found != before).any(0).nonzero().flatten().tolist()
+            yield str(edge), [[place, *_short(found[:, place])] for place in places]
+
+
+def slopes(op: Op, name: str, edge: Edge | None, x: Tensor) -> Tensor:
+    f = curve_of(name, op, op.picture, edge, False, 0).f
+    return torch.stack([gradient(f, x, grad) for grad in GRADS])
+
+
+def _short(values: Tensor) -> list[float]:
+    return [round(value, 4) + 0.0 for value in values.tolist()]

@@ -1,0 +1,90 @@
+"""docs/playground.html: its curves are the library's, wherever the bounds are moved, and a browser shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pseudograd as pg
+from pseudograd.rule import OPS
+
+from .browser import needs_browser, shown, title_of
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "playground.html"
+DATA: dict[str, Any] = {op["name"]: op for op in json.loads(re.search(r"const OPS = (.*);\n", PAGE.read_text())[1])}  # type: ignore[index]
+
+
+def test_the_page_is_what_the_library_computes_today(script: Any) -> None:
+    assert PAGE.read_text(encoding="utf-8") == script("playground_page").text(), "run scripts/generate_docs.py"
+    assert set(DATA) == {*OPS}
+
+
+@pytest.mark.parametrize("rule", DATA["clamp"]["rules"], ids=lambda rule: rule["name"])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.5, 1.75)])
+def test_moving_the_bounds_is_moving_x(rule: dict[str, Any], low: float, high: float) -> None:
+    """As toPage of the page does, for both signs of grad, and every edge."""
+    x = low + (torch.tensor(DATA["clamp"]["x"], dtype=torch.float64) + 1) / 2 * (high - low)
+    x[[abs(at + 1) < 1e-9 for at in DATA["clamp"]["x"]]] = low
+    x[[abs(at - 1) < 1e-9 for at in DATA["clamp"]["x"]]] = high
+    for edge in DATA["clamp"]["edges"]:
+        for row, grad in enumerate((1.0, -1.0)):
+            expected = torch.tensor(rule["slopes"][DATA["clamp"]["edge"]][row], dtype=torch.float64)
+            if edge != DATA["clamp"]["edge"]:
+                for place, *values in rule["slopes"][edge]:
+                    expected[place] = values[row]
+            leaf = x.clone().requires_grad_()
+            y = pg.clamp(leaf, low, high, rule=rule["name"], edge=edge)
+            found = torch.autograd.grad(y, leaf, torch.full_like(x, grad))[0]
+            assert torch.allclose(found, expected, atol=2e-4)
+
+
+def test_one_bound_is_moved_as_it_is() -> None:
+    x = torch.tensor(DATA["lower_bound"]["x"], dtype=torch.float64)
+    for rule in DATA["lower_bound"]["rules"]:
+        leaf = (x + 1.5).requires_grad_()  # the bound of the curves is -1, here 0.5
+        leaf.data[[abs(at + 1) < 1e-9 for at in DATA["lower_bound"]["x"]]] = 0.5
+        found = torch.autograd.grad(pg.lower_bound(leaf, 0.5, rule=rule["name"]).sum(), leaf)[0]
+        assert torch.allclose(found, torch.tensor(rule["slopes"]["closed"][0], dtype=torch.float64), atol=2e-4)
+
+
+def test_a_jump_has_a_value_before_at_and_behind_it() -> None:
+    gaps = [b - a for a, b in pairwise(DATA["clamp"]["x"])]
+    assert sum(gap < 1e-3 for gap in gaps) == 4  # two bounds
+    inward = next(rule for rule in DATA["clamp"]["rules"] if rule["name"] == "inward")
+    at = DATA["clamp"]["x"].index(-1.0)
+    assert [inward["slopes"]["closed"][0][at + side] for side in (-1, 0, 1)] == [0, 1, 1]
+
+
+@needs_browser
+def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
+    script = """
+    const said = () => document.getElementById('said').textContent;
+    const ask = (hash) => { location.hash = hash; read(); return said(); };
+    const found = [
+      ask('#op=clamp&rule=inward&edge=closed&grad=1&x=1.5&min=-1&max=1'),
+      ask('#op=clamp&rule=inward&edge=closed&grad=-1&x=1.5&min=-1&max=1'),
+      ask('#op=clamp&rule=elastic&grad=-1&x=1.3&min=0&max=1'),
+      ask('#op=clamp&rule=zero&edge=half&grad=1&x=1&min=-1&max=1'),
+      ask('#op=relu&rule=zero&edge=open&grad=1&x=0'),
+      ask('#op=nonsense&x=nonsense'),
+    ];
+    const x = document.getElementById('x');
+    x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
+    const rules = [...document.querySelectorAll('[name=rule]')].map((one) => one.value);
+    const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
+    document.title = JSON.stringify({found, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
+    """
+    seen = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
+    gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in seen["found"]]  # type: ignore[index]
+    assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "0"]
+    assert "moves x to 1.25" in seen["found"][0]
+    assert "does not move x" in seen["found"][1]
+    assert seen["rules"] == list(OPS["clamp"].rules)
+    assert "x=-1.5" in seen["hash"]
+    assert seen["widest"] <= seen["room"] + 1
