@@ -82,7 +82,10 @@ def _by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
         found = slopes(op, name, edge, x)
         if before is None:
             before = found
-            yield str(edge), [_short(row) for row in found]
+            yield (
+                str(edge) if op.edges else "null",
+                [_short(row) for row in found],
+            )  # null: JavaScript's name of no edge
         else:
             places = (found != before).any(0).nonzero().flatten().tolist()
             yield str(edge), [[place, *_short(found[:, place])] for place in places]

@@ -74,15 +74,18 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
       ask('#op=relu&rule=zero&edge=open&grad=1&x=0'),
       ask('#op=nonsense&x=nonsense'),
     ];
+    const drawn = OPS.filter((op) => ask('#op=' + op.name) !== '' && document.querySelectorAll('.slope').length).map((op) => op.name);
+    ask('');
     const x = document.getElementById('x');
     x.value = -1.5; x.dispatchEvent(new Event('input')); found.push(said());
     const rules = [...document.querySelectorAll('[name=rule]')].map((one) => one.value);
     const widest = Math.max(...[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right));
-    document.title = JSON.stringify({found, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
+    document.title = JSON.stringify({found, drawn, rules, widest, room: document.documentElement.clientWidth, hash: location.hash});
     """
     seen = json.loads(title_of(shown(PAGE, script, tmp_path, "--window-size=400,900")).replace("&amp;", "&"))
     gradients = [re.search(r"dL/dx = ([−\d.]+)\.", text)[1] for text in seen["found"]]  # type: ignore[index]
     assert gradients == ["1", "0", "0.3", "0.5", "0", "1", "0"]
+    assert seen["drawn"] == list(OPS)
     assert "moves x to 1.25" in seen["found"][0]
     assert "does not move x" in seen["found"][1]
     assert seen["rules"] == list(OPS["clamp"].rules)
