@@ -13,7 +13,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.analysis.audit_records import Audit, Region
+from pseudograd.analysis.audit import Audit
+from pseudograd.analysis.audit_records import Region
 from pseudograd.geometry import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
 

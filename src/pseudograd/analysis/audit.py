@@ -6,24 +6,49 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import as_number
 from ..errors import must
+from ..notebook import shown
 from ..testing.measure.gradients import by_backward
 from .audit_answers import element_wise, in_half_precision, in_one_line, infinite, linear, not_finite, under_transforms
+from .audit_figure import draw
 from .audit_lines import along_lines
 from .audit_naming import rule_of
-from .audit_records import Answer, Audit
+from .audit_records import Answer, Audited
 from .audit_regions import measure, regions_of, shares_of
+from .audit_text import text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST = 33
 _NUMBERS = 4096  # of float64, in each cell: with fewer there are no differences to be taken
 _LEAST = 1e-290  # below, numbers of float64 lose digits
+
+
+@dataclass(frozen=True)
+class Audit(Audited):
+    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it."""
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return shown(str(self), self.plot)
+
+    def plot(self) -> Figure:
+        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
+
+        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
+        """
+        return draw(self)
 
 
 def audit(

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .audit_records import Audited
 from .palette import FORWARD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .audit_records import Audit
 
 _COLOURS = {
     "exact": "#009E73",
@@ -27,7 +26,7 @@ _SIGNS = (("grad = +1", "#0072B2", "-", 3.4), ("grad = -1", "#7A2E00", (0, (4, 2
 _NARROW = 0.09  # of the width of the axes: a narrower region has no word in it
 
 
-def draw(audit: Audit) -> Figure:
+def draw(audit: Audited) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -43,13 +42,13 @@ def draw(audit: Audit) -> Figure:
     return figure
 
 
-def _title(audit: Audit) -> str:
+def _title(audit: Audited) -> str:
     if audit.lines:
         return f"{audit.name}, along one of {audit.lines} random lines"
     return f"{audit.name}\n{'the same as ' + audit.rule if audit.rule else 'no rule of pseudograd does the same'}"
 
 
-def _draw_forward(axes: Axes, audit: Audit) -> None:
+def _draw_forward(axes: Axes, audit: Audited) -> None:
     curves = audit.curves
     x, y = _with_gaps(audit, curves.y)
     axes.plot(x, y, color=FORWARD, linewidth=2.4)
@@ -59,7 +58,7 @@ def _draw_forward(axes: Axes, audit: Audit) -> None:
     axes.margins(y=0.12)
 
 
-def _draw_backward(axes: Axes, audit: Audit) -> None:
+def _draw_backward(axes: Axes, audit: Audited) -> None:
     curves = audit.curves
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
     for sign in (1, -1):
@@ -82,7 +81,7 @@ def _label(sign: int) -> str:
     return "the derivative times grad" if sign > 0 else "_the same for the other sign"
 
 
-def _draw_kinds(axes: Axes, audit: Audit) -> None:
+def _draw_kinds(axes: Axes, audit: Audited) -> None:
     """Two strips, one for each sign of grad."""
     width = audit.high - audit.low
     for row, side in ((1, "positive"), (0, "negative")):
@@ -108,7 +107,7 @@ class Stretch(NamedTuple):
     kind: str
 
 
-def _merged(audit: Audit, side: str) -> list[Stretch]:
+def _merged(audit: Audited, side: str) -> list[Stretch]:
     """The regions of one sign; neighbours of one kind are one, if no kink or jump lies between."""
     found: list[Stretch] = []
     is_next = False
@@ -128,7 +127,7 @@ def _dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: str, s
     axes.plot(x[here].numpy(), values[here].numpy(), "o", color=colour, markersize=size, label="_at the kinks")
 
 
-def _with_gaps(audit: Audit, values: Tensor) -> tuple[Any, Any]:
+def _with_gaps(audit: Audited, values: Tensor) -> tuple[Any, Any]:
     """The curve without the points of breaks, and cut where a region ends and the value jumps: a jump is no slope."""
     x = audit.curves.x
     edges = {region.low for region in audit.regions} | {region.high for region in audit.regions}

@@ -1,16 +1,13 @@
-"""What an audit found, as records; their text and their plot stand beside."""
+"""What an audit found, as data, which its text, its picture and `Audit` read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = {
     "exact": "the gradient is the derivative",
@@ -79,8 +76,8 @@ class Curves(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it.
+class Audited:
+    """What was measured of a function: the fields of an `Audit`.
 
     rule: the call of pseudograd that does the same, as it is written, or None. rule_note: where it differs in what the name does not
     promise; or, without a name, the call that comes nearest, and what tells them apart.
@@ -114,30 +111,11 @@ class Audit:
         """The regions that are a kink or a jump."""
         return tuple(region for region in self.regions if region.positive.kind in ("kink", "jump"))
 
-    def __str__(self) -> str:
-        from .audit_text import text
-
-        return text(self)
-
     def to_json(self) -> dict[str, Any]:
         """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "curves"}
         plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **found})
         return plain
-
-    def _repr_html_(self) -> str:
-        from ..notebook import shown
-
-        return shown(str(self), self.plot)
-
-    def plot(self) -> Figure:
-        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
-
-        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
-        """
-        from .audit_figure import draw
-
-        return draw(self)
 
 
 def _plain(value: object) -> Any:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from .audit_records import Audit, Region, Side
+from .audit_records import Audited, Region, Side
 
 _SHOWN = 24  # regions
 
 
-def text(audit: Audit) -> str:
+def text(audit: Audited) -> str:
     along = f", along {audit.lines} random lines" if audit.lines else ""
     lines = [f"audit: {audit.name} on {_number(audit.low)} to {_number(audit.high)}{along}, torch {torch.__version__}"]
     lines += [*(f"  {line}" for line in _verdict(audit)), "", *(f"  {line.rstrip()}" for line in _table(audit))]
@@ -21,7 +19,7 @@ def text(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def _verdict(audit: Audit) -> list[str]:
+def _verdict(audit: Audited) -> list[str]:
     """Which rule it is, and what share of the range each kind has."""
     told = []
     if not audit.lines:
@@ -38,7 +36,7 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "< 1%"
 
 
-def _table(audit: Audit) -> list[str]:
+def _table(audit: Audited) -> list[str]:
     """One row for each region; both slopes are grad_x / grad."""
     head = ("x" if not audit.lines else "along the first line", "derivative", "grad > 0", "grad < 0")
     rows = [head, *(_row(region) for region in audit.regions[:_SHOWN])]
@@ -75,7 +73,7 @@ def _number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:.4g}"
 
 
-def _answers(audit: Audit) -> list[tuple[str, str]]:
+def _answers(audit: Audited) -> list[tuple[str, str]]:
     found = [("linear in grad", str(audit.linear))]
     if not audit.lines:
         found += [("element-wise", str(audit.element_wise))]
@@ -91,7 +89,7 @@ def _answers(audit: Audit) -> list[tuple[str, str]]:
     return [*found, *_not_finite(audit)]
 
 
-def _not_finite(audit: Audit) -> list[tuple[str, str]]:
+def _not_finite(audit: Audited) -> list[tuple[str, str]]:
     """y, and the slope for both signs, where x is not finite."""
     pairs = list(zip(audit.not_finite[::2], audit.not_finite[1::2], strict=True))
     return [
