@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.tasks import TASKS, Outcome
-from pseudograd.tasks.sentences import APART, OURS, are_alike
+from pseudograd.tasks.base import OURS
+from pseudograd.tasks.sentences import APART, are_alike
 from pseudograd.trials.comparison import read
 from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
 from pseudograd.trials.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras

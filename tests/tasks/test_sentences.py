@@ -7,8 +7,7 @@ from collections import defaultdict
 import pytest
 
 from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, sentences
-from pseudograd.tasks.base import Settings
-from pseudograd.tasks.sentences import Score
+from pseudograd.tasks.base import OURS, Score, Settings
 from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, eras, variants
 
 SEEDS = 12
@@ -112,6 +111,6 @@ def test_what_runs_without_being_asked_are_tasks() -> None:
 
 
 def test_better_is_more_than_rounding() -> None:
-    same, more = {sentences.OURS: 10.0, "zero": 10.04}, {sentences.OURS: 10.0, "zero": 10.1, "sign": 9.0}
-    assert sentences._beaten("here", same) == f"here: nothing tried was better than {sentences.OURS}."
-    assert sentences._beaten("here", more) == f"here: better than {sentences.OURS} here: zero (10.1 dB)."
+    same, more = {OURS: 10.0, "zero": 10.04}, {OURS: 10.0, "zero": 10.1, "sign": 9.0}
+    assert sentences._beaten("here", same) == f"here: nothing tried was better than {OURS}."
+    assert sentences._beaten("here", more) == f"here: better than {OURS} here: zero (10.1 dB)."

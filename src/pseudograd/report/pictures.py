@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..analysis.palette import colour
 from ..tasks import World
-from ..tasks.base import Subject
-from ..tasks.sentences import OURS, are_alike, best
+from ..tasks.base import OURS, Subject
+from ..tasks.sentences import are_alike, best
 from ..trials.variants import INSTALLED, PROJECT, eras
 from .results import Results
 from .tables import cell

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from ..tasks import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
 from ..tasks.base import Section, Settings, Subject
 from ..tasks.experiment import OnStep, run
-from ..trials.comparison import Comparison, spread
+from ..trials.compared import spread
+from ..trials.comparison import Comparison
 from ..trials.comparison_text import closing, headlines, listed, sentences
 from ..trials.returned import ONLY
 from ..trials.store import Store

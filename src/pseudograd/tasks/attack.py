@@ -12,12 +12,12 @@ from torch import Tensor
 from ..trials.paired import BETTER
 from . import digits as data
 from . import sentences
-from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
 LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
 FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE = "from the picture", "from chance", "no maximize"
-SCORE = sentences.Score("right", "{} still right", better="lower", tie=0.005)
+SCORE = Score("right", "{} still right", better="lower", tie=0.005)
 _SETTING = (
     "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most "
     "{largest:g}, and the picture is clamped between black and white; {steps} steps of a quarter of that along the"
@@ -96,11 +96,11 @@ def _context(settings: Settings) -> dict[str, Any]:
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = sentences.of_worlds(worlds, SCORE)
-    if sentences.OURS in worlds[NO_MAXIMIZE]:
-        with_it, without = (worlds[world][sentences.OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
+    if OURS in worlds[NO_MAXIMIZE]:
+        with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:
             out.append(
-                f"{sentences.OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
+                f"{OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
             )
     return out
 

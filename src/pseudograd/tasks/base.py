@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from ..errors import must, unknown_name
 from ..trials.runner import Outcome
 from ..trials.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
+from .score import OURS, Score, World
 
 # What the file of a task needs, from one place.
-__all__ = ["INSTALLED", "NO_CLAMP", "PROJECT", "Clamp", "Outcome", "Variant", "eras"]
+__all__ = ["INSTALLED", "NO_CLAMP", "OURS", "PROJECT", "Clamp", "Outcome", "Score", "Variant", "eras"]
 __all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
-
-if TYPE_CHECKING:
-    from .sentences import Score
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -32,7 +30,6 @@ class Settings:
     loss_name: str = ""
 
 
-World: TypeAlias = dict[str, Outcome]  # by variant
 Worlds: TypeAlias = Mapping[str, World]
 # What a figure of each kind draws for a variant: the names of these arrays in Outcome.
 KINDS = {

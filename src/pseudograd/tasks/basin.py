@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..trials.comparison_text import listed
-from . import sentences
-from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
@@ -84,7 +83,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
         f"{listed(counts[count])}: {count:.0f} of {context['starts']} starts reach the minimum."
         for count in sorted(counts, reverse=True)
     ]
-    return [*out, *_compared(numbers, sentences.OURS)] if sentences.OURS in numbers else out
+    return [*out, *_compared(numbers, OURS)] if OURS in numbers else out
 
 
 def _compared(numbers: Mapping[str, Mapping[str, float]], rule: str) -> Iterator[str]:

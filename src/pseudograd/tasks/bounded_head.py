@@ -12,12 +12,12 @@ from torch import Tensor
 from ..trials.comparison_text import listed
 from . import digits as data
 from . import sentences
-from .base import Outcome, Settings, Task, Variant, Worlds
+from .base import Outcome, Score, Settings, Task, Variant, Worlds
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (32, 96, 32), 600, 2e-3
 GAINS = {"usual start": 1, "far start": 30}  # of the last layer's weights
 VARIES = 0.05  # an output whose target's standard deviation is below this has nothing to learn
-SCORE = sentences.Score("error", "test error {}", ".4f", better="lower", tie=0.001)
+SCORE = Score("error", "test error {}", ".4f", better="lower", tie=0.001)
 _SETTING = (
     "A network of {sizes} units predicts the lower half of a digit from the upper one; its outputs are clamped "
     "between black and white and compared with the pixels. {steps} steps of Adam at rate {rate:g}; the last layer is "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Gallery, Outcome, Settings, Task, Variant, Worlds
 from .photos import HEIGHT, WIDTH, photo, psnr
 
 STEPS, RATE, EXPOSURE = 200, 0.05, 4
@@ -73,13 +73,13 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_pictures(world, rows)
-        if sentences.OURS in rows:
-            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, sentences.OURS))
+        if OURS in rows:
+            value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
             margin = abs(value - ours)
             apart = f"{margin:.1f} dB {'above' if value > ours else 'below'}"
             out.append(
                 f"{world}: pixels are leaves, so project after each step is the honest baseline: "
-                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {sentences.OURS}."
+                f"it ends at {value:.1f} dB, {f'within {margin:.1f} dB of' if margin < TIE else apart} {OURS}."
             )
     return out
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from . import sentences
-from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
+from .base import PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
 
 TARGETS, DRAWS, SEED, STEPS, LAST, NEAR, SPREAD = 200, 20, 0, 400, 10, 0.01, 3.0
 RATES = {"Adam": 0.05, "gradient descent": 0.1}
 _LIMITS = torch.tensor([1.2, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 _LINKS = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.3], dtype=torch.float64)
-SCORE = sentences.Score("reached", "{} of the targets reached")
+SCORE = Score("reached", "{} of the targets reached")
 _SETTING = (
     "An arm of {links} links, {length:g} long, whose joints are clamped to their limits. {targets} points that it can"
     " reach; {outside:.0%} of the joints start outside their limits. {steps} steps of Adam at rate {adam:g} or of "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..trials.comparison_text import listed
 from . import sentences
-from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ CONDITIONS, EACH, SEED = (10, 100, 1000), 20, 0
 ROWS, COLUMNS, NOISE = 60, 40, 0.01
 STEPS, RATE, LAST, NEAR, SPREAD = 500, 1.0, 20, 1e-3, 3.0
 WORLD = "from far outside"
-SCORE = sentences.Score("converged", "{} of the problems solved")
+SCORE = Score("converged", "{} of the problems solved")
 _SETTING = (
     "{problems} problems of {columns} unknowns between {low:g} and {high:g} and {rows} measurements, {each} at each "
     "of the condition numbers {conditions}. In SciPy's solutions (lsq_linear) {active:.0%} of the unknowns lie at a "
@@ -161,12 +161,12 @@ def _context(settings: Settings) -> dict[str, Any]:
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     (rows,) = worlds.values()
     out = sentences.of_scores(WORLD, rows, SCORE)
-    if {PROJECT, sentences.OURS} <= set(rows):
-        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, sentences.OURS))
+    if {PROJECT, OURS} <= set(rows):
+        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, OURS))
         if sooner < ours:
             out.append(
                 f"{WORLD}: the unknowns are leaves, and project after each step gets there sooner: "
-                f"half the problems in {sooner:.0f} steps, {sentences.OURS} in {ours:.0f}."
+                f"half the problems in {sooner:.0f} steps, {OURS} in {ours:.0f}."
             )
     return out
 

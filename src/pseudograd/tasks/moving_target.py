@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from . import sentences
-from .base import PROJECT, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
 from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descended, matrix, measured
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
 PHASES, STEPS, LAST = 3, 300, 10
 RATES = {"gradient descent": 1.0, "Adam": 0.03}
-SCORE = sentences.Score("kept_up", "{} of the problems kept up with")
+SCORE = Score("kept_up", "{} of the problems kept up with")
 _SETTING = (
     "{problems} problems of {columns} unknowns between {low:g} and {high:g}, from starts inside; after {steps} and "
     "{twice} steps the measurements change, and with them the bounds that hold. Kept up with means within {near:g} of"
@@ -85,11 +85,11 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_scores(world, rows, SCORE)
-        if {"identity", sentences.OURS} <= set(rows):
-            strayed, ours = (rows[name].numbers["stray"] for name in ("identity", sentences.OURS))
+        if {"identity", OURS} <= set(rows):
+            strayed, ours = (rows[name].numbers["stray"] for name in ("identity", OURS))
             if strayed > 2 * ours:
                 out.append(
-                    f"{world}: at the end identity has values {strayed:.1f} outside the box, {sentences.OURS} {ours:.1f}; "
+                    f"{world}: at the end identity has values {strayed:.1f} outside the box, {OURS} {ours:.1f}; "
                     "they have to come back before anything is seen to move."
                 )
     return out

@@ -14,7 +14,7 @@ from ..ops.policy_rows import policies
 from ..trials.comparison_text import listed
 from ..trials.paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
 from . import sentences
-from .base import Outcome, Settings, Task, Variant, Worlds
+from .base import Outcome, Score, Settings, Task, Variant, Worlds
 
 SEEDS, LETTERS, LENGTH, STRINGS = 20, 6, 8, 16
 LOW, HIGH, NOISE = 0.2, 0.28, 0.3
@@ -30,7 +30,7 @@ class Schedule(NamedTuple):
 
 
 WORLDS = {"few passes": Schedule(60, 2, 0.1), "many passes": Schedule(15, 16, 0.2)}
-SCORE = sentences.Score("reward", "reward {}", ".3f", better="higher", tie=0.005)
+SCORE = Score("reward", "reward {}", ".3f", better="higher", tie=0.005)
 NAMED = ("dapo", "dual_clip", "cispo", "gppo", "ce_gppo")
 _SETTING = (
     "Strings of {length} of {letters} letters; the reward is the share of letters that follow a hidden order, seen with noise of "

@@ -15,12 +15,12 @@ from torch import Tensor
 from ..ops.rounding import round as rounded
 from . import digits as data
 from . import sentences
-from .base import Clamp, Outcome, Settings, Task, Variant
+from .base import Clamp, Outcome, Score, Settings, Task, Variant
 
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
 LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
 WORLD = "digits"
-SCORE = sentences.Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
+SCORE = Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
 _TRAINING = (
     "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to nothing;"
     " unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..trials.comparison_text import listed
 from . import sentences
-from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
+from .base import NO_CLAMP, OURS, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
@@ -105,12 +105,12 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_pictures(world, rows)
-        if {"identity", sentences.OURS} <= set(rows):
-            largest, ours = (rows[name].numbers["largest"] for name in ("identity", sentences.OURS))
+        if {"identity", OURS} <= set(rows):
+            largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
             if largest > 2 * ours:
                 out.append(
                     f"{world}: with identity the values had run out to {largest:.1f} before the way back; "
-                    f"with {sentences.OURS} to {ours:.1f}."
+                    f"with {OURS} to {ours:.1f}."
                 )
     return out
 
@@ -124,12 +124,12 @@ def _finding(rows: World) -> str:
     else:
         each = [f"{_came(value)} {sentences.where(era)} ({value:.1f} dB)" for era, value in of_eras.items()]
         theirs = f"With torch.clamp it {listed(each)}"
-    ours = values[sentences.OURS]
+    ours = values[OURS]
     best = sentences.best(values)
-    also = "" if best == sentences.OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
+    also = "" if best == OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
     return (
         "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
-        f"{theirs}; with {sentences.OURS} it {_came(ours)} ({ours:.1f} dB). "
+        f"{theirs}; with {OURS} it {_came(ours)} ({ours:.1f} dB). "
         f"Between these only the backward rule of the clamp differs.{also}"
     )
 

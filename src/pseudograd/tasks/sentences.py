@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from ..trials.comparison_text import listed
-from ..trials.family import Family, family
-from ..trials.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Better, Difference, difference
-from ..trials.runner import Outcome
+from ..trials.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Difference
 from ..trials.variants import INSTALLED, eras
 from .base import World, Worlds
+from .score import OURS, Score, eras_in
 
-OURS = "inward"
 APART = 0.5  # dB: two pictures that an eye can tell apart
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
 _ADVICE = {
@@ -42,10 +39,6 @@ def where(era: str) -> str:
     return _AT_THE_BOUND[eras()[era].edge]
 
 
-def _of_eras(rows: World) -> list[str]:
-    return [era for era in eras() if era in rows]
-
-
 def _in_words(count: int) -> tuple[str, str, str]:
     """Of so many: all, how many, and which of them is ahead."""
     return ("both", "two", "better") if count == 2 else (f"all {count}", str(count), "best")
@@ -58,7 +51,7 @@ def decibels(rows: World) -> dict[str, float]:
 def of_pictures(world: str, rows: World) -> list[str]:
     """What every world says that ends with a picture: the eras, our lead, what beat us, what broke."""
     values = decibels(rows)
-    of_eras = {era: values[era] for era in _of_eras(rows)}
+    of_eras = {era: values[era] for era in eras_in(rows)}
     out = [_eras(world, of_eras)]
     if OURS in values:
         out += [_lead(world, values[OURS], of_eras), _beaten(world, values)]
@@ -106,49 +99,6 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
     return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
 
 
-@dataclass(frozen=True)
-class Score:
-    """How a headline over seeds is spoken of, and what is compared by paired.TEST: "98.3% of the problems solved", "test error 0.0389".
-
-    Differences of one seed of at most `tie` count as none.
-    """
-
-    key: str
-    text: str  # with {} for the number
-    places: str = ".1%"
-    better: Better = "higher"
-    tie: float = 0.0
-
-    def said(self, measured: Outcome) -> str:
-        return self.text.format(self.number(measured))
-
-    def number(self, measured: Outcome) -> str:
-        return format(measured.numbers[self.key], self.places)
-
-    def difference(self, one: Outcome, other: Outcome) -> Difference:
-        return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
-
-    def family(self, rows: World, with_best: bool = False) -> Family:
-        """What is asked of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
-        names = [name for name in rows if name != INSTALLED]
-        asked = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
-        seeds = {self.key: {name: rows[name].seeds for name in names}}
-        asked += combinations(_of_eras(rows), 2)
-        return family(seeds, {self.key: self.better}, asked, tie=self.tie, with_best=with_best)
-
-    def against_ours(self, rows: World) -> dict[str, Difference]:
-        """Each variant less our default, the best first."""
-        found = self.family(rows)
-        names = [name for name in rows if name not in (OURS, INSTALLED)]
-        names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
-        return {name: found.between(self.key, name, OURS) for name in names}
-
-    def eras(self, rows: World) -> list[Difference]:
-        """Every older edge less every newer one."""
-        found = self.family(rows)
-        return [found.between(self.key, *pair) for pair in combinations(_of_eras(rows), 2)]
-
-
 def of_worlds(worlds: Worlds, score: Score) -> list[str]:
     return [sentence for world, rows in worlds.items() for sentence in of_scores(world, rows, score)]
 
@@ -171,7 +121,7 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
 
 
 def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
-    first, *others = names = _of_eras(rows)
+    first, *others = names = eras_in(rows)
     said = [score.said(rows[first]), *(score.number(rows[era]) for era in others)]
     found = score.eras(rows)
     if all(one.verdict == NO_DIFFERENCE for one in found):
@@ -183,7 +133,7 @@ def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
 
 def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
     """Against the best of the eras, which is the first of them in `found`."""
-    of_eras = _of_eras(rows)
+    of_eras = eras_in(rows)
     era = next(name for name in found if name in of_eras)
     turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
     better = _in_words(len(of_eras))[2]

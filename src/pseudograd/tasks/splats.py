@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import NO_CLAMP, Gallery, Outcome, Settings, Task, Variant
+from .base import NO_CLAMP, Gallery, Outcome, Score, Settings, Task, Variant
 from .photos import displayed, photo
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
 RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
 COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours
-SCORE = sentences.Score("psnr", "{} dB", ".2f", tie=0.1)
+SCORE = Score("psnr", "{} dB", ".2f", tie=0.1)
 _SETTING = (
     "{spots} round Gaussian spots are added up and clamped between black and white; their places, sizes and "
     "colours are learned in {steps} steps of Adam at rate {rate:g}, and the picture is compared with the photo. "

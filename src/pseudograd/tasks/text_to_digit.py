@@ -19,7 +19,7 @@ from ..ops.replace import replace_grad
 from ..trials.paired import BETTER
 from . import digits as data
 from . import sentences
-from .base import Gallery, Outcome, Settings, Task, Variant, Worlds
+from .base import OURS, Gallery, Outcome, Score, Settings, Task, Variant, Worlds
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "scribble")
 SENTENCES = ("{}", "the digit {}", "a handwritten {}", "a photo of a {}")
@@ -29,7 +29,7 @@ SEEDS, STEPS, RATE, VIEWS, AWAY = 10, 300, 0.1, 4, 0.5
 ROWS = 7  # of a picture: as high as the panels of a figure are
 PLAIN, STRONG, WITHOUT = "with replace_grad", "contrast x3", "no replace_grad"
 CONTRAST = {PLAIN: 1.0, STRONG: 3.0, WITHOUT: 1.0}
-SCORE = sentences.Score("right", "{} of the pictures are what was asked for", tie=0.0)
+SCORE = Score("right", "{} of the pictures are what was asked for", tie=0.0)
 _SETTING = (
     "{pictures} pictures, {seeds} random starts for each of ten words. {steps} Adam steps at rate {rate:g} move the "
     "codes of a vector-quantised autoencoder of digits; the picture is clamped between black and white before a "
@@ -228,7 +228,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world in (PLAIN, STRONG):
         out += sentences.of_scores(world, worlds[world], SCORE)
-    for name in (sentences.OURS,) if sentences.OURS in worlds[PLAIN] else ():
+    for name in (OURS,) if OURS in worlds[PLAIN] else ():
         with_it, without = (worlds[world][name] for world in (PLAIN, WITHOUT))
         apart = SCORE.difference(with_it, without).verdict == BETTER
         out.append(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.palette import colours
-from .comparison import Comparison
+from .compared import Compared
 from .comparison_text import counted
 from .picture import WIDE, new_axes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ACROSS = 5  # tiles
 
 
-def size_of(found: Comparison, name: str) -> tuple[float, float]:
+def size_of(found: Compared, name: str) -> tuple[float, float]:
     """In inches."""
     by_variant = [list(by_seed.values()) for by_seed in found.arrays[name].values() if by_seed]
     if by_variant[0][0].dim() == 1:
@@ -35,13 +35,13 @@ def _places(count: int) -> tuple[int, int]:
     return across, -(-count // across)
 
 
-def draw(found: Comparison, name: str, axes: Axes | None) -> Axes:
+def draw(found: Compared, name: str, axes: Axes | None) -> Axes:
     by_variant = {variant: list(by_seed.values()) for variant, by_seed in found.arrays[name].items()}
     first = next(one for arrays in by_variant.values() for one in arrays)
     return _curves(found, name, by_variant, axes) if first.dim() == 1 else _tiles(found, name, by_variant, axes)
 
 
-def _curves(found: Comparison, name: str, by_variant: dict[str, list[Tensor]], axes: Axes | None) -> Axes:
+def _curves(found: Compared, name: str, by_variant: dict[str, list[Tensor]], axes: Axes | None) -> Axes:
     """Of each variant the median over the seeds, and the range of all of them."""
     axes = axes or new_axes(size_of(found, name))
     drawn = {variant: torch.stack(_of_one_length(arrays)) for variant, arrays in by_variant.items() if arrays}
@@ -74,7 +74,7 @@ def _of_one_length(arrays: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat([one, one.new_full((longest - len(one),), math.nan)]) for one in arrays]
 
 
-def _tiles(found: Comparison, name: str, by_variant: dict[str, list[Tensor]], axes: Axes | None) -> Axes:
+def _tiles(found: Compared, name: str, by_variant: dict[str, list[Tensor]], axes: Axes | None) -> Axes:
     """The picture of the first seed that has one, for each variant, all with one range of grey."""
     shown = {variant: _rows_and_columns(arrays[0]) for variant, arrays in by_variant.items() if arrays}
     across, down = _places(len(shown))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from .comparison import Comparison, spread
+from .compared import Compared, spread
 from .paired import LEVEL, TEST, Difference
 from .returned import ONLY
 from .variants import NO_CLAMP, PROJECT, eras
@@ -13,7 +13,7 @@ from .variants import NO_CLAMP, PROJECT, eras
 GAP = "  "
 
 
-def text(found: Comparison) -> str:
+def text(found: Compared) -> str:
     """All of it."""
     how = f", {' and '.join(found.replaced)} replaced" if found.replaced else ""
     lines = [f"{found.run}{how}: {counted(len(found.seeds), 'seed')}, torch {found.torch}", *headlines(found)]
@@ -23,7 +23,7 @@ def text(found: Comparison) -> str:
     return "\n".join(lines).rstrip()
 
 
-def headlines(found: Comparison) -> Iterator[str]:
+def headlines(found: Compared) -> Iterator[str]:
     """What a reader has to know before the numbers: that they can tell nothing, or that nothing was changed."""
     if found.changed_nothing:
         apart = [name for name in (NO_CLAMP, PROJECT) if name in found.variants and not found.is_given]
@@ -37,7 +37,7 @@ def headlines(found: Comparison) -> Iterator[str]:
         yield f"Too few seeds: {len(found.seeds)}. {compared} can tell nothing from fewer than {need} seeds."
 
 
-def _table(found: Comparison, number: str) -> Iterator[str]:
+def _table(found: Compared, number: str) -> Iterator[str]:
     heading = f"{'' if number == ONLY else number} ({found.better[number]} is better)".strip()
     rows = [("variant", heading, f"less {found.baseline}", "verdict")]
     rows += [
@@ -70,7 +70,7 @@ def cell(values: Sequence[float]) -> str:
     return f"{shown}, {told}" if shown else told
 
 
-def less(found: Comparison, number: str, name: str) -> str:
+def less(found: Compared, number: str, name: str) -> str:
     """How large the difference from the baseline is, with its interval."""
     if name == found.baseline or found.repeats:
         return ""
@@ -78,7 +78,7 @@ def less(found: Comparison, number: str, name: str) -> str:
     return "" if one.too_few_seeds else one.size
 
 
-def against(found: Comparison, number: str, name: str) -> str:
+def against(found: Compared, number: str, name: str) -> str:
     """The verdict on a variant, in the last column."""
     if name == found.baseline:
         return ""
@@ -88,12 +88,12 @@ def against(found: Comparison, number: str, name: str) -> str:
     return "equal" if one.favours == "no difference" else f"{one.favours}, by {abs(one.mean):.3g}"
 
 
-def sentences(found: Comparison, number: str) -> list[str]:
+def sentences(found: Compared, number: str) -> list[str]:
     """What is best, and what of the edge."""
     return [*_best(found, number), *(_edge(found, *pair, one) for pair, one in found.edges(number).items())]
 
 
-def _best(found: Comparison, number: str) -> Iterator[str]:
+def _best(found: Compared, number: str) -> Iterator[str]:
     if found.changed_nothing and len(found.leaders(number)) == len(found.variants):
         return
     first, *tied = found.leaders(number)
@@ -108,7 +108,7 @@ def _best(found: Comparison, number: str) -> Iterator[str]:
         yield f"Best: {first}."
 
 
-def _edge(found: Comparison, older: str, newer: str, one: Difference) -> str:
+def _edge(found: Compared, older: str, newer: str, one: Difference) -> str:
     """Of one pair of eras."""
     old = f"the old edge ({eras()[older].name}, {older})"
     new = f"the new edge ({eras()[newer].name}, {newer})"
@@ -123,7 +123,7 @@ def _edge(found: Comparison, older: str, newer: str, one: Difference) -> str:
     return f"Edge: {winner} is better than {loser},{apart} p = {one.p:.2g}."
 
 
-def closing(found: Comparison) -> Iterator[str]:
+def closing(found: Compared) -> Iterator[str]:
     """How it was judged, and what stands against it."""
     if found.repeats:
         yield (
@@ -139,7 +139,7 @@ def closing(found: Comparison) -> Iterator[str]:
         yield f"Failed: {variant}, seed {seed}: {told}"
 
 
-def _how(found: Comparison) -> Iterator[str]:
+def _how(found: Compared) -> Iterator[str]:
     family = found.family
     yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
     yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colours
-from .comparison import Comparison
+from .compared import Compared
 from .comparison_text import against, counted, less
 from .family import Values
 from .returned import ONLY
@@ -41,7 +41,7 @@ class Seeds:
         return 9, 1.3 + 0.36 * len(self.rows)
 
 
-def seeds_of(found: Comparison, number: str) -> Seeds:
+def seeds_of(found: Compared, number: str) -> Seeds:
     """Of one number of a comparison, with its verdicts."""
     what = "result" if number == ONLY else number
     return Seeds(
@@ -55,7 +55,7 @@ def seeds_of(found: Comparison, number: str) -> Seeds:
     )
 
 
-def _note(found: Comparison, number: str, name: str) -> str:
+def _note(found: Compared, number: str, name: str) -> str:
     told = "what you have" if name == found.baseline else _short(against(found, number, name))
     apart = less(found, number, name)
     return f"{told}\n{apart}" if apart else told

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import must
-from .comparison import Comparison
+from .compared import Compared
 from .comparison_text import against, cell, less
 from .returned import ONLY
 
@@ -24,7 +24,7 @@ _ESCAPED = str.maketrans(
 )
 
 
-def frame(found: Comparison) -> Any:
+def frame(found: Compared) -> Any:
     """A row for each variant and seed, a column for each number, and why a run failed."""
     try:
         import pandas
@@ -43,7 +43,7 @@ def frame(found: Comparison) -> Any:
     return pandas.DataFrame(rows)
 
 
-def latex(found: Comparison, numbers: Sequence[str]) -> str:
+def latex(found: Compared, numbers: Sequence[str]) -> str:
     """A table of booktabs, with the lines below it as comments: how it was judged."""
     if not numbers:
         raise ValueError(must("compare", "number", "be one of the comparison's", numbers))
@@ -53,7 +53,7 @@ def latex(found: Comparison, numbers: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(found: Comparison, number: str) -> list[str]:
+def _table(found: Compared, number: str) -> list[str]:
     better = f"{found.better[number]} is better"
     heading = better if number == ONLY else f"{number} ({better})"
     rows = [
