@@ -16,7 +16,7 @@ from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
 from .geometry import Curve, Places, Sides, Stands, Steps, places
 from .record import Record
-from .user_function import UserFunction, _functions, function_named, key_of  # noqa: F401  (scripts count what is remembered)
+from .user_function import UserFunction, function_named, key_of
 
 Gradients = tuple[Tensor | None, ...]
 Pull = Callable[..., Gradients]

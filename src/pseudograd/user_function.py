@@ -6,14 +6,11 @@ import itertools
 import weakref
 from collections.abc import Callable
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .torch_private import constant_result
-
-if TYPE_CHECKING:
-    from .rule import Call
 
 
 class UserFunction:
@@ -28,7 +25,7 @@ class UserFunction:
     def __init__(self, call: Callable[..., Tensor], key: str = "") -> None:
         self.call = call
         self.key = key
-        self.calls: dict[tuple[Any, ...], Call] = {}
+        self.calls: dict[tuple[Any, ...], Any] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserFunction) and _identity(self.call) == _identity(other.call)

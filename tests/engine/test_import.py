@@ -14,6 +14,10 @@ from pseudograd import dynamo
 
 ROOT = Path(pseudograd.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
+MODULES = {
+    ".".join(["pseudograd", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in FILES
+}
 HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "rich", "jinja2", "pandas", "sympy")
 # From the top: a part may import only parts of a higher number. design.md section 8.
 LEVELS = [
@@ -38,7 +42,6 @@ LEVELS = [
     {"reference", "errors", "record", "notebook"},
     {"public_names"},
 ]
-ALLOWED_TOO = {("user_function", "rule")}  # for its types
 
 
 def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> None:
@@ -164,19 +167,16 @@ def test_doctor_asks_dynamo_itself() -> None:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Absolute names of everything a file imports, in functions too; not what only type checkers see."""
+    """Absolute names of everything a file imports, in functions and for type checkers too; a name from a package may be a module of it."""
     package = ["pseudograd", *path.relative_to(ROOT).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1]
-            if node.module:
-                yield ".".join([*base, node.module])
-            else:
-                yield from (".".join([*base, alias.name]) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            within = (f"{module}.{alias.name}" for alias in node.names)
+            yield from (name if name in MODULES else module for name in within)
 
 
 def _part(name: str) -> str | None:
@@ -198,8 +198,19 @@ def test_imports_run_one_way(path: Path) -> None:
         return
     for name in _imports(path):
         other = _part(name)
-        if other is not None and other != own and (own, other) not in ALLOWED_TOO and other != "__version__":
+        if other is not None and other != own and other != "__version__":
             assert _level(own) < _level(other), f"{own} imports {other}"
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """What stands in a circle can neither be read nor be changed apart. The list of public names, at the top, is asked for the version."""
+    modules = {name: path for name, path in MODULES.items() if name != "pseudograd"}
+    below = {name: {one for one in _imports(path) if one in modules and one != name} for name, path in modules.items()}
+    while ends := [name for name, names in below.items() if not names]:
+        below = {name: names.difference(ends) for name, names in below.items() if name not in ends}
+    while starts := set(below).difference(*below.values()):
+        below = {name: names for name, names in below.items() if name not in starts}
+    assert not below, "each imports another one of these: " + ", ".join(below)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
