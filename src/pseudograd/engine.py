@@ -37,6 +37,7 @@ from .arguments import has_negative_zero
 from .formula import Depth, own
 from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
+from .kernels.table import Prepared, PreparedBetween
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_private import (
     constant_result,
@@ -306,7 +307,7 @@ class Pseudograd(Function):
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
             _remember(ctx, call, INPUTS, kept_inputs(call, inputs, wants))
-            y = kernels.value(call, inputs) if kernels.have_values(call) and not _is_watched() else None
+            y = _value(call, inputs) if kernels.have_values(call) and not _is_watched() else None
             return call.primitive.forward(*inputs) if y is None else y
         made = None if _is_watched() else kernels.forward(residual, call, inputs, wants)
         y, kept = residual.encode(call, inputs, wants) if made is None else made
@@ -317,6 +318,11 @@ class Pseudograd(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         call, residual, _ = ctx.state
         return None, *_pull(grad, _recall(ctx), ctx.needs_input_grad[1:], call, residual)
+
+
+def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
+    """By a kernel; None where none can, or torch's own takes less time than to call one."""
+    return None if inputs[0].numel() < range_bits.least else kernels.value(call, inputs)
 
 
 def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call, residual: Residual) -> Gradients:
@@ -360,7 +366,7 @@ class Ready:
     They are made when they are asked for, because a program may clamp between other numbers at every step.
     """
 
-    def __init__(self, made: kernels.Prepared) -> None:
+    def __init__(self, made: Prepared) -> None:
         self.made = made
         self.has_zero, self.keeps_code = made.has_zero, made.keeps_code
 
@@ -466,7 +472,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
     return Pseudograd
 
 
-def _between(made: kernels.PreparedBetween) -> type[Function]:
+def _between(made: PreparedBetween) -> type[Function]:
     value, pull, columns = made.forward, made.backward, made.columns
 
     class Pseudograd(Function):
@@ -496,7 +502,7 @@ def _between(made: kernels.PreparedBetween) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_x(made: kernels.Prepared) -> type[Function]:
+def _keeping_x(made: Prepared) -> type[Function]:
     value, pull, settings = made.forward, made.backward, made.settings
 
     class Pseudograd(Function):
@@ -519,7 +525,7 @@ def _keeping_x(made: kernels.Prepared) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_code(made: kernels.Prepared) -> type[Function]:
+def _keeping_code(made: Prepared) -> type[Function]:
     encode, decode, settings = made.encode, made.decode, made.settings
 
     class Pseudograd(Function):
@@ -543,7 +549,7 @@ def _keeping_code(made: kernels.Prepared) -> type[Function]:
     return Pseudograd
 
 
-def _passing(made: kernels.Prepared) -> type[Function]:
+def _passing(made: Prepared) -> type[Function]:
     value, settings = made.forward, made.settings
 
     class Pseudograd(Function):

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
 from pseudograd import engine, formula, kernels
+from pseudograd.kernels import table
 from pseudograd.kernels.residuals import INPUTS, Residual
 from pseudograd.rule import OPS, Call, make_call
 
@@ -252,7 +253,7 @@ def _serving(
 ) -> str | None:
     """The kernel that does not decline: what it is given is computed, and thrown away."""
     kept = [torch.zeros(3, dtype=dtype), *bounds]
-    for kernel in kernels._served(call).kernels.get(INPUTS.name, ()):
+    for kernel in table._served(call).kernels.get(INPUTS.name, ()):
         if kernel.backward(torch.zeros(3, dtype=dtype), kept, wants, call) is not None:
             return kernel.backward.__name__
     return None

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
 from pseudograd import engine, kernels
-from pseudograd.kernels import range_bits
+from pseudograd.kernels import range_bits, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.ops.bounds import of_one_kind
 from pseudograd.rule import OPS, call_for
@@ -228,10 +228,10 @@ def test_a_kernel_that_is_registered_after_the_first_call_is_asked() -> None:
 def test_the_device_of_tensors_with_the_same_dispatch_keys_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """0 stands for no keys, where torch does not tell them: of these nothing is remembered."""
     remembered: dict[int, str] = {}
-    monkeypatch.setattr(kernels, "_device_by_keys", remembered)
-    assert kernels._device(torch.zeros(1), 0) == "cpu"
+    monkeypatch.setattr(table, "_device_by_keys", remembered)
+    assert table._device(torch.zeros(1), 0) == "cpu"
     assert remembered == {}
-    assert kernels._device(torch.zeros(1), 5) == "cpu"
+    assert table._device(torch.zeros(1), 5) == "cpu"
     assert remembered == {5: "cpu"}
 
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import formula, kernels
-from pseudograd.kernels import range_bits, triton
+from pseudograd.kernels import range_bits, table, triton
 from pseudograd.rule import OPS, Call, make_call
 from pseudograd.testing.contract import values
 from pseudograd.testing.contract.cases import cases_of
@@ -273,4 +273,4 @@ def test_a_cuda_graph_records_only_what_has_run_before(alone: None, monkeypatch:
 
 def test_the_interpreter_serves_no_user() -> None:
     assert triton._missing().startswith("TRITON_INTERPRET is set" if torch.version.cuda else "this torch is built")
-    assert not any(kernel.name == "triton" for kernel in kernels._kernels)
+    assert not any(kernel.name == "triton" for kernel in table._kernels)

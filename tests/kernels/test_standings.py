@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pseudograd import formula, kernels
 from pseudograd.geometry import SHARES, Standings, Stands
-from pseudograd.kernels import native, range_bits, standings
+from pseudograd.kernels import native, range_bits, standings, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.primitives import PINNED
@@ -94,10 +94,8 @@ def test_the_plain_code_is_the_formula(kind: str, rule: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_c_between_tensors_is_the_formula(kind: str, dtype: torch.dtype, level: None) -> None:
     name, inputs_of = KINDS[kind]
-    (kernel,) = (k for k in kernels._kernels if k.name == "native" and k.residual is standings.STANDING)
-    (of_x,) = (
-        k for k in kernels._kernels if k.name == "native" and k.residual is INPUTS and k.serves is standings.suits
-    )
+    (kernel,) = (k for k in table._kernels if k.name == "native" and k.residual is standings.STANDING)
+    (of_x,) = (k for k in table._kernels if k.name == "native" and k.residual is INPUTS and k.serves is standings.suits)
     *all_of_them, grad = everywhere(dtype)
     for rule, size in zip(RULES, itertools.cycle([4096, *SIZES]), strict=False):
         call, inputs = call_of(name, "tensors", rule), inputs_of(*(one[-size:] for one in all_of_them))

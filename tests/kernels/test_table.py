@@ -12,6 +12,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import doctor, kernels
+from pseudograd.kernels import table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, make_call
 
@@ -75,7 +76,7 @@ def test_of_equal_ones_the_name_decides() -> None:
 
 
 def test_the_library_s_own_are_in_order() -> None:
-    by_name = {kernel.name: kernel.priority for kernel in kernels._kernels if kernel.residual is INPUTS}
+    by_name = {kernel.name: kernel.priority for kernel in table._kernels if kernel.residual is INPUTS}
     assert by_name.get("triton", 40) > by_name.get("native", 30) > by_name["portable"] > 0
 
 
@@ -108,4 +109,4 @@ def test_a_rule_that_is_registered_is_served_and_shown() -> None:
     def cut(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any) -> Tensor:
         return torch.zeros_like(grad)
 
-    assert "clamp/cut" in kernels.rules_of([kernel for kernel in kernels._kernels if kernel.name == "portable"])
+    assert "clamp/cut" in table.rules_of([kernel for kernel in table._kernels if kernel.name == "portable"])

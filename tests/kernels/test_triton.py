@@ -19,7 +19,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import doctor, kernels
-from pseudograd.kernels import range_bits, triton
+from pseudograd.kernels import range_bits, table, triton
 from pseudograd.rule import OPS, make_call
 
 from .test_native import gradient, numbers, same, same_bits
@@ -125,7 +125,7 @@ def test_the_line_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.9.0")
     with contextlib.ExitStack() as stack:
-        if not any(kernel.name == "triton" for kernel in kernels._kernels):  # this process lacks something
+        if not any(kernel.name == "triton" for kernel in table._kernels):  # this process lacks something
             assert line_of_doctor() == "triton active triton 3.9.0"
             added = triton.kernels_for("cuda")
             kernels.register(*added)

@@ -105,9 +105,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "where the error is not known the other factor is 0, and both are masked in derivatives",
     ("ops/rounding.py", "_error", "decimals < 0 -> decimals <= 0"): "x / 10^0 is x",
     ("ops/rounding.py", "_error", "0 -> 1"): "x / 10^0 is x",
-    ("kernels/__init__.py", "module", "0 -> 1"): "the number of a state is only compared with another",
-    ("kernels/__init__.py", "_changed", "_state += 1 -> _state -= 1"): "the number of a state only has to be new",
-    ("kernels/__init__.py", "_changed", "1 -> 2"): "the number of a state only has to be new",
+    ("kernels/table.py", "module", "0 -> 1"): "the number of a state is only compared with another",
+    ("kernels/table.py", "_changed", "_state += 1 -> _state -= 1"): "the number of a state only has to be new",
+    ("kernels/table.py", "_changed", "1 -> 2"): "the number of a state only has to be new",
     (
         "kernels/residuals.py",
         "module",

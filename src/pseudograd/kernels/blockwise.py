@@ -10,9 +10,10 @@ from torch import Tensor
 
 from .. import formula
 from ..rule import Call, Gradients, Wants
-from . import Kernel, range_bits, register
+from . import range_bits
 from .few_bits import in_memory
 from .residuals import INPUTS, Kept
+from .table import Kernel, register
 
 LEAST = 2**22  # elements: fewer fit the cache anyhow
 PART = 2**15  # for each thread: torch shares no fewer among several

@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from ..geometry import Steps
 from ..rule import Call, Gradients, Wants
-from . import are_plain, range_bits, register
+from . import range_bits
 from .residuals import Inputs, Kept, Residual
+from .table import are_plain, register
 
 CHUNK = 2**20  # elements, a multiple of 64
 # Times eight bytes of 0 or 1, it gathers them in the highest byte, the first byte in the lowest bit: 128 for the first byte in memory.

@@ -19,8 +19,9 @@ from torch import Tensor
 from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, INWARD, NOTHING, Side
 from ..rule import Call, Gradients, Wants
-from . import Kernel, account, few_bits, range_bits, register
+from . import few_bits, range_bits
 from .residuals import INPUTS, Kept
+from .table import Kernel, account, register
 
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_out = torch.ops.aten.threshold_backward.grad_input

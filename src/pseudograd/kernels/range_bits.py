@@ -9,7 +9,7 @@ plane for no place is left out. It is the one description of this, for the plain
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -22,8 +22,8 @@ from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, Share, Side, Turned, with_share
 from ..record import Record
 from ..rule import Call, Gradients, Wants
-from . import register
 from .residuals import Inputs, Kept, Residual
+from .table import has_names, register
 
 BELOW, ABOVE, AT_MIN, AT_MAX = 1, 2, 4, 8
 ALIKE, BY_SIGN, NUMBER = range(3)  # kinds of a share: one factor for every grad, one for each sign, no factor
@@ -251,7 +251,6 @@ def fits(bound: Any, dtype: torch.dtype) -> bool:
 
 
 # torch has named tensors before 2.13.
-has_names: Callable[[Tensor], bool] = getattr(Tensor, "has_names", lambda _: False)
 
 
 def pays_for(x: Tensor) -> bool:

@@ -19,8 +19,9 @@ from ..arguments import rounded_to
 from ..geometry import Split, Standings, Stands
 from ..record import Record
 from ..rule import Call, Gradients, Wants
-from . import range_bits, register
+from . import range_bits
 from .residuals import Inputs, Kept, Residual
+from .table import register
 
 X, MIN, MAX = range(3)  # who gets a slope; a place in a Split
 _ALL = (1 << len(Standings._fields)) - 1

@@ -20,7 +20,7 @@ from ...arguments import flushes_subnormals, rounded_to
 from ...geometry import Shape, Share, Sides, Turned, places
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
-from .. import Kernel, Prepared, account, device_of, few_bits, register
+from .. import few_bits
 from ..range_bits import (
     ABOVE,
     BELOW,
@@ -39,6 +39,7 @@ from ..range_bits import (
     suits,
 )
 from ..residuals import INPUTS, Inputs, Kept
+from ..table import Kernel, Prepared, account, device_of, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
 _VERSION = 3  # of the operators and of what they read in their settings, as rules.h says it too
@@ -361,4 +362,3 @@ if operators is not None:
         Kernel("native", INPUTS, _has_curve, _pull_slope, **_how),
         Kernel("native", few_bits.FEW_BITS, few_bits.suits, _pull_steps, _encode_steps, **_how),
     )
-    from . import standings  # noqa: F401  (it registers its own)

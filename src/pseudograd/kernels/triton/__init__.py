@@ -24,9 +24,10 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...geometry import Side
 from ...rule import Call, Gradients, Wants
-from .. import Kernel, account, range_bits, register
+from .. import range_bits
 from ..range_bits import CODE, Plan, plan_for, suits
 from ..residuals import INPUTS, Inputs, Kept
+from ..table import Kernel, account, register
 
 _BLOCK = 1024  # elements of a program
 

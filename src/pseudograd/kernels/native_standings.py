@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...arguments import rounded_to
-from ...rule import Call, Gradients, Wants
-from .. import Kernel, Prepared, PreparedBetween, range_bits, register
-from ..residuals import INPUTS, Inputs, Kept
-from ..standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, stands_of, suits
-from . import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
+from ..arguments import rounded_to
+from ..rule import Call, Gradients, Wants
+from . import range_bits
+from .native import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
+from .residuals import INPUTS, Inputs, Kept
+from .standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, stands_of, suits
+from .table import Kernel, Prepared, PreparedBetween, register
 
 _KIND = 5  # as rules.h has it
 _ONE_PLACE = 14  # bits of a set
@@ -161,8 +162,9 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     return PreparedBetween(value, backward, columns, given, call)
 
 
-_how: dict[str, Any] = {"device": "cpu", "priority": 30}
-register(
-    Kernel("native", STANDING, suits, _pull_code, _encode, _encode_in_place, **_how),
-    Kernel("native", INPUTS, suits, _pull_inputs, prepare=_prepare, prepare_between=_prepare_between, **_how),
-)
+if operators is not None:
+    _how: dict[str, Any] = {"device": "cpu", "priority": 30}
+    register(
+        Kernel("native", STANDING, suits, _pull_code, _encode, _encode_in_place, **_how),
+        Kernel("native", INPUTS, suits, _pull_inputs, prepare=_prepare, prepare_between=_prepare_between, **_how),
+    )

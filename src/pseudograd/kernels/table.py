@@ -1,0 +1,325 @@
+"""The table of residuals and of the kernels that compute with them. It may change at any time; neither rules nor engine name one.
+
+`residual_of` says what a call keeps; `backward` runs the first kernel that is ready for the tensors at hand, else the residual's own
+plain formula. Compiled and functorch calls keep the inputs and run the formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..record import Record
+from ..rule import OPS, Call, Gradients, Primitive, Wants, prepared
+from ..torch_private import checkpoint_frame, dispatch_keys, is_zero
+from .residuals import INPUTS, Inputs, Kept, Residual
+
+
+class Prepared(Record):
+    """A call between two numbers, with everything decided that does not depend on x.
+
+    Where x is kept, as of few elements: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x.
+    Where a code is, if the call `keeps_code`: encode(x, settings) -> (y, code, order), decode(grad, code, settings, order) -> grad_x.
+    passes: x gets grad as it is, so nothing is kept of few or many. residual: what a code is.
+    has_zero: one of the numbers is 0.0, and not -0.0, which gives other bits.
+    """
+
+    forward: Callable[[Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    encode: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, int]]
+    decode: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    settings: Tensor
+    call: Call
+    plan: Any
+    low: float | None
+    high: float | None
+    has_zero: bool
+    passes: bool
+    residual: Residual
+    keeps_code: bool
+
+
+class PreparedBetween(Record):
+    """A call with tensors behind x, or None there, that keeps them all; with everything decided that depends on no value.
+
+    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one of them, whose column it is. inputs(values): those of
+    the call, of values that are one for each tensor.
+    """
+
+    forward: Callable[..., Tensor]
+    backward: Callable[..., Tensor]
+    columns: tuple[Any, ...]
+    inputs: Callable[[Any], list[Any]]
+    call: Call
+
+
+class Kernel(Record):
+    """A faster way to the gradients of a residual, and perhaps to the residual.
+
+    device: the type of the only device that it computes on; "" for any.
+    serves(call) -> bool is asked once for each call.
+    priority: of two that are ready, the one with the larger number runs; of equal ones the one whose name comes first.
+    backward(grad, kept, wants, call) -> one gradient per input, unreduced, or None to decline;
+    forward(call, inputs, wants) -> (y, kept), or None to decline; for residuals other than the inputs, which cost nothing to keep.
+    forward_in_place(call, inputs, wants) -> kept, and the first input becomes y.
+    All get tensors that are plain, and run where no mode watches and no second derivative is recorded.
+    prepare(call, low, high, dtype): the call between two numbers made ready, or None to decline. prepare_between(call, inputs): the same
+    with tensors; none of it may depend on more than which inputs are there, and on their dtype.
+    value(call, inputs) -> y, or None to decline; where the inputs are kept.
+    """
+
+    name: str
+    residual: Residual
+    serves: Callable[[Call], bool]
+    backward: Callable[[Tensor, Kept, Wants, Call], Gradients | None]
+    forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Kept] | None] | None = None
+    forward_in_place: Callable[[Call, Inputs, Wants], Kept | None] | None = None
+    device: str = ""
+    prepare: Callable[[Call, Any, Any, torch.dtype], Prepared | None] | None = None
+    prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
+    value: Callable[[Call, Inputs], Tensor | None] | None = None
+    priority: int = 0
+
+
+class _Served(Record):
+    """What the table has for one call, as long as the table does not change."""
+
+    state: int
+    residuals: tuple[Residual, ...]
+    kernels: dict[str, tuple[Kernel, ...]]  # by the name of their residual
+    has_values: bool  # of calls that keep their inputs
+
+
+has_names: Callable[[Tensor], bool] = getattr(Tensor, "has_names", lambda _: False)
+_residuals: list[Residual] = []
+_kernels: list[Kernel] = []
+_accounts: dict[str, Callable[[], dict[str, str]]] = {}
+_off: set[str | Kernel] = set()
+_state = 0  # of the table: another number after each change
+
+
+def register(*entries: Residual | Kernel) -> None:
+    """From now on they are asked, in the order of their priorities, whichever came first."""
+    for entry in entries:
+        table: list[Any] = _table_of(entry)
+        table.append(entry)
+        table.sort(key=lambda one: (-one.priority, one.name))
+    _changed()
+
+
+def _table_of(entry: Residual | Kernel) -> list[Any]:
+    return _kernels if isinstance(entry, Kernel) else _residuals
+
+
+def remove(*entries: Residual | Kernel) -> None:
+    """Take them out again. A backward still to come finds the residual that its forward kept."""
+    for entry in entries:
+        _table_of(entry).remove(entry)
+    _changed()
+
+
+def account(name: str, of: Callable[[], dict[str, str]]) -> None:
+    """How kernels of this name are, as `state` and `why`, also where none is registered because something lacks."""
+    _accounts[name] = of
+
+
+@contextmanager
+def off(*names: str | Kernel) -> Iterator[None]:
+    """Without these kernels, or all of these names, in every thread. What calls keep stays the same."""
+    added = set(names) - _off
+    _off.update(added)
+    _changed()
+    try:
+        yield
+    finally:
+        _off.difference_update(added)
+        _changed()
+
+
+def only(kernel: Kernel) -> AbstractContextManager[None]:
+    """Without all others: what they compute, this one computes or the formula."""
+    return off(*(other for other in _kernels if other is not kernel))
+
+
+def that_serve(call: Call) -> list[Kernel]:
+    """All that may compute it, on or off."""
+    return [] if call.primitive.through is not None else [kernel for kernel in _kernels if kernel.serves(call)]
+
+
+def _changed() -> None:
+    global _state
+    _state += 1
+    prepared.clear()
+
+
+def _served(call: Call) -> _Served:
+    """Every call of every op comes by here, twice."""
+    found: _Served | None = call.served
+    if found is not None and found.state == _state:
+        return found
+    residuals = tuple(one for one in _residuals if one.suits(call)) if _may_keep_bits(call.primitive) else ()
+    serving = [kernel for kernel in that_serve(call) if not {kernel.name, kernel} & _off]
+    by_residual = {
+        name: tuple(kernel for kernel in serving if kernel.residual.name == name)
+        for name in {kernel.residual.name for kernel in serving}
+    }
+    has_values = any(kernel.value is not None for kernel in by_residual.get(INPUTS.name, ()))
+    call.served = found = _Served(_state, residuals, by_residual, has_values)
+    return found
+
+
+def _may_keep_bits(primitive: Primitive) -> bool:
+    """What stands in for a function of torch may: a checkpoint, which compares what its two runs keep, runs both under the same contexts
+    of ours (trace/checkpoints.py). Not where this torch lacks what that needs, nor where the formulas are not those of the rule.
+    """
+    if primitive.through is not None:
+        return False
+    return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
+
+
+def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
+    """The first residual that serves the call; the inputs where none does."""
+    for residual in _served(call).residuals:
+        if residual.serves(call, inputs, wants):
+            return residual
+    return INPUTS
+
+
+_NONE, _SEVERAL = "none", "several"
+
+
+def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
+    """By the first kernel that can; None where none can."""
+    return _first("forward", residual, call, inputs, call, inputs, wants)
+
+
+def have_values(call: Call) -> bool:
+    """May `value` find one? Asked first, because it takes no time."""
+    return _served(call).has_values
+
+
+def value(call: Call, inputs: Inputs) -> Tensor | None:
+    """Of a call that keeps its inputs, by the first kernel that can; None where none can."""
+    return _first("value", INPUTS, call, inputs, call, inputs)
+
+
+def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Kept | None:
+    """By the first kernel that can, into the first input; None where none can, and nothing has changed."""
+    return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
+
+
+def _first(does: str, residual: Residual, call: Call, values: Iterable[Any], *arguments: Any) -> Any:
+    """What the first kernel gives that does this for the residual, on the device of the values, without declining."""
+    device = ""
+    for kernel in _served(call).kernels.get(residual.name, ()):
+        run = getattr(kernel, does)
+        if run is not None:
+            device = device or device_of(values) or _NONE
+            found = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
+            if found is not None:
+                return found
+    return None
+
+
+def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    """By the first kernel that can; None where none can."""
+    return _first("backward", residual, call, (grad, *kept), grad, kept, wants, call)
+
+
+def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
+    """The call between two numbers made ready, if a kernel on CPU can."""
+    served = _served(call)
+    for kernel in served.kernels.get(INPUTS.name, ()):
+        ready = None if kernel.prepare is None else kernel.prepare(call, low, high, dtype)
+        if ready is not None:
+            return ready.replaced(keeps_code=served.residuals[:1] == (ready.residual,))
+    return None
+
+
+def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    """The call with tensors behind x made ready, if a kernel on CPU can."""
+    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+        found = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
+        if found is not None:
+            return found
+    return None
+
+
+# By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.
+_device_by_keys: dict[int, str] = {}
+
+
+def device_of(values: Iterable[Any]) -> str:
+    """The type of the device of numbers and plain tensors, which have strided memory of their own that holds their values.
+
+    There out= and raw pointers are safe. "none" if a tensor is not plain, "several" if they are on more devices than one.
+    """
+    device = ""
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is torch.nn.Parameter:
+            keys = dispatch_keys(value).raw_repr()
+            own = _device_by_keys[keys] if keys in _device_by_keys else _device(value, keys)
+            if own == _NONE:
+                return _NONE
+            device = own if device in ("", own) else _SEVERAL
+        elif isinstance(value, Tensor):
+            return _NONE
+    return device
+
+
+def are_plain(values: Iterable[Any]) -> bool:
+    """On whatever devices."""
+    return device_of(values) != _NONE
+
+
+def _device(value: Tensor, keys: int) -> str:
+    plain = value.layout is torch.strided and not (
+        value.is_mkldnn
+        or value.is_nested
+        or value.is_meta
+        or value.is_neg()
+        or value.is_conj()
+        or is_zero(value)
+        or has_names(value)
+    )
+    device = value.device.type if plain else _NONE
+    if keys:
+        _device_by_keys[keys] = device
+    return device
+
+
+def status() -> list[dict[str, str]]:
+    """Which kernels run and what for, and why others do not; those first that are asked first."""
+    of_each: dict[str, list[Kernel]] = {}
+    for kernel in _kernels:
+        of_each.setdefault(kernel.name, []).append(kernel)
+    for name in _accounts:
+        of_each.setdefault(name, [])
+    return [{"kernel": name, **_status_of(name, found)} for name, found in of_each.items()]
+
+
+def _status_of(name: str, found: list[Kernel]) -> dict[str, str]:
+    told = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
+    if told["state"] != "active" or not found:
+        return told
+    if name in _off or _off.issuperset(found):
+        return {"state": "not active", "why": "switched off by kernels.off"}
+    devices = sorted({kernel.device.upper() for kernel in found})
+    on = " and ".join(devices) if all(devices) else "any device"
+    return {"state": "active", "why": f"{told['why']}, for {', '.join(rules_of(found))} on {on}"}
+
+
+def rules_of(serving: Iterable[Kernel]) -> list[str]:
+    """By the table of rules: those that these kernels compute, with some edge."""
+    found: dict[str, None] = {}
+    for op in OPS.values():
+        for rule in op.rules.values():
+            calls = [Call(op, rule, dict(rule.parameters), edge, False) for edge in op.edges or (None,)]
+            if any(kernel.serves(call) for kernel in serving for call in calls):
+                found[f"{op.rule_set}/{rule.name}"] = None
+    return list(found)
