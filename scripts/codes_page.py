@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pseudograd.diagnosis.findings import CODES
 from pseudograd_lint.code import Code
-from pseudograd_lint.codes import LINT, table
+from pseudograd_lint.codes import LINT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "codes.md"
@@ -19,7 +20,7 @@ def text() -> str:
         "PG101` prints a section of this "
         "page; a number is never\ngiven to another code. This page is written by `scripts/generate_docs.py`.\n"
     )
-    return "\n".join([head, *map(_section, table())])
+    return "\n".join([head, *map(_section, (*LINT, *CODES))])
 
 
 def _section(code: Code) -> str:

@@ -1,35 +1,27 @@
-"""The one table of codes: what `lint` and `diagnose` say."""
+"""The one table of codes: what `lint` says, and what others of its kind say."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from .code import Code
 from .rules import RULES
 
 LINT: tuple[Code, ...] = tuple(rule.code for rule in RULES)
+Others = Callable[[], Sequence[Code]]  # those of `diagnose`, which stand with what finds them
 _MISREAD = str.maketrans("OIL", "011")
 _NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
 
 
-def table() -> tuple[Code, ...]:
-    """All of them, by number. Those of `diagnose` stand with what finds them, which needs torch; without torch they are left out."""
-    try:
-        from pseudograd.diagnosis.findings import KINDS
-    except ImportError:
-        return LINT
-    return (*LINT, *sorted(kind.as_code for kind in KINDS))
-
-
-def asked(text: str) -> Code:
-    """By number or name."""
-    for known in (LINT, table()):
-        for code in known:
+def asked(text: str, others: Others) -> Code:
+    """By number or name; the others are looked up where `lint` has none of it, because that may take an import of torch."""
+    for known in (lambda: LINT, others):
+        for code in known():
             if text.upper() == code.number or text.lower() == code.name:
                 return code
-    raise _unknown("explain", "code", table(), text)
+    raise _unknown("explain", "code", (*LINT, *others()), text)
 
 
 def selected(

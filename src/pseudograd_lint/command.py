@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from .codes import LINT, asked, explained, listed, selected, table
+from .codes import LINT, Others, asked, explained, listed, selected
 from .formats import Report
 from .notice import Notice, Problem
 from .options import add_output, checked_format, ignored, is_at, new_ones, rendered, words
@@ -86,6 +86,6 @@ def add_explain_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def explain(options: argparse.Namespace) -> int:
-    print(listed(table()) if options.code is None else explained(asked(options.code)), end="")
+def explain(options: argparse.Namespace, others: Others) -> int:
+    print(listed((*LINT, *others())) if options.code is None else explained(asked(options.code, others)), end="")
     return 0

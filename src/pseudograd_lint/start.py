@@ -1,4 +1,4 @@
-"""Where the command `pseudograd` begins: `lint` and `explain` need no torch, and start without it. Everything else is `pseudograd.cli`."""
+"""`lint` and `explain` alone, without torch and the rest of the library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
+
+from . import command
+from .codes import Others
 
 
 class _Parser(argparse.ArgumentParser):
@@ -15,24 +19,16 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] not in (["lint"], ["explain"]):
-        from pseudograd.cli import main as all_commands
+def alone(given: Sequence[str], others: Others = lambda: ()) -> int:
+    """`lint` or `explain`, with what `pseudograd.cli` gives every command: one line for a wrong call, and quiet ends.
 
-        return all_commands(arguments)
-    return alone(given)
-
-
-def alone(given: Sequence[str]) -> int:
-    """`lint` or `explain`, with what `pseudograd.cli` gives every command: one line for a wrong call, and quiet ends."""
-    from . import command
-
+    others: the codes that `explain` knows beside those of `lint`.
+    """
     name, *rest = given
     parser = _Parser(prog=f"pseudograd {name}")
     add, run = {
         "lint": (command.add_lint_arguments, command.lint),
-        "explain": (command.add_explain_arguments, command.explain),
+        "explain": (command.add_explain_arguments, partial(command.explain, others=others)),
     }[name]
     add(parser)
     for stream in (sys.stdout, sys.stderr):
@@ -51,7 +47,3 @@ def alone(given: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("pseudograd: stopped by Ctrl-C", file=sys.stderr)
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

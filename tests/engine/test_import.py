@@ -1,7 +1,8 @@
-"""Importing the package is cheap, and its parts import one another in one direction only."""
+"""Importing the package is cheap, and its parts import one another in one direction only, no file itself by way of others."""
 
 import ast
 import importlib.machinery
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -226,3 +227,9 @@ def test_the_reference_imports_neither_torch_nor_us() -> None:
     for path in (ROOT / "reference").glob("*.py"):
         names = {name.split(".")[0] for name in _imports(path) if not name.startswith("pseudograd.reference")}
         assert names <= {"math", "struct", "collections", "__future__", "typing"}, path
+
+
+def test_lint_imports_nothing_of_the_library() -> None:
+    """It runs without torch, and the library builds on it."""
+    for path in (ROOT.parent / "pseudograd_lint").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) pseudograd\b", path.read_text(), re.M), path

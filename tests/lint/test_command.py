@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 import pseudograd_lint
+from pseudograd_command import main
 from pseudograd_lint.codes import LINT
 from pseudograd_lint.flake8 import Plugin
-from pseudograd_lint.start import main
 
 BAD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=0).sqrt()\n"
 GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"
@@ -62,7 +62,7 @@ def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_needs_no_torch() -> None:
     """Nor anything of the library; `python -X importtime` says the same."""
     program = (
-        "import sys; from pseudograd_lint.start import main; main(['lint', 'a.py']); "
+        "import sys; from pseudograd_command import main; main(['lint', 'a.py']); "
         "sys.exit(bool({'torch', 'numpy', 'pseudograd'} & set(sys.modules)))"
     )
     env = {**os.environ, "PYTHONPATH": str(HOME.parent)}

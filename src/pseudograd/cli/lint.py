@@ -1,4 +1,4 @@
-"""The command `pseudograd lint`; the script `pseudograd` starts it without torch, see `pseudograd_lint.start`."""
+"""The command `pseudograd lint`; the script `pseudograd` starts it without torch, see `pseudograd_command`."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..errors import must
 from ..notebook import figure_of, shown
 from ..running.files import checked_file, write
@@ -58,7 +58,7 @@ class Comparison(Compared):
         """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""
         return {
             "kind": KIND,
-            "pseudograd": __version__,
+            "pseudograd": version("pseudograd"),
             "torch": self.torch,
             "run": self.run,
             "replaced": list(self.replaced),
