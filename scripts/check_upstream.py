@@ -1,0 +1,111 @@
+"""Run the programs of docs/upstream/ with the interpreters given, as they are and with the remedy, and write what they print.
+
+python scripts/check_upstream.py PYTHON [PYTHON ...]       PYTHON: interpreters with different torches and the packages of the reports
+python scripts/check_upstream.py --dry-run PYTHON ...      status 1 where something else is printed than the pages say; writes nothing
+
+A report has a program, a remedy as a diff of one line of the program or of a file of the package, and a table of what both print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "upstream"
+_TABLE = re.compile(r"(<!-- prints: generated -->\n).*?(<!-- end -->)", re.S)
+
+
+class Report(NamedTuple):
+    """program: its text. file: the package's file that the remedy changes, "" for the program itself. before, after: its line."""
+
+    page: Path
+    program: str
+    file: str
+    before: str
+    after: str
+
+
+def reports() -> list[Report]:
+    return [read(page) for page in sorted(FOLDER.glob("*.md")) if page.name != "README.md"]
+
+
+def read(page: Path) -> Report:
+    text = page.read_text(encoding="utf-8")
+    program = re.search(r"```python\n(.*?)```", text, re.S)
+    diff = re.search(r"```diff\n(?:--- (\S+)\n)?-(.*?)\n\+(.*?)\n```", text)
+    assert program is not None, f"{page.name} needs a program"
+    assert diff is not None, f"{page.name} needs a diff of one line"
+    return Report(page, program[1], diff[1] or "", diff[2].strip(), diff[3].strip())
+
+
+def printed(python: str, report: Report, *, mended: bool) -> str:
+    """The program's last line, or why there is none."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = report.program
+        if mended and report.file:
+            _copied_package(python, report, folder)
+        elif mended:
+            program = _changed(program, report)
+        (folder / "program.py").write_text(program, encoding="utf-8")
+        done = subprocess.run([python, "program.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return lines[-1] if lines else f"nothing (status {done.returncode})"
+
+
+def _copied_package(python: str, report: Report, folder: Path) -> None:
+    """The package beside the program, where it is found first, with the one line changed."""
+    package = report.file.split("/")[0]
+    asked = f"import importlib.util as u; print(u.find_spec({package!r}).submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+    shutil.copytree(found, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / report.file
+    path.write_text(_changed(path.read_text(encoding="utf-8"), report), encoding="utf-8")
+
+
+def _changed(text: str, report: Report) -> str:
+    assert text.count(report.before) == 1, f"{report.page.name}: the remedy's line is not there once: {report.before}"
+    return text.replace(report.before, report.after)
+
+
+def torch_of(python: str) -> str:
+    asked = "import torch; print(torch.__version__.split('+')[0])"
+    return subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def table(report: Report, pythons: dict[str, str]) -> str:
+    rows = ["| torch | as it is | with the remedy |", "|---|---|---|"]
+    for version, python in sorted(pythons.items()):
+        rows.append(f"| {version} | {printed(python, report, mended=False)} | {printed(python, report, mended=True)} |")
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("python", nargs="+")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    pythons = {torch_of(python): python for python in options.python}
+    other = []
+    for report in reports():
+        before = report.page.read_text(encoding="utf-8")
+        found = table(report, pythons)
+        after = _TABLE.sub(lambda match, found=found: match[1] + found + match[2], before)
+        print(report.page.name, found, sep="\n")
+        if after != before:
+            other.append(report.page.name)
+        if not options.dry_run:
+            report.page.write_text(after, encoding="utf-8")
+    if other:
+        print("prints something else than the page said:", ", ".join(other), file=sys.stderr)
+    return int(bool(other) and options.dry_run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
