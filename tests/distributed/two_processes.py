@@ -17,10 +17,13 @@ def run(*jobs: Callable[[int], None], done: Path | None = None) -> None:
 
     `done`: a file that gets the name of each job that both have finished.
     """
+    mp.spawn(_start, (free_port(), jobs, done), nprocs=2)
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_start, (port, jobs, done), nprocs=2)
+        return int(probe.getsockname()[1])
 
 
 def _start(rank: int, port: int, jobs: tuple[Callable[[int], None], ...], done: Path | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..trace.frames import lines_of
+from .differing import lines
 from .records import Site, Structural, plain
 
 _AROUND = 3  # lines of source before and behind the one that counts
@@ -19,6 +20,7 @@ def page(diagnosis: Any) -> str:
     data["sites"] = [{**plain(site), "source": _excerpt(site)} for site in diagnosis.sites]
     data["structural"] = [{**plain(cut), "source": _excerpt(cut)} for cut in diagnosis.structural]
     data["parameters"] = len(diagnosis.parameters)
+    data["between_ranks"] = lines(getattr(diagnosis, "differences", ()))
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = (here / "page.html").read_text(encoding="utf-8")

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..running.program import Part
 from .context import Diagnosis
-from .records import Finding, Site, Starved, Structural
+from .differing import Difference, differences, listed
+from .records import Finding, Site, Starved, Structural, plain
 
 
 def values_of(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -18,13 +19,23 @@ def values_of(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 class Found:
-    """A diagnosis that has only its results: what text, page and JSON read. processes: whose they are; unseen: whose they are not."""
+    """A diagnosis that has only its results: what text, page and JSON read. processes: whose they are; unseen: whose they are not;
+    differences: what one rank has and another has not.
+    """
 
     processes: list[dict[str, Any]]
     unseen: list[str]
+    differences: list[Difference]
 
-    def __init__(self, values: dict[str, Any], parts: Sequence[Part], unseen: Sequence[Part]) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        parts: Sequence[Part],
+        unseen: Sequence[Part],
+        differing: Sequence[Difference] = (),
+    ) -> None:
         vars(self).update(values)
+        self.differences = list(differing)
         self.processes = [
             {
                 "name": str(part),
@@ -39,7 +50,12 @@ class Found:
         self.unseen = [str(part) for part in unseen]
 
     def to_json(self) -> dict[str, Any]:
-        return {**Diagnosis.to_json(self), "processes": self.processes, "unseen": self.unseen}  # type: ignore[arg-type]
+        return {
+            **Diagnosis.to_json(self),  # type: ignore[arg-type]
+            "processes": self.processes,
+            "differences": [plain(one) for one in self.differences],
+            "unseen": self.unseen,
+        }
 
     __str__ = Diagnosis.__str__
     _repr_html_ = Diagnosis._repr_html_
@@ -49,10 +65,10 @@ class Found:
 
 def merged(parts: Sequence[Part], unseen: Sequence[Part], nothing: Diagnosis) -> Any:
     """One diagnosis of all processes that had a backward; where they differ it says which. nothing: one that saw none."""
+    differing = differences(parts)
     parts = [part for part in parts if part.content["backwards"]]
-    if len(parts) > 1:
-        return Found(_together(parts), parts, unseen)
-    return Found(parts[0].content if parts else values_of(nothing), parts, unseen)
+    values = _together(parts) if len(parts) > 1 else parts[0].content if parts else values_of(nothing)
+    return Found(values, parts, unseen, differing)
 
 
 def _together(parts: Sequence[Part]) -> dict[str, Any]:
@@ -146,19 +162,13 @@ def _findings(parts: Sequence[Part]) -> list[Finding]:
         part, most = max(same, key=lambda pair: pair[1].share)
         who = [str(one) for one, _ in same]
         if len(set(who)) < len(parts):
-            most = dataclasses.replace(most, also=(f"in {_listed(who)} alone", *most.also))
+            most = dataclasses.replace(most, also=(f"in {listed(who)} alone", *most.also))
         elif any(one.evidence != most.evidence for _, one in same):
             most = dataclasses.replace(most, also=(f"the numbers are those of {part}", *most.also))
         else:
             most = dataclasses.replace(most, also=(f"in each of {len(parts)} processes alike", *most.also))
         found.append(most)
     return found
-
-
-def _listed(names: Sequence[str]) -> str:
-    names = list(dict.fromkeys(names))
-    shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
 def _summed(sites: Sequence[Site]) -> list[Site]:

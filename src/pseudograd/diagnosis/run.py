@@ -19,6 +19,7 @@ from . import findings, ranks
 from .context import Diagnosis
 from .page import page
 from .processes import merged, values_of
+from .text import between_ranks
 
 _SHOWN = 8
 _ANY = "any"  # code
@@ -83,15 +84,18 @@ def run(
     done = programs.run(programs.command_of(program, arguments, is_module), job)
     found = merged(done.parts, done.unseen, nothing)
     said = str(found).splitlines() if found.backwards or not done.unseen else []  # else "none started" would be wrong
-    status, lines = done.status, [*said, *_who(found.processes, done)]
+    status, lines, whole = done.status, [*said, *_who(found.processes, done)], found
     for name, target, made in targets:
         try:
             with ranks.of_all(target, done) as seen:
                 if seen is not None:
-                    write("diagnose", name, target, made(merged(*seen, nothing)))
+                    whole = merged(*seen, nothing)
+                    write("diagnose", name, target, made(whole))
         except ValueError as error:
             lines.append(str(error))
             status = status or 2
+    if whole.differences and not found.differences:  # the last of the ranks to end knows the others
+        lines += between_ranks(whole.differences)
     if fails is not None:
         why = _failed(fails, found, done)
         lines += why

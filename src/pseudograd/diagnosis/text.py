@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..torch_eras import installed_era
+from . import differing
+from .differing import Difference
 from .findings import percent
 from .whatif import AS_IT_IS
 
 _WIDTH = 110
+_DIFFERENCES = 12  # between ranks
 _SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 
 
@@ -39,6 +43,7 @@ def text(diagnosis: Any) -> str:
         lines.append(f"    next:  {one.next_step}")
         if one.issue:
             lines.append(f"    known: {one.issue}")
+    lines += between_ranks(getattr(diagnosis, "differences", ()))
     lines += ["", _of_parameters(len(diagnosis.parameters), len(starved))]
     for calm in diagnosis.calm:
         lines += _wrapped("", calm, indent=0)
@@ -59,6 +64,16 @@ def text(diagnosis: Any) -> str:
     lines += _what_if({name: rows for name, rows in diagnosis.whatif.items() if name not in untouched})
     lines += _incomplete(diagnosis.errors)
     return "\n".join(lines)
+
+
+def between_ranks(found: Sequence[Difference]) -> list[str]:
+    """What differs; nothing where the ranks agree."""
+    told = differing.lines(found)
+    if not told:
+        return []
+    rest = [f"    and {len(told) - _DIFFERENCES} more, in --json and --html"] if len(told) > _DIFFERENCES else []
+    shown = [line for label, one in told[:_DIFFERENCES] for line in _wrapped(f"{label}: ", one)]
+    return ["", "between ranks:", *shown, *rest]
 
 
 def _incomplete(errors: list[str]) -> list[str]:
