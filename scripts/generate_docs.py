@@ -32,7 +32,7 @@ import pseudograd as pg
 from pseudograd.analysis.rule_table import what_is_saved
 from pseudograd.diagnosis.findings import KINDS
 from pseudograd.ops.bounds import CLAMP
-from pseudograd.rule import OPS, Op
+from pseudograd.rule import OPS
 from pseudograd.tasks import TASKS, Outcome
 from pseudograd.torch_eras import CLOSED_ERA
 
@@ -53,6 +53,7 @@ DIAGNOSE = ROOT / "docs" / "diagnose.md"
 OVERRIDE = ROOT / "docs" / "override.md"
 AUDIT = ROOT / "docs" / "audit.md"
 LINT = ROOT / "docs" / "lint.md"
+FILLED = (README, DIAGNOSE, AUDIT, LINT, OVERRIDE, ROOT / "docs" / "limits.md", ROOT / "docs" / "start" / "picture.md")
 AUDIT_FIGURE = ROOT / "docs" / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 STRIP = ROOT / "docs" / "compare" / "strip.png"
@@ -76,7 +77,7 @@ def main() -> int:
         policy_page.draw()
         kinks_page.draw()
         speed_report.draw()
-    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in (README, DIAGNOSE, AUDIT, LINT, OVERRIDE)}
+    filled = {page: _filled(page.read_text(encoding="utf-8")) for page in FILLED}
     generated = {**filled, coming_from.PAGE: coming_from.text(), which_rule.PAGE: which_rule.text()}
     generated[policy_page.PAGE] = policy_page.text()
     generated[codes_page.PAGE] = codes_page.text()
@@ -123,23 +124,6 @@ def _filled(text: str) -> str:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _ops_by_rules() -> str:
-    """One line for the ops that have the same choice of rules, each a link to its page; then all that have one rule only."""
-    by_rules: dict[tuple[str, ...], list[Op]] = {}
-    for op in [CLAMP, *OPS.values()]:
-        members = by_rules.setdefault(tuple(op.rules), [])
-        if op not in members:
-            members.append(op)
-    rows = ["| ops | rules |", "|---|---|"]
-    rows += [f"| {_linked(ops)} | {_quoted(list(rules))} |" for rules, ops in by_rules.items() if len(rules) > 1]
-    single = [op for op in OPS.values() if len(op.rules) == 1]
-    return "\n".join([*rows, f"| {_linked(single)} | one each |"])
-
-
-def _linked(ops: list[Op]) -> str:
-    return ", ".join(f"[`{op.name}`](docs/ops/{op.name}.md)" for op in ops)
-
-
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -182,7 +166,7 @@ def _support_matrix() -> str:
         [
             *rows,
             "",
-            "`clip_grad` is directional too, and has no forward mode. Everything else: [docs/matrix.md](docs/matrix.md).",
+            "`clip_grad` is directional too, and has no forward mode.",
         ]
     )
 
@@ -358,7 +342,6 @@ _PARTS: dict[str, Callable[[], str]] = {
     "composites": _composites,
     "support": _support_matrix,
     "speed": speed_report.part,
-    "ops": _ops_by_rules,
 }
 
 
@@ -392,7 +375,7 @@ def _draw_strip() -> int:
 
 
 def _draw_three_gradients() -> None:
-    """One forward, three gradients: the picture at the top of the README."""
+    """One forward, three gradients."""
     from matplotlib.figure import Figure
 
     rules = ["zero", "identity", "inward"]

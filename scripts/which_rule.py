@@ -71,7 +71,7 @@ def against(some: list[Row], name: str, others: Sequence[str]) -> str:
 
 
 def advice() -> str:
-    """The short list of the README."""
+    """The short list, for docs/start/picture.md."""
     leaves, computed = ([row for row in rows() if row["task"].has_leaves == has_leaves] for has_leaves in _SECTIONS)
     best = sum(PROJECT in row["best"] for row in leaves)
     return "\n".join(

@@ -15,7 +15,7 @@ OWN_RULE = README.parent / "docs" / "your_own_rule.md"
 
 @pytest.mark.usefixtures("table_as_it_was")
 @pytest.mark.parametrize(
-    ("page", "examples"), [(README, 5), (ADDING_UP, 15), (OWN_RULE, 9)], ids=lambda value: getattr(value, "name", "")
+    ("page", "examples"), [(README, 3), (ADDING_UP, 15), (OWN_RULE, 9)], ids=lambda value: getattr(value, "name", "")
 )
 def test_the_examples_print_what_they_say(page: Path, examples: int) -> None:
     found = doctest.testfile(str(page), module_relative=False)
@@ -34,9 +34,9 @@ def test_the_pages_of_docs_print_what_they_say(name: str, examples: int) -> None
 
 def test_it_is_short_and_its_figures_exist() -> None:
     text = README.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 90
     figures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert len(figures) >= 2
     linked = re.findall(r"(?<!!)\[[^\]]+\]\((docs/[^)]+)\)", text)
-    assert {page.relative_to(README.parent).as_posix() for page in (ADDING_UP, OWN_RULE)} <= set(linked)
+    assert {"docs/start/picture.md", "docs/start/upgrade.md", "docs/start/rules.md", "docs/limits.md"} <= set(linked)
     assert all((README.parent / name).is_file() for name in [*figures, *linked])

@@ -965,7 +965,7 @@ NOT_THERE: tuple[tuple[str, str], ...] = (
     ),
     ("SpikingJelly set_spiking_mode(False)", "Trains with the smooth primitive in place of the step: another value."),
     ("disco-diffusion's range_loss", "A penalty in the loss, not a rule."),
-    ("ONNX symbolics of brevitas and AIMET", "Exported graphs show torch's own op; see the limits in the README."),
+    ("ONNX symbolics of brevitas and AIMET", "Exported graphs show torch's own op; see docs/limits.md."),
     (
         "1 byte or nothing saved (brevitas, AIMET, torch.fake_quantize)",
         'Rules that read x save x; `rule="identity"` saves nothing.',

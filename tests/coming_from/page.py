@@ -17,7 +17,7 @@ written apart: value and gradient, both signs of grad and zero, at, around and f
 project has a defect, the formula is the one it means. The projects are not run here; those on TensorFlow were only ever read.
 
 `x` is a tensor; `lo`, `hi`, `b`, `s`, `z` and the like are the numbers or tensors you have; `pg` is `import pseudograd as pg`.
-What a *rule* and an *edge* are stands in the [README](../README.md).
+What a *rule* and an *edge* are: [clamp](ops/clamp.md).
 """
 
 _RECIPE = """\

@@ -98,8 +98,8 @@ def test_the_numbers_are_those_that_leaf_gradients_show() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_readme_shows_what_a_run_says(measuring: Any, diagnosed: dict[str, Any]) -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+def test_the_page_shows_what_a_run_says(measuring: Any, diagnosed: dict[str, Any]) -> None:
+    lines = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8").splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("diagnose: "))
     shown = lines[first + 1 : lines.index("```", first)]
     kept = FOUND["2.15.0"]["x_transformers"]["text"]
