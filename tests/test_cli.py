@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 
 import pseudograd
 from pseudograd.analysis.rule_table import rules_text
+from pseudograd.cli import main
 from pseudograd.cli.compare import _tasks
 from pseudograd.report.write import write
 from pseudograd.rule import OPS
@@ -345,6 +347,13 @@ POOR = {
     "cp1252": {"PYTHONIOENCODING": "cp1252"},
     "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 }
+
+
+def test_a_stream_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["rules", "clamp"]) == 0
+    assert b"Leonard" in raw.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [pytest.param(one, marks=pytest.mark.slow) for one in ("ascii", "cp1252", "C")])

@@ -382,7 +382,7 @@ def test_the_plot_draws_these_numbers() -> None:
     assert dots == [([-1, 1], [1, 1]), ([-1, 1], [-1, -1])]
     assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
     assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
-    assert backward.get_xlim() == (-2, 2)
+    assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
 
 
 # --- bad calls ------------------------------------------------------------------------------------------------------

@@ -108,6 +108,20 @@ def test_a_compiled_graph_keeps_the_function_that_it_names(backend: str) -> None
     torch._dynamo.reset()
 
 
+def test_after_a_change_of_the_table_a_call_that_was_prepared_is_made_again() -> None:
+    """Also by a kernel that keeps whole calls."""
+    x, op = torch.tensor([2.0], requires_grad=True), OPS["clamp"]
+    before = op.rules["inward"]
+    grads = []
+    try:
+        for row in (before, op.rules["identity"].replaced(name="inward")):
+            rule.add_rule(op, row)
+            grads += [torch.autograd.grad(pg.clamp(x, -1, 1), x, torch.tensor([-1.0]))[0].item() for _ in range(2)]
+    finally:
+        rule.add_rule(op, before)
+    assert grads == [0, 0, -1, -1]
+
+
 def test_the_memories_are_what_this_file_thinks_they_are() -> None:
     """One entry for each op, rule, edge and direction: more would be a memory that nobody bounds."""
     rule.forget_calls()

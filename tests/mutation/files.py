@@ -1,10 +1,15 @@
-"""The files of which mutants are made, and the others, with the reason."""
+"""The files of which mutants are made, and the others, with the reason.
+
+A file of the package is called by its name in it, as `optim.py`; what stands beside the package in src by its name there, as
+`pseudograd_lint/files.py`.
+"""
 
 import difflib
 import importlib.util
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2] / "src" / "pseudograd"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PACKAGE = "pseudograd"
 
 # No mutants are made of these, and why. By the ends of their names.
 OUT_OF_REACH = {
@@ -22,11 +27,17 @@ if importlib.util.find_spec("triton") is None:
     OUT_OF_REACH["triton/loops.py"] = "Triton is not installed here; with it tests/kernels/test_triton.py is run"
 
 
-def every_file(package: Path = PACKAGE) -> list[str]:
-    """Of the package, without what a compiler leaves in it."""
+def every_file(source: Path = SOURCE) -> list[str]:
+    """Of src, without what a compiler or an installation leaves there."""
     built = {".so", ".pyd", ".pyc", ".o"}
-    files = (path for path in sorted(package.rglob("*")) if path.is_file() and path.suffix not in built)
-    return [path.relative_to(package).as_posix() for path in files]
+    paths = (path for path in sorted(source.rglob("*")) if path.is_file() and path.suffix not in built)
+    names = [path.relative_to(source).as_posix().removeprefix(f"{PACKAGE}/") for path in paths]
+    return [name for name in names if ".egg-info" not in name]
+
+
+def place_of(name: str, source: Path = SOURCE) -> Path:
+    """Where the file of this name is."""
+    return source / name if name.startswith(f"{PACKAGE}_") else source / PACKAGE / name
 
 
 def why_not(file: str) -> str | None:
@@ -34,9 +45,9 @@ def why_not(file: str) -> str | None:
     return next((reason for end, reason in OUT_OF_REACH.items() if file.endswith(end)), None)
 
 
-def files_beginning_with(names: list[str], package: Path = PACKAGE) -> list[str]:
+def files_beginning_with(names: list[str], source: Path = SOURCE) -> list[str]:
     """Those of which mutants are made, whose names begin with one of these; all if there is none."""
-    files = [file for file in every_file(package) if why_not(file) is None]
+    files = [file for file in every_file(source) if why_not(file) is None]
     for name in names:
         if not any(file.startswith(name) for file in files):
             raise SystemExit(_fits_nothing(name, files))

@@ -2,7 +2,9 @@
 
 import ast
 import copy
+import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -90,6 +92,17 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
         changed = ast.unparse(change(copy.deepcopy(node)))
         function = functions.get(id(node), "module")
         yield Mutant(file, function, getattr(node, "lineno", 0), ast.unparse(node), changed, number)
+
+
+def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """So many of them at random, in the order in which they were drawn; what else is changed in the package changes few of them."""
+    times: Counter[tuple[str, str, str]] = Counter()
+    ranks = []
+    for mutant in mutants:
+        times[mutant.key] += 1
+        text = f"{seed} {mutant.key} {times[mutant.key]}"
+        ranks.append((hashlib.sha256(text.encode()).digest(), mutant))
+    return [mutant for _, mutant in sorted(ranks)[:count]]
 
 
 def changed_source(mutant: Mutant, source: str) -> str:

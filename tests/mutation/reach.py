@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -24,15 +24,21 @@ from typing import Any, NamedTuple
 import pytest
 
 Function = tuple[str, str]  # a file of the package, and the function's own name
-PACKAGE = f"{os.sep}src{os.sep}pseudograd{os.sep}"
+OURS = f"{os.sep}src{os.sep}pseudograd"  # and what stands beside the package
+RECORDED = "files.json"  # in the folder of a recording: the files of tests that it ran, and what names their contents
 _entered: set[Function] = set()
 
 
 def _note(frame: FrameType, event: str, _: Any) -> None:
     if event == "call":
         code = frame.f_code
-        if PACKAGE in code.co_filename:
+        if OURS in code.co_filename:
             _entered.add((code.co_filename, code.co_name))
+
+
+def name_of(path: str) -> str:
+    """Of a file below a folder `src`, as files.py calls it."""
+    return path.rpartition(f"{os.sep}src{os.sep}")[2].replace(os.sep, "/").removeprefix("pseudograd/")
 
 
 @contextmanager
@@ -48,7 +54,7 @@ def _noted(found: set[Function]) -> Iterator[None]:
     finally:
         sys.setprofile(before)
         threading.setprofile(before)
-        found |= {(file.split(PACKAGE)[1], name) for file, name in _entered}
+        found |= {(name_of(file), name) for file, name in _entered}
         _entered.clear()
         _entered.update(around)
 
@@ -102,7 +108,7 @@ class Reach:
             return set()
         lines = self.processes.read_text().splitlines()
         self.processes.unlink()
-        return {(file, name) for file, _, name in (line.partition("\t") for line in lines)}
+        return {(name_of(file), name) for file, _, name in (line.partition("\t") for line in lines)}
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -161,10 +167,35 @@ class Noted(NamedTuple):
         return _without_parameters(self.name)
 
 
-def read(folder: Path) -> list[Noted]:
+def read(notes: Path, now: Mapping[str, str]) -> list[Noted]:
+    """What was recorded last of each file of tests that is now as it was then: `now` names contents by files."""
+    tests = {}
+    for record in _records(notes):
+        recorded = _recorded(record)
+        found = [test for test in _read(record) if now.get(test.file, "") == recorded.get(test.file)]
+        for file in {test.file for test in found}:
+            tests[file] = [test for test in found if test.file == file]
+    return [test for several in tests.values() for test in several]
+
+
+def not_recorded(notes: Path, now: Mapping[str, str]) -> list[str]:
+    """The files of tests that are new, or changed since their last recording."""
+    known = {pair for record in _records(notes) for pair in _recorded(record).items()}
+    return [file for file, content in now.items() if (file, content) not in known]
+
+
+def _records(notes: Path) -> list[Path]:
+    return sorted(file.parent for file in notes.glob(f"*/{RECORDED}"))
+
+
+def _recorded(record: Path) -> dict[str, str]:
+    return json.loads((record / RECORDED).read_text())
+
+
+def _read(record: Path) -> list[Noted]:
     """The tests that passed, and those that differ from them in parameters alone."""
     tests = []
-    for file in sorted(folder.glob("reach.*.jsonl")):
+    for file in sorted(record.glob("reach.*.jsonl")):
         functions: list[Function] = []
         names: dict[str, list[str]] = {}
         for line in map(json.loads, file.read_text().splitlines()):
@@ -204,3 +235,27 @@ def _different_first(tests: list[Noted]) -> list[Noted]:
         rounds.append((seen[test.function], test))
         seen[test.function] += 1
     return [test for _, test in sorted(rounds, key=lambda pair: pair[0])]
+
+
+def in_parts(tests: list[Noted], most_seconds: float, before: list[Noted]) -> Iterator[list[Noted]]:
+    """First those that killed it before, then some of the likeliest three files, then all, as far as the seconds go."""
+    if before:
+        yield before
+        tests = [test for test in tests if test not in before]
+    files = list(dict.fromkeys(test.file for test in tests))[:3]
+    first = _within([test for test in tests if test.file in files][:40], most_seconds / 10)
+    if first:
+        yield first
+    rest = [test for test in tests if test not in first]
+    if rest:
+        yield _within(rest, most_seconds)
+
+
+def _within(tests: list[Noted], seconds: float) -> list[Noted]:
+    taken, sum_of_seconds = [], 0.0
+    for test in tests:
+        if taken and sum_of_seconds + test.seconds > seconds:
+            continue
+        taken.append(test)
+        sum_of_seconds += test.seconds
+    return taken

@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-_PACKAGE = f"{os.sep}src{os.sep}pseudograd{os.sep}"
+_OURS = f"{os.sep}src{os.sep}pseudograd"
 _seen: set[tuple[str, str]] = set()
 
 
@@ -14,9 +14,9 @@ def _note(frame: FrameType, event: str, _: Any) -> None:
     if event != "call":
         return
     code = frame.f_code
-    if _PACKAGE in code.co_filename and (code.co_filename, code.co_name) not in _seen:
+    if _OURS in code.co_filename and (code.co_filename, code.co_name) not in _seen:
         _seen.add((code.co_filename, code.co_name))
-        line = f"{code.co_filename.split(_PACKAGE)[1]}\t{code.co_name}\n".encode()
+        line = f"{code.co_filename}\t{code.co_name}\n".encode()
         file = os.open(os.environ["REACH_PROCESSES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, line)
         os.close(file)

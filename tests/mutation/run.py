@@ -8,8 +8,9 @@ First the suite runs once, slowly, and notes which test enters which functions (
 a temporary directory, tested in a forked child of this process, which has imported torch and pytest but not pseudograd: the tests that
 enter the changed function run, the likely and fast ones first, until one fails. That one must pass on the package as it is.
 
-Notes and verdicts are kept under --keep, by the content of package and tests; a run that was broken off goes on. Exit status 1 if fewer
-than 95 % are killed, not counting those that explained.py shows to change no value.
+Notes and verdicts are kept under --keep, by the content of package and tests: a run that was broken off goes on, only changed files of
+tests are noted again, and the test that killed a mutant last time is the first to meet it. Exit status 1 if fewer than 95 % are killed,
+not counting those that explained.py shows to change no value.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -31,11 +32,12 @@ sys.path.insert(0, str(HERE))
 
 import reach  # noqa: E402
 from explained import EXPLAINED  # noqa: E402
-from files import files_beginning_with  # noqa: E402
-from mutants import Mutant, mutants_of  # noqa: E402
-from workplace import TIME_LIMIT, Workplace, in_parts  # noqa: E402
+from files import files_beginning_with, place_of  # noqa: E402
+from mutants import Mutant, drawn, mutants_of  # noqa: E402
+from workplace import TIME_LIMIT, Workplace  # noqa: E402
 
 THRESHOLD = 0.95
+VERDICTS = "verdicts"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pseudograd" / "mutants"
 
 
@@ -53,17 +55,30 @@ class Court:
 
     def __init__(self, place: Workplace, notes: Path, kept: Path, most_seconds: float) -> None:
         self.place = place
-        self.tests = reach.read(notes)
+        self.tests = reach.read(notes, place.files_of_tests())
         self.kept = kept
         self.most_seconds = most_seconds
         self.passes_as_it_is: dict[str, bool] = {}
         self.lock = threading.Lock()
+        self.killed_before = self._killed_before()
+
+    def check(self) -> None:
+        """What fails on the package as it is would kill every mutant."""
+        found = self.place.first_failure(self.place.source, sorted(self.tests, key=lambda test: test.seconds)[:3], 300)
+        if found is not None:
+            raise SystemExit(f"run.py: the tests must pass on the package as it is, got {found!r}. Mend that first.")
 
     def already(self) -> dict[Mutant, Verdict]:
-        lines = self.kept.read_text().splitlines() if self.kept.exists() else []
-        found = [json.loads(line) for line in lines]
-        verdicts = [Verdict(Mutant(*one.pop("mutant")), **one) for one in found]
-        return {verdict.mutant: verdict for verdict in verdicts}
+        return {verdict.mutant: verdict for verdict in _verdicts_in(self.kept)}
+
+    def _killed_before(self) -> dict[tuple[str, str, str], list[str]]:
+        """The tests that killed a mutant with other tests beside them, or in another state of the package."""
+        killers = defaultdict(list)
+        for file in sorted(self.kept.parent.parent.glob(f"*/{VERDICTS}.*.jsonl")):
+            for verdict in _verdicts_in(file):
+                if verdict.killed_by:
+                    killers[verdict.mutant.key].append(verdict.killed_by)
+        return killers
 
     def judge(self, mutant: Mutant) -> Verdict:
         start = time.monotonic()
@@ -79,7 +94,8 @@ class Court:
         """The test that fails, and how many were to run."""
         tests = reach.in_order(self.tests, (mutant.file, mutant.function))
         count = 0
-        for part in in_parts(tests, self.most_seconds):
+        before = self.killed_before.get(mutant.key, ())
+        for part in reach.in_parts(tests, self.most_seconds, [test for test in self.tests if test.name in before]):
             count += len(part)
             while part:
                 failed = self.place.first_failure(source, part, 60 + 5 * sum(test.seconds for test in part))
@@ -101,10 +117,15 @@ class Court:
         return self.passes_as_it_is[failed]
 
 
+def _verdicts_in(file: Path) -> list[Verdict]:
+    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [Verdict(Mutant(*one.pop("mutant")), **one) for one in found]
+
+
 def chosen(place: Workplace, only: list[str], texts: list[str]) -> list[Mutant]:
     """Of the files whose names begin with one of `only`; all if there is none."""
-    files = files_beginning_with(only, place.package)
-    found = [mutant for file in files for mutant in mutants_of(file, (place.package / file).read_text())]
+    files = files_beginning_with(only, place.source)
+    found = [mutant for file in files for mutant in mutants_of(file, place_of(file, place.source).read_text())]
     return [mutant for mutant in found if any(text in str(mutant) for text in texts)]
 
 
@@ -118,7 +139,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--seconds", type=float, default=300.0, help="of tests for one mutant; default: 300")
     parser.add_argument("--keep", type=Path, default=CACHE, help=f"where notes and verdicts are; default: {CACHE}")
-    parser.add_argument("--notes", type=Path, help="notes of another run, if the tests are much the same")
+    parser.add_argument("--notes", type=Path, help="notes of another state of the package, if it is much the same")
     parser.add_argument("--again", action="store_true", help="judge survivors again")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--explained", action="store_true", help="also those in explained.py, else survivors untried")
@@ -132,16 +153,17 @@ def main() -> int:
         place = Workplace(Path(directory))
         mutants = chosen(place, arguments.files, arguments.only)
         if arguments.sample is not None and arguments.sample < len(mutants):
-            mutants = random.Random(arguments.seed).sample(mutants, arguments.sample)
+            mutants = drawn(mutants, arguments.sample, arguments.seed)
         if arguments.list:
             print(*mutants, sep="\n")
             return 0
-        kept = arguments.keep / place.state()
-        notes = arguments.notes or kept / "notes"
-        if not notes.exists():
-            place.record(notes, arguments.jobs)
-        kept.mkdir(parents=True, exist_ok=True)
-        verdicts = verdicts_of(Court(place, notes, kept / "verdicts.jsonl", arguments.seconds), mutants, arguments, end)
+        folder = arguments.keep / place.state_of_source()
+        folder.mkdir(parents=True, exist_ok=True)
+        notes = arguments.notes or folder / "notes"
+        place.record(notes, arguments.jobs)
+        court = Court(place, notes, folder / f"{VERDICTS}.{place.state_of_tests()}.jsonl", arguments.seconds)
+        court.check()
+        verdicts = verdicts_of(court, mutants, arguments, end)
     return report(verdicts, len(mutants))
 
 

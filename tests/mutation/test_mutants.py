@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from .explained import EXPLAINED
-from .files import OUT_OF_REACH, PACKAGE, every_file, files_beginning_with, why_not
-from .mutants import changed_source, mutants_of
-from .reach import Noted, in_order, read
+from .files import OUT_OF_REACH, every_file, files_beginning_with, place_of, why_not
+from .mutants import changed_source, drawn, mutants_of
+from .reach import RECORDED, Noted, in_order, in_parts, name_of, not_recorded, read
 
 
 def test_no_file_is_left_out_without_a_reason() -> None:
+    """Of all of src."""
+    assert {"optim.py", "pseudograd_pytest.py", "pseudograd_lint/walk.py"} < set(files_beginning_with([]))
     assert [file for file in every_file() if why_not(file) is None and not file.endswith(".py")] == []
     for end in OUT_OF_REACH:
         assert any(file.endswith(end) for file in every_file()), f"no file ends with {end}"
+    for file in every_file():
+        assert place_of(file).is_file()
+        assert name_of(str(place_of(file))) == file
 
 
 @pytest.mark.parametrize(
@@ -60,16 +65,56 @@ def test_the_likely_and_fast_tests_come_first(function: tuple[str, str], order: 
     assert [test.name.split("::")[1] for test in in_order(TESTS, function)] == order
 
 
+RECORD = [
+    {"sets of parameters": {"a.py::f": ["a.py::f[0]", "a.py::f[1]"], "a.py::g": ["a.py::g"], "b.py::h": ["b.py::h"]}},
+    {"function": ["one.py", "f"]},
+    {"test": "a.py::f[1]", "seconds": 0.5, "outcome": "passed", "enters": [0]},
+    {"test": "a.py::g", "seconds": 0.5, "outcome": "failed", "enters": [0]},
+    {"test": "b.py::h", "seconds": 0.2, "outcome": "passed", "enters": []},
+]
+
+
+def record(notes: Path, name: str, files: dict[str, str], lines: list[dict[str, object]]) -> None:
+    (notes / name).mkdir()
+    (notes / name / "reach.1.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (notes / name / RECORDED).write_text(json.dumps(files))
+
+
 def test_notes_are_of_every_set_of_parameters_of_a_test_that_passed(tmp_path: Path) -> None:
-    lines: list[dict[str, object]] = [
-        {"sets of parameters": {"a.py::f": ["a.py::f[0]", "a.py::f[1]"], "a.py::g": ["a.py::g"]}},
-        {"function": ["one.py", "f"]},
-        {"test": "a.py::f[1]", "seconds": 0.5, "outcome": "passed", "enters": [0]},
-        {"test": "a.py::g", "seconds": 0.5, "outcome": "failed", "enters": [0]},
-    ]
-    (tmp_path / "reach.1.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    record(tmp_path, "0000", {"a.py": "old", "b.py": "old"}, RECORD)
     enters = frozenset({("one.py", "f")})
-    assert read(tmp_path) == [Noted("a.py::f[1]", 0.5, enters), Noted("a.py::f[0]", 0.5, enters)]
+    assert read(tmp_path, {"a.py": "old"}) == [Noted("a.py::f[1]", 0.5, enters), Noted("a.py::f[0]", 0.5, enters)]
+
+
+def test_only_files_of_tests_that_changed_are_recorded_again(tmp_path: Path) -> None:
+    record(tmp_path, "0000", {"a.py": "old", "b.py": "old"}, RECORD)
+    now = {"a.py": "new", "b.py": "old", "c.py": "new"}
+    assert not_recorded(tmp_path, now) == ["a.py", "c.py"]
+    assert [test.name for test in read(tmp_path, now)] == ["b.py::h"]
+    again = {"test": "a.py::g", "seconds": 0.5, "outcome": "passed", "enters": []}
+    record(tmp_path, "0001", {"a.py": "new", "c.py": "new"}, [again])
+    assert not_recorded(tmp_path, now) == []
+    assert [test.name for test in read(tmp_path, now)] == ["b.py::h", "a.py::g"]
+
+
+def test_what_killed_a_mutant_before_meets_it_first() -> None:
+    parts = list(in_parts(TESTS, 1.0, TESTS[5:]))
+    assert [[test.name.split("::")[1] for test in part] for part in parts] == [
+        ["test_nothing"],
+        ["test_much[0]"],
+        ["test_much[1]", "test_other", "test_f"],
+    ]
+
+
+def test_a_sample_stays_when_the_package_changes() -> None:
+    source = "def f(x):\n    return x + 1 if x > 0 else x - 1\n"
+    before = list(mutants_of("a.py", source))
+    after = list(mutants_of("a.py", f"import math\n\n\ndef g(x):\n    return x * 2\n\n\n{source}"))
+    keys = [mutant.key for mutant in drawn(after, len(after), seed=3) if mutant.function == "f"]
+    assert keys == [mutant.key for mutant in drawn(before, len(before), seed=3)]
+    assert len(keys) == len(before) > 4
+    assert keys != [mutant.key for mutant in drawn(before, len(before), seed=4)]
+    assert drawn(before, 2, seed=3) == drawn(before, len(before), seed=3)[:2]
 
 
 def test_a_mutant_is_the_file_with_one_change() -> None:
@@ -88,5 +133,5 @@ def test_a_mutant_is_the_file_with_one_change() -> None:
 
 @pytest.mark.parametrize("file", sorted({file for file, _, _ in EXPLAINED}))
 def test_every_explanation_is_of_a_mutant_that_there_is(file: str) -> None:
-    there = {mutant.key for mutant in mutants_of(file, (PACKAGE / file).read_text())}
+    there = {mutant.key for mutant in mutants_of(file, place_of(file).read_text())}
     assert {key for key in EXPLAINED if key[0] == file} <= there

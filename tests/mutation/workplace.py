@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -21,6 +22,7 @@ import pytest
 import reach
 import torch
 import torch._dynamo
+from files import place_of
 from mutants import Mutant, changed_source
 
 HERE = Path(__file__).resolve().parent
@@ -35,40 +37,51 @@ class Workplace:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "project"
         self.source = self.root / "src"
-        self.package = self.source / "pseudograd"
         leave = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".*_cache", ".hypothesis", "build", "*.egg-info")
         shutil.copytree(ROOT, self.root, ignore=leave)
         subprocess.run([sys.executable, "-m", "compileall", "-q", self.root], check=False, capture_output=True)
 
-    def state(self) -> str:
-        """Names the package and the tests that are here."""
-        content = hashlib.sha256(torch.__version__.encode())
-        for file in sorted([*self.package.rglob("*"), *(self.root / "tests").rglob("*.py")]):
-            if file.suffix in (".py", ".c", ".h") and "mutation" not in file.parts:
-                content.update(f"{file.relative_to(self.root)} {file.stat().st_size} ".encode() + file.read_bytes())
-        return content.hexdigest()[:16]
+    def state_of_source(self) -> str:
+        return _state(self.source, [file for file in self.source.rglob("*") if file.suffix in (".py", ".c", ".h")])
+
+    def state_of_tests(self) -> str:
+        files = [file for file in (self.root / "tests").rglob("*.py") if "mutation" not in file.parts]
+        return _state(self.root, files)
+
+    def files_of_tests(self) -> dict[str, str]:
+        """And what names their contents."""
+        files = sorted((self.root / "tests").rglob("test_*.py"))
+        return {file.relative_to(self.root).as_posix(): _state(self.root, [file]) for file in files}
 
     def record(self, notes: Path, jobs: int) -> None:
-        """Runs the suite once and notes which test enters which functions."""
-        unfinished = notes.with_name(notes.name + ".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        """Runs what is new in the suite once and notes which test enters which functions."""
+        now = self.files_of_tests()
+        files = {file: now[file] for file in reach.not_recorded(notes, now)}
+        if files:
+            record = notes / f"{len(list(notes.glob('*'))):04d}"
+            unfinished = notes.with_name(f"{notes.name}.unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            self._run([] if files == now else list(files), unfinished, jobs)
+            (unfinished / reach.RECORDED).write_text(json.dumps(files))
+            notes.mkdir(exist_ok=True)
+            unfinished.rename(record)
+
+    def _run(self, files: list[str], folder: Path, jobs: int) -> None:
         reach.follow(self.source)
         path = os.pathsep.join(map(str, (self.source, HERE)))
         parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
         command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "reach", "-p", "no:cacheprovider", *parallel]
-        environment = {**os.environ, "PYTHONPATH": path, "REACH": str(unfinished)}
-        subprocess.run(command, check=False, cwd=self.root, env=environment)
+        environment = {**os.environ, "PYTHONPATH": path, "REACH": str(folder)}
+        subprocess.run([*command, *files], check=False, cwd=self.root, env=environment)
         (self.source / "sitecustomize.py").unlink()
-        unfinished.rename(notes)
 
     def with_change(self, mutant: Mutant, directory: Path) -> Path:
-        """A folder with the changed package in it."""
+        """A folder with the changed package in it, and what stands beside it."""
         source = directory / "src"  # so named, because a recording knows the package by it
-        shutil.copytree(self.package, source / "pseudograd")
-        (source / "pseudograd" / mutant.file).write_text(
-            changed_source(mutant, (self.package / mutant.file).read_text())
-        )
+        shutil.copytree(self.source, source)
+        changed = changed_source(mutant, place_of(mutant.file, self.source).read_text())
+        place_of(mutant.file, source).write_text(changed)
         return source
 
     def first_failure(self, source: Path, tests: Sequence[reach.Noted], limit: float) -> str | None:
@@ -82,6 +95,14 @@ class Workplace:
             if code is None:
                 return TIME_LIMIT
             return (answer.read() or f"pytest ended with {code}") if code else None
+
+
+def _state(root: Path, files: list[Path]) -> str:
+    """Names these files and their contents."""
+    content = hashlib.sha256(torch.__version__.encode())
+    for file in sorted(files):
+        content.update(f"{file.relative_to(root)} {file.stat().st_size} ".encode() + file.read_bytes())
+    return content.hexdigest()[:16]
 
 
 def _exit_code(pid: int, limit: float) -> int | None:
@@ -150,23 +171,3 @@ class _Only:
     def _say(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         if report.failed and not self.answer.stat().st_size:
             self.answer.write_text(report.nodeid or "collection")
-
-
-def in_parts(tests: list[reach.Noted], most_seconds: float) -> Iterator[list[reach.Noted]]:
-    """First some of the likeliest three files, then all, as far as the seconds go."""
-    files = list(dict.fromkeys(test.file for test in tests))[:3]
-    first = _within([test for test in tests if test.file in files][:40], most_seconds / 10)
-    yield first
-    rest = [test for test in tests if test not in first]
-    if rest:
-        yield _within(rest, most_seconds)
-
-
-def _within(tests: list[reach.Noted], seconds: float) -> list[reach.Noted]:
-    taken, sum_of_seconds = [], 0.0
-    for test in tests:
-        if taken and sum_of_seconds + test.seconds > seconds:
-            continue
-        taken.append(test)
-        sum_of_seconds += test.seconds
-    return taken

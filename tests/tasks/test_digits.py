@@ -154,6 +154,14 @@ def test_outputs_die_with_torch_clamp(world: str, dead: float, error: tuple[floa
     assert inward.numbers["error"] == pytest.approx(error[1], rel=0.02)
 
 
+def test_a_far_start_has_its_last_layer_thirty_times_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_head, "STEPS", 0)
+    usual, far = (bounded_head.trained(world, torch.sigmoid) for world in ("usual start", "far start"))
+    torch.testing.assert_close(far.weights[-1], 30 * usual.weights[-1])
+    assert torch.equal(far.weights[0], usual.weights[0])
+    assert usual.weights[0].abs().max().item() == pytest.approx(32**-0.5, rel=0.01)
+
+
 def test_a_dead_output_is_one_that_has_something_to_learn() -> None:
     networks = digits.drawn(bounded_head.SEEDS, bounded_head.SIZES, 1)
     for p in networks.weights:

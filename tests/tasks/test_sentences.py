@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, sentences
+from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, basin, sentences
 from pseudograd.tasks.base import OURS, Score, Settings
 from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, eras, variants
 
@@ -103,6 +103,18 @@ def test_every_task_speaks_of_whatever_was_measured(name: str, with_ours: bool) 
     assert all(sentence.endswith(".") and "nan" not in sentence for sentence in told)
     assert with_ours == any("inward" in sentence for sentence in told) or name in ("curve", "basin")
     assert all(set(where) <= set(worlds) for where in task.simpler(worlds).values())
+
+
+def test_who_strays_is_told_where_it_is_half_as_far_again_as_ours() -> None:
+    def told(stray: float, chatter: float) -> list[str]:
+        numbers = {"inward": {"stray": 2.0, "chatter": 0.5}, "identity": {"stray": stray, "chatter": chatter}}
+        return list(basin._compared(numbers, "inward"))
+
+    assert told(3.0, 0.5 + 0.9e-4) == []
+    assert told(3.1, 0.5) == ["identity strays furthest: to 3.1, where inward stays within 2.0."]
+    assert told(1.0, 0.5002) == [
+        "Held at the upper bound, identity chatters: 0.5002 above the least loss it could have there; inward: 0.5000."
+    ]
 
 
 def test_what_runs_without_being_asked_are_tasks() -> None:

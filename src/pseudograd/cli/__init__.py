@@ -21,8 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         options = _parsed(sys.argv[1:] if arguments is None else arguments)
-        if getattr(options, "is_program", False):  # which prints as it would without us
-            return _answer(options)
         with output.plain():
             return _answer(options)
     except BrokenPipeError:

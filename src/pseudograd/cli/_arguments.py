@@ -65,7 +65,6 @@ def add_program(command: argparse.ArgumentParser) -> None:
     command.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, as in python -m")
     command.add_argument("program", metavar="SCRIPT", help="what python would run")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    command.set_defaults(is_program=True)  # which prints as it would without us
 
 
 def imported(where: str, argument: str, name: str, got: str) -> ModuleType:
