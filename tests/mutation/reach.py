@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -29,11 +29,21 @@ RECORDED = "files.json"  # in the folder of a recording: the files of tests that
 _entered: set[Function] = set()
 
 
-def _note(frame: FrameType, event: str, _: Any) -> None:
-    if event == "call":
-        code = frame.f_code
-        if OURS in code.co_filename:
-            _entered.add((code.co_filename, code.co_name))
+_noting = 0  # counts what `_noted` begins and ends: a thread that outlives it is let alone
+
+
+def _noter() -> Callable[[FrameType, str, Any], None]:
+    mine = _noting
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if mine != _noting:
+            sys.setprofile(None)
+        elif event == "call":
+            code = frame.f_code
+            if OURS in code.co_filename:
+                _entered.add((code.co_filename, code.co_name))
+
+    return note
 
 
 def name_of(path: str) -> str:
@@ -44,16 +54,21 @@ def name_of(path: str) -> str:
 @contextmanager
 def _noted(found: set[Function]) -> Iterator[None]:
     """Adds to `found` what is entered within, in each thread that begins there; what stands around it goes on as before."""
-    around = set(_entered)
+    global _noting
+    around, is_outermost = set(_entered), sys.getprofile() is None
     _entered.clear()
-    before = sys.getprofile()
-    threading.setprofile(_note)
-    sys.setprofile(_note)
+    if is_outermost:
+        _noting += 1
+        note = _noter()
+        threading.setprofile(note)
+        sys.setprofile(note)
     try:
         yield
     finally:
-        sys.setprofile(before)
-        threading.setprofile(before)
+        if is_outermost:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            _noting += 1
         found |= {(name_of(file), name) for file, name in _entered}
         _entered.clear()
         _entered.update(around)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 import matplotlib.pyplot  # noqa: F401  (imported before the fork, so that no child pays for it)
+import hypothesis  # noqa: F401
 import pytest
 import reach
 import torch
@@ -25,6 +27,10 @@ import torch._dynamo
 from files import place_of
 from mutants import Mutant, changed_source
 
+for plugin in importlib.metadata.entry_points(group="pytest11"):
+    if not plugin.value.startswith("pseudograd"):
+        with contextlib.suppress(ImportError):
+            plugin.load()
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
