@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-import matplotlib.pyplot  # noqa: F401  (imported before the fork, so that no child pays for it)
 import hypothesis  # noqa: F401
+import matplotlib.pyplot  # noqa: F401  (imported before the fork, so that no child pays for it)
 import pytest
 import reach
 import torch
@@ -35,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
 TIME_LIMIT = "time limit"
+AT_A_TIME = 20  # files of tests in one recording: what is lost where it is broken off
 
 
 class Workplace:
@@ -60,18 +61,18 @@ class Workplace:
         return {file.relative_to(self.root).as_posix(): _state(self.root, [file]) for file in files}
 
     def record(self, notes: Path, jobs: int) -> None:
-        """Runs what is new in the suite once and notes which test enters which functions."""
+        """Runs what is new in the suite once, a few files at a time, and notes which test enters which functions."""
         now = self.files_of_tests()
-        files = {file: now[file] for file in reach.not_recorded(notes, now)}
-        if files:
-            record = notes / f"{len(list(notes.glob('*'))):04d}"
+        notes.mkdir(exist_ok=True)
+        new = reach.not_recorded(notes, now)
+        for start in range(0, len(new), AT_A_TIME):
+            files = new[start : start + AT_A_TIME]
             unfinished = notes.with_name(f"{notes.name}.unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            self._run([] if files == now else list(files), unfinished, jobs)
-            (unfinished / reach.RECORDED).write_text(json.dumps(files))
-            notes.mkdir(exist_ok=True)
-            unfinished.rename(record)
+            unfinished.mkdir()
+            self._run(files, unfinished, jobs)
+            (unfinished / reach.RECORDED).write_text(json.dumps({file: now[file] for file in files}))
+            unfinished.rename(notes / f"{len(list(notes.glob('*'))):04d}")
 
     def _run(self, files: list[str], folder: Path, jobs: int) -> None:
         reach.follow(self.source)
