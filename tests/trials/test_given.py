@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.trials import time_limit
 from pseudograd.trials.comparison import from_json
 from pseudograd.trials.time_limit import TimeIsUp, at_most
 
@@ -303,6 +305,19 @@ def test_nothing_is_raised_after_a_run_that_ended_in_time() -> None:
         except TimeIsUp:
             pass
     time.sleep(0.05)  # where something still came, it would come here
+
+
+def test_after_a_run_in_time_python_expects_no_error_any_more() -> None:
+    """Else 3.11 stands still for ever where the next traced function begins: a debugger's, a profiler's, coverage's."""
+    program = (
+        "import sys\nexec(open(sys.argv[1]).read())\n"  # without torch, which takes seconds
+        "with at_most(60):\n    pass\n"
+        "sys.setprofile(lambda *_: None)\n(lambda: None)()\nsys.setprofile(None)\nprint('went on')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, time_limit.__file__], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "went on\n"
 
 
 # --- curves and pictures ----------------------------------------------------------------------------------------------
