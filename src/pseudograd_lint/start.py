@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -26,11 +26,12 @@ def alone(given: Sequence[str], others: Others = lambda: ()) -> int:
     """
     name, *rest = given
     parser = _Parser(prog=f"pseudograd {name}")
-    add, run = {
-        "lint": (command.add_lint_arguments, command.lint),
-        "explain": (command.add_explain_arguments, partial(command.explain, others=others)),
-    }[name]
-    add(parser)
+    if name == "lint":
+        command.add_lint_arguments(parser)
+        run: Callable[[argparse.Namespace], int] = command.lint
+    else:
+        command.add_explain_arguments(parser)
+        run = partial(command.explain, others=others)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -23,7 +23,7 @@ HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "
 LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
-    {"report", "doctor", "against"},
+    {"report", "doctor"},
     {"tasks", "migration"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},

@@ -22,8 +22,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from .. import against
     from ..doctor import edge_text, examine, text
+    from ..kinks import against
 
     is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
     if options.against is not None:

@@ -7,11 +7,10 @@ import json
 import pytest
 import torch
 
-from pseudograd import against
-from pseudograd.kinks import table
+from pseudograd.kinks import against, table
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
-from .commands import answer
+from ..commands import answer
 
 HERE = ".".join(torch.__version__.split("+")[0].split(".")[:2])
 

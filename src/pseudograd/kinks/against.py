@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from .errors import must, unknown_name
-from .kinks import table
-from .kinks.table import Table, TablePoint
-from .torch_conventions import FRAMEWORKS
-from .torch_eras import ERAS, era_named
+from ..errors import must, unknown_name
+from ..torch_conventions import FRAMEWORKS
+from ..torch_eras import ERAS, era_named
+from . import table
+from .table import Table, TablePoint
 
 _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 
