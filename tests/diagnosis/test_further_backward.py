@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
+from pseudograd.analysis.purity import is_pure
 from pseudograd.diagnosis import further_backward
-from pseudograd.diagnosis.purity import is_pure
 from pseudograd.trace import nodes
 
 Made = tuple[Sequence[Tensor], Sequence[Tensor]]  # the roots, and the leaves

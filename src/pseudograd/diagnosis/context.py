@@ -16,6 +16,7 @@ from ..running.files import checked_file, write
 from ..torch_eras import installed_era
 from ..torch_private import node_creation_hook
 from ..trace import around_backward, functions, swaps
+from .copied import copied
 from .dead_units import calm_of
 from .deliberate import Deliberate
 from .findings import Evidence, described, found
@@ -23,7 +24,7 @@ from .force_eager import NOT_COMPILED, eagerly
 from .harmless import harmless, leave, listen
 from .norms import Norm, norms_of
 from .recorder import Recorder, Watch
-from .records import Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
+from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .stalled import Stalls
 from .starving import Starving
 from .whatif import Asking, Changed, questions
@@ -174,6 +175,11 @@ class Diagnosis:
         )
 
     @property
+    def copied(self) -> list[Copied]:
+        """Classes of the program that are ops of this library by another name, and the line that replaces each."""
+        return self._once("copied", lambda: copied(self._tallies()))
+
+    @property
     def muted(self) -> int:
         """Findings that a comment at their line, or `ignore`, has said to be deliberate."""
         _ = self.findings  # they are counted where they are made
@@ -238,6 +244,7 @@ class Diagnosis:
             "starved": [plain(one) for one in self.starved],
             "partly": [plain(one) for one in self.partly],
             "calm": self.calm,
+            "copied": [plain(one) for one in self.copied],
             "sites": [plain(one) for one in self.sites],
             "structural": [plain(one) for one in self.structural],
             "norms": [plain(one) for one in self.norms],

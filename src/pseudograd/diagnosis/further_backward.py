@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..analysis.purity import is_pure
 from ..torch_private import number_of
-from .purity import is_pure
 
 LEAF = "torch::autograd::AccumulateGrad"
 _REENTRANT = "CheckpointFunctionBackward"

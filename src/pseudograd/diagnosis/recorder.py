@@ -51,6 +51,7 @@ _HAND_ON = (
     "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
     "Split Select Slice Unbind Detach Embedding"
 )
+_DIGITS = "0123456789"
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _names = itertools.count()
 _REGISTER_HOOK = Tensor.register_hook
@@ -137,6 +138,8 @@ class Recorder:
         if place is None:
             place = self.places.here(depth, self.roots)
         noted[self._attached] = to = self._tally(name, place)
+        if to.function is None and name[-1] not in _DIGITS:  # nodes of torch's own are numbered
+            to.function = getattr(type(node), "_forward_cls", None)
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
             return

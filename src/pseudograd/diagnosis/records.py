@@ -133,6 +133,19 @@ class Partly:
 
 
 @dataclass(frozen=True)
+class Copied:
+    """An autograd.Function of the program that computes what an op of this library does. where: the class; uses: the places of its calls.
+    meaning: which op and rule. instead: the line that replaces the class; "" where it is of an installed package.
+    """
+
+    name: str
+    where: str
+    meaning: str
+    instead: str
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Finding:
     """code, number: of its kind, a row of `findings`. where, expression: the call. evidence: the numbers.
     cause: what most likely did it. next_step: what to do about it, a line that can be pasted where there is one. also: what else was

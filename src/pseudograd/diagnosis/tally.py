@@ -66,6 +66,7 @@ class Tally:
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.primitive: str | None = None  # of an op of ours
+        self.function: Any = None  # the class of a custom Function
         self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
         self.passed = 0  # and those that it handed more
         self.sums: Sums = {}

@@ -12,6 +12,7 @@ from ..torch_eras import installed_era
 from . import differing
 from .differing import Difference
 from .findings import percent
+from .records import Copied
 from .whatif import AS_IT_IS
 
 _WIDTH = 110
@@ -47,6 +48,8 @@ def text(diagnosis: Any) -> str:
     lines += ["", _of_parameters(len(diagnosis.parameters), len(starved))]
     for calm in diagnosis.calm:
         lines += _wrapped("", calm, indent=0)
+    for one in diagnosis.copied:
+        lines += _copied(one)
     lines += [*_norms(diagnosis), *_usual(diagnosis)]
     if diagnosis.muted:
         lines.append(
@@ -88,6 +91,12 @@ def _of_parameters(count: int, starving: int) -> str:
         if count
         else "parameters: none were met"
     )
+
+
+def _copied(one: Copied) -> list[str]:
+    """One class."""
+    told = _wrapped("", f"{one.name}, a class at {one.where}, is {one.meaning}, by what it computes", indent=0)
+    return [*told, *([f"    {one.instead}"] if one.instead else [])]
 
 
 def _norms(diagnosis: Any) -> list[str]:

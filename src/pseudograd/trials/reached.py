@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..analysis.copies import known
 from ..rewrite.report import Report
 from ..trace import around_backward, frames, functions, nodes
 
@@ -120,5 +121,7 @@ def _is_theirs(cls: Any) -> bool:
 
 
 def _defined(cls: Any) -> Place:
+    """With what it is, where it is a copy of an op that stands here."""
     code = inspect.unwrap(cls.forward).__code__
-    return cls.__qualname__, frames.shown(code, code.co_firstlineno)
+    where, copy = frames.shown(code, code.co_firstlineno), known(cls)
+    return cls.__qualname__, where if copy is None else f"{where}, which is {copy.meaning}: `{copy.instead}`"

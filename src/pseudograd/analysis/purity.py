@@ -1,6 +1,7 @@
-"""Is the backward of a custom Function plainly a function of what it is given? Read from its source, which is not run for that.
+"""Is a part of a custom Function plainly a function of what it is given? Read from its source, which is not run for that.
 
-What is not understood is not pure: a straight-through estimator mostly is, a backward that counts, draws, caches or sends is not.
+What is not understood is not pure: a straight-through estimator mostly is, a backward that counts, draws, caches or sends is not. The
+source is believed where it compiles to the code that the function has: a file may have been edited since it was imported.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import math
 import textwrap
 from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -120,39 +122,81 @@ _VALUES = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch
 _DEEPEST = 3  # functions that call others
 
 
+_KEEPING = {
+    "save_for_backward",
+    "mark_non_differentiable",
+    "mark_dirty",
+    "set_materialize_grads",
+}  # methods of ctx in a forward
+PLAIN, BACKWARD, FORWARD = "plain", "backward", "forward"
+
+
 def is_pure(backward: Any) -> bool:
     """A backward(ctx, *grads), whose gradients may be changed in place: they are copies."""
-    while hasattr(backward, "__wrapped__") and getattr(backward, "__globals__", {}).get("__name__", "").startswith(
+    return _is_pure(_without_torchs(backward), BACKWARD, _DEEPEST)
+
+
+def is_pure_forward(forward: Any, has_ctx: bool = True) -> bool:
+    """A forward(ctx, *inputs), or a setup_context, which may keep things in its ctx; or one without a ctx."""
+    return _is_pure(_without_torchs(forward), FORWARD if has_ctx else PLAIN, _DEEPEST)
+
+
+def _without_torchs(function: Any) -> Any:
+    """What once_differentiable, custom_fwd and custom_bwd wrap."""
+    while hasattr(function, "__wrapped__") and getattr(function, "__globals__", {}).get("__name__", "").startswith(
         "torch."
     ):
-        backward = backward.__wrapped__  # once_differentiable, custom_bwd
-    return _is_pure(backward, True, _DEEPEST)
+        function = function.__wrapped__
+    return function
 
 
 @lru_cache(maxsize=256)
-def _is_pure(function: Any, is_backward: bool, deepest: int) -> bool:
+def _is_pure(function: Any, part: str, deepest: int) -> bool:
     if not isinstance(function, FunctionType) or not deepest:
         return False
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        if not isinstance(tree, ast.FunctionDef) or not _is_as_written(function):
+            return False
     except (OSError, TypeError, ValueError, SyntaxError):
         return False
-    return isinstance(tree, ast.FunctionDef) and _Reading(function, tree, is_backward, deepest).is_pure()
+    return _Reading(function, tree, part, deepest).is_pure()
+
+
+def _is_as_written(function: FunctionType) -> bool:
+    """Does the file, compiled, hold the code that the function has?"""
+    code = function.__code__
+    made = _compiled("".join(linecache.getlines(code.co_filename, function.__globals__)))
+    same = (one for one in made if (one.co_name, one.co_firstlineno) == (code.co_name, code.co_firstlineno))
+    return any(all(getattr(one, name) == getattr(code, name) for name in _CODE) for one in same)
+
+
+_CODE = ("co_code", "co_names", "co_varnames", "co_freevars")
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> tuple[CodeType, ...]:
+    """Every code that a file holds."""
+    found = [compile(source, "<source>", "exec", dont_inherit=True)]
+    for one in found:
+        found += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
+    return tuple(found)
 
 
 class _Reading:
     """One function that is read."""
 
-    def __init__(self, function: FunctionType, tree: ast.FunctionDef, is_backward: bool, deepest: int) -> None:
+    def __init__(self, function: FunctionType, tree: ast.FunctionDef, part: str, deepest: int) -> None:
         self._tree = tree
         self._deepest = deepest
         names = [*(one.arg for one in tree.args.posonlyargs + tree.args.args)]
-        self._ctx = names[0] if is_backward and names else None
+        self._ctx = names[0] if part != PLAIN and names else None
+        self._may_keep = part == FORWARD
         many = [tree.args.vararg.arg] if tree.args.vararg else []
         body = [node for statement in tree.body for node in ast.walk(statement)]
         stored = {node.id for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         self._locals = {*names, *many, *(one.arg for one in tree.args.kwonlyargs), *stored}
-        self._fresh = set(names[1:]) if is_backward else set()
+        self._fresh = set(names[1:]) if part == BACKWARD else set()
         self._fresh |= stored
         for node in body:
             self._drop_what_is_not_fresh(node)
@@ -198,6 +242,9 @@ class _Reading:
             return all(self._is_target(one, is_in_place) for one in target.elts)
         if isinstance(target, ast.Starred):
             return self._is_target(target.value, is_in_place)
+        if isinstance(target, ast.Attribute):  # ctx.low = low
+            is_kept = self._may_keep and not is_in_place and not target.attr.startswith("__")
+            return is_kept and getattr(target.value, "id", None) == self._ctx
         return (
             isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id in self._fresh
         )
@@ -224,8 +271,10 @@ class _Reading:
         known = self._known(node.func)
         if known is not self:
             return self._is_function(known)
-        if not isinstance(node.func, ast.Attribute) or getattr(node.func.value, "id", None) == self._ctx:
+        if not isinstance(node.func, ast.Attribute):
             return False
+        if getattr(node.func.value, "id", None) == self._ctx:
+            return self._may_keep and node.func.attr in _KEEPING
         method = getattr(torch.Tensor, node.func.attr, None)
         is_method = isinstance(method, (MethodDescriptorType, FunctionType)) and _is_pure_name(node.func.attr)
         return is_method and self._is_expression(node.func.value)
@@ -247,7 +296,7 @@ class _Reading:
         module = getattr(function, "__module__", None) or ""
         if isinstance(function, BuiltinFunctionType) or module.startswith("torch.nn.functional"):
             return _is_pure_name(name) and (getattr(torch, name, None) is function or function in _OF_MODULES)
-        return _is_pure(function, False, self._deepest - 1)
+        return _is_pure(function, PLAIN, self._deepest - 1)
 
 
 _OF_MODULES = frozenset(one for module in (functional, math) for one in vars(module).values() if callable(one))

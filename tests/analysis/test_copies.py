@@ -1,0 +1,291 @@
+"""Copied classes are known by what they compute; a program in which they are looked for stays as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pseudograd as pg
+from pseudograd.analysis.copies import known
+from pseudograd.trials.reached import OwnFunctions
+
+from ..migration import test_migrate as classes
+
+HEAD = "import torch\nimport torch as th\nfrom torch.autograd import Function\nfrom torch.autograd.function import once_differentiable\n"
+ROUND = """\
+class RoundSTE(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        return g
+"""
+BINARY = """\
+class Binary(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where(x >= 0, 1.0, -1.0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * (x.abs() <= 1).float()
+"""
+LOWER = """\
+def lower_bound_bwd(x, bound, grad_output):
+    return ((x >= bound) | (grad_output < 0)) * grad_output, None
+
+class LowerBoundFunction(Function):
+    @staticmethod
+    def forward(ctx, x, bound):
+        ctx.save_for_backward(x, bound)
+        return torch.max(x, bound)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, bound = ctx.saved_tensors
+        return lower_bound_bwd(x, bound, g)
+"""
+SETUP = """\
+class WithSetup(Function):
+    @staticmethod
+    def forward(x, low, high):
+        return x.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, low, high = inputs
+        ctx.low, ctx.high = low, high
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * ((x > ctx.low) & (x < ctx.high)), None, None
+"""
+
+
+def _module(folder: Path, text: str, name: str = "copied_classes") -> ModuleType:
+    """From a file, as a program has it."""
+    file = folder / f"{name}.py"
+    file.write_text(HEAD + text)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _class(folder: Path, text: str) -> Any:
+    module = _module(folder, text)
+    base = torch.autograd.Function
+    return next(
+        one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base) and one is not base
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning", "instead"),
+    [
+        (classes.POPULAR, 'clamp with rule "inward"', "from pseudograd.familiar import ClampWithGrad"),
+        (classes.PROPOSED, 'clamp with rule "sign"', "from pseudograd.familiar import ClampWithGradProposed as Pushed"),
+        (classes.REPLACE, "replace_grad", "from pseudograd.familiar import ReplaceGrad"),
+        (
+            classes.IDENTITY,
+            'clamp with rule "identity"',
+            'import pseudograd  # pseudograd.clamp(x, min, max, rule="identity")',
+        ),
+        (
+            SETUP,
+            'clamp with rule "zero" and edge "open"',
+            'import pseudograd  # pseudograd.clamp(x, min, max, rule="zero", edge="open")',
+        ),
+        (ROUND, 'round with rule "identity"', 'import pseudograd  # pseudograd.round(x, rule="identity")'),
+        (BINARY, 'sign with rule "window"', 'import pseudograd  # pseudograd.sign(x, rule="window", at_zero=1.0)'),
+        (
+            LOWER,
+            'lower_bound with rule "inward"',
+            'import pseudograd  # pseudograd.lower_bound(x, bound, rule="inward")',
+        ),
+    ],
+    ids=["popular", "proposed", "replace", "straight", "setup", "round", "binary", "CompressAI"],
+)
+def test_a_copy_is_known_and_the_line_that_replaces_it_works(
+    tmp_path: Path, text: str, meaning: str, instead: str
+) -> None:
+    cls = _class(tmp_path, text)
+    found = known(cls)
+    assert found is not None
+    assert (found.meaning, found.instead) == (meaning, instead)
+    names: dict[str, Any] = {"x": torch.tensor([-3.0, 0.2, 3.0], requires_grad=True), "min": -1.0, "max": 1.0}
+    names["bound"] = torch.tensor([0.5])
+    exec(instead, names)
+    _, _, call = instead.partition("# ")
+    inputs = [names[name] for name in ("x", *[one for one in ("min", "max", "bound") if f" {one}" in call])]
+    if not call:
+        call = f"{cls.__name__}.apply(x, {'x' if found.familiar == 'ReplaceGrad' else 'min, max'})"
+        inputs = [names["x"]] * 2 if found.familiar == "ReplaceGrad" else [names["x"], -1.0, 1.0]
+    y, theirs = eval(call, names), cls.apply(*inputs)
+    assert torch.equal(y, theirs)
+    for grad in (torch.ones(3), -torch.ones(3)):
+        pair = [torch.autograd.grad(one, names["x"], grad, retain_graph=True)[0] for one in (y, theirs)]
+        assert torch.equal(*pair)
+
+
+BODY = classes.POPULAR.replace("        ctx.low, ctx.high", "{}\n        ctx.low, ctx.high")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "        global COUNT; COUNT += 1",
+        "        print('called')",
+        "        torch.manual_seed(0)",
+        "        x = x + 0 * torch.rand(())",
+        "        SEEN.append(x)",
+        "        ctx.log = open('log', 'w')",
+        "        STATE.add_(1)",
+        "        STATE[0] = 5",
+        "        BN(x)",
+        "        import os; os.environ['SEEN'] = '1'",
+        "        ctx.__class__ = dict",
+    ],
+)
+def test_a_class_that_does_more_than_compute_is_never_called(tmp_path: Path, line: str, monkeypatch: Any) -> None:
+    """Its values are those of ClampWithGrad; its source says that more may happen."""
+    monkeypatch.chdir(tmp_path)
+    module = _module(
+        tmp_path,
+        "COUNT, SEEN, STATE = 0, [], torch.zeros(1)\nBN = torch.nn.BatchNorm1d(1)\n" + BODY.replace("{}", line),
+    )
+    before = torch.get_rng_state()
+    assert known(module.ClampWithGrad) is None
+    assert (module.COUNT, module.SEEN, float(module.STATE)) == (0, [], 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("text", [classes.BROKEN, classes.POPULAR + "\nClampWithGrad.backward = print\n"])
+def test_what_computes_something_else_is_not_known(tmp_path: Path, text: str) -> None:
+    assert known(_class(tmp_path, text)) is None
+    assert known(print) is None
+    assert known(torch.autograd.Function) is None
+
+
+def test_a_file_that_was_edited_since_is_not_believed(tmp_path: Path) -> None:
+    """It ran a print when it was imported, and looks harmless now."""
+    module = _module(tmp_path, BODY.replace("{}", "        print('called')"))
+    (tmp_path / "copied_classes.py").write_text(HEAD + BODY.replace("{}", "        x = x + 0"))
+    assert known(module.ClampWithGrad) is None
+
+
+def test_no_mode_hook_or_graph_of_the_program_sees_it(tmp_path: Path) -> None:
+    cls, seen = _class(tmp_path, classes.POPULAR), []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x), lambda x: x)
+    with Counting(), hooks, pg.override(clamp="identity"), torch.inference_mode():
+        assert known(cls) is not None
+    assert seen == []
+    assert torch.is_grad_enabled()
+
+
+# --- in diagnose and compare ------------------------------------------------------------------------------------------
+
+
+def _diagnosed(f: Any) -> pg.diagnose:  # type: ignore[valid-type]
+    x = torch.nn.Parameter(torch.linspace(-0.9, 0.9, 8))
+    with pg.diagnose() as d:
+        f(x).sum().backward()
+    return d
+
+
+def test_diagnose_says_what_it_is_and_what_replaces_it(tmp_path: Path) -> None:
+    cls = _class(tmp_path, classes.POPULAR)
+    d = _diagnosed(lambda x: cls.apply(x, -1, 1))
+    (one,) = d.copied
+    assert (one.name, one.meaning) == ("ClampWithGrad", 'clamp with rule "inward"')
+    assert one.where.endswith("copied_classes.py:8")
+    assert "test_copies.py:" in one.uses[0]
+    text = " ".join(str(d).split())
+    assert (
+        'copied_classes.py:8, is clamp with rule "inward", by what it computes from pseudograd.familiar import' in text
+    )
+    assert d.to_json()["copied"][0]["instead"] == "from pseudograd.familiar import ClampWithGrad"
+    assert "data.copied" in d.write_html(tmp_path / "page.html").read_text()
+    assert d.findings == [], "it is no fault"
+
+
+def test_diagnose_is_silent_about_ops_of_ours_of_torch_and_of_others(tmp_path: Path) -> None:
+    nearly = _class(tmp_path, classes.BROKEN)
+    for f in (
+        lambda x: pg.clamp(x, -1, 1),
+        lambda x: pg.familiar.ClampWithGrad.apply(x, -1, 1),
+        lambda x: torch.clamp(x, -1, 1),
+        lambda x: nearly.apply(x, -1, 1),
+        torch.nn.functional.gelu,
+    ):
+        d = _diagnosed(f)
+        assert d.copied == []
+        assert "by what it computes" not in str(d)
+
+
+def test_a_class_of_an_installed_package_is_named_and_not_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    cls = _class(folder, classes.POPULAR)
+    (one,) = _diagnosed(lambda x: cls.apply(x, -1, 1)).copied
+    assert (one.where, one.instead) == ("copied_classes.py:8", "")
+
+
+def test_compare_says_it_of_what_it_could_not_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _module(tmp_path, classes.POPULAR)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def run(seed: int) -> float:
+        x = torch.nn.Parameter(torch.tensor([2.0 + seed]))
+        y: Tensor = module.ClampWithGrad.apply(torch.clamp(x, -5, 5), -1, 1)
+        y.sum().backward()
+        assert x.grad is not None
+        return float(x.grad)
+
+    found = pg.compare(run, rules=["inward"], seeds=2, replace="clamp")
+    ((name, where),) = found.reached.own
+    assert name == "ClampWithGrad"
+    assert where.endswith(
+        'copied_classes.py:8, which is clamp with rule "inward": `from pseudograd.familiar import ClampWithGrad`'
+    )
+    assert where in str(found)
+
+
+def test_the_harmless_way_and_autograd_agree(tmp_path: Path) -> None:
+    """`migrate` asks through `apply`, and five steps of descent; here no graph is made."""
+    from pseudograd.migration.recognise import name_of
+
+    for number, text in enumerate((classes.POPULAR, classes.PROPOSED, classes.REPLACE, classes.BROKEN)):
+        cls = _class(tmp_path / str(number) if (tmp_path / str(number)).mkdir() is None else tmp_path, text)
+        found = known(cls)
+        assert (None if found is None else found.familiar) == name_of(cls)
+
+
+def test_own_functions_may_be_anything() -> None:
+    assert OwnFunctions().places == ()
