@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd import engine, formula, kernels
+from pseudograd import engine, kernels
 from pseudograd.kernels import table
 from pseudograd.kernels.residuals import INPUTS, Residual
-from pseudograd.rule import OPS, Call, make_call
+from pseudograd.rule import OPS, Call, Rule, add_rule, make_call
 
 
 @pytest.fixture(autouse=True)
@@ -26,44 +26,40 @@ def _without_native() -> Iterator[None]:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What ran, in order: the lowerings' forwards, the kernels and the formula."""
-    seen: list[str] = []
+def formulas(table_as_it_was: None) -> list[str]:
+    """Every rule of clamp once more as "<its name>_noted", the same row but that its formula leaves its name here when it runs."""
+    ran: list[str] = []
 
-    def watch(owner: Any, name: str, label: str) -> None:
-        right = getattr(owner, name)
+    def noted(row: Rule) -> Rule:
+        def pull(*args: Any, **kwargs: Any) -> Any:
+            ran.append(row.name)
+            return row.pull(*args, **kwargs)
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            seen.append(label)
-            return right(*args, **kwargs)
+        return row.replaced(name=f"{row.name}_noted", pull=pull)
 
-        monkeypatch.setattr(owner, name, staticmethod(watched) if isinstance(owner, type) else watched)
+    for row in list(OPS["clamp"].rules.values()):
+        add_rule(OPS["clamp"], noted(row))
+    return ran
 
-    watch(engine.Pseudograd, "forward", "eager")
-    watch(engine.PseudogradFunctional, "forward", "functional")
-    watch(engine.PseudogradFunctional, "jvp", "jvp")
-    watch(formula, "plain", "formula")
-    backward = kernels.backward
 
-    def found(*args: Any) -> Any:
-        gradients = backward(*args)
-        if gradients is not None:
-            seen.append("kernel")
-        return gradients
+def _lowering(y: Tensor) -> str:
+    """By the node that it left in the graph of autograd."""
+    assert y.grad_fn is not None
+    return y.grad_fn.name()
 
-    monkeypatch.setattr(kernels, "backward", found)
-    return seen
+
+EAGER = "PseudogradBackward"
 
 
 def _x() -> Tensor:
     return torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
 
 
-def _clamp(x: Tensor, **how: Any) -> Tensor:
-    return pg.clamp(x, -1, 1, **how)
+def _clamp(x: Tensor, rule: str = "inward", **how: Any) -> Tensor:
+    return pg.clamp(x, -1, 1, rule=f"{rule}_noted" if f"{rule}_noted" in OPS["clamp"].rules else rule, **how)
 
 
-def test_not_recording_is_torch_s_own_op(calls: list[str]) -> None:
+def test_not_recording_is_torch_s_own_op(formulas: list[str]) -> None:
     x = _x()
     for call in (
         lambda: _clamp(x.detach()),
@@ -73,7 +69,7 @@ def test_not_recording_is_torch_s_own_op(calls: list[str]) -> None:
         y = call()
         assert y.grad_fn is None
         assert y.tolist() == [-1, 0, 1]
-    assert calls == []
+    assert formulas == []
 
 
 def _no_grad(f: Callable[[], Tensor]) -> Tensor:
@@ -86,61 +82,93 @@ def _inference(f: Callable[[], Tensor]) -> Tensor:
         return f()
 
 
-def test_eager_has_a_kernel(calls: list[str]) -> None:
-    _clamp(_x()).sum().backward()
-    assert calls == ["eager", "kernel"]
+GRAD = torch.tensor([-2.0, -3.0, -4.0])
 
 
-@pytest.mark.parametrize("how", [{"rule": "elastic"}, {"edge": "half"}, {"maximize": True}], ids=str)
-def test_eager_without_a_kernel_is_the_formula(calls: list[str], how: dict[str, Any]) -> None:
-    _clamp(_x(), **how).sum().backward()
-    assert calls == ["eager", "formula"]
+def test_eager_has_a_kernel(formulas: list[str]) -> None:
+    x = _x()
+    y = _clamp(x)
+    assert _lowering(y) == EAGER
+    y.backward(GRAD)
+    assert formulas == []
+    assert x.grad.tolist() == [-2, -3, 0]
 
 
-def test_grad_mode_on_in_backward_is_the_formula(calls: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"rule": "elastic"}, [-2, -3, 2]),
+        ({"edge": "half"}, [-2, -3, 0]),
+        ({"maximize": True}, [0, -3, -4]),
+    ],
+    ids=str,
+)
+def test_eager_without_a_kernel_is_the_formula(formulas: list[str], how: dict[str, Any], expected: list[float]) -> None:
+    x = _x()
+    y = _clamp(x, **how)
+    assert _lowering(y) == EAGER
+    y.backward(GRAD)
+    assert formulas == [how.get("rule", "inward")]
+    assert x.grad.tolist() == expected
+
+
+def test_grad_mode_on_in_backward_is_the_formula(formulas: list[str]) -> None:
     x = _x()
     torch.autograd.grad(_clamp(x).sum(), x, create_graph=True)
-    assert calls == ["eager", "formula"]
+    assert formulas == ["inward"]
 
 
-def test_a_batched_grad_is_the_formula(calls: list[str]) -> None:
+def test_a_batched_grad_is_the_formula(formulas: list[str]) -> None:
     x = _x()
     (found,) = torch.autograd.grad(_clamp(x), x, torch.eye(3) - 0.5, is_grads_batched=True)
-    assert calls == ["eager", "formula"]
-    assert found.shape == (3, 3)
+    assert formulas == ["inward"]
+    assert found.tolist() == [[0, -0.5, 0], [-0.5, 0.5, 0], [-0.5, -0.5, 0.5]]
 
 
-def test_tensor_bounds_that_ask_for_gradients_are_the_formula(calls: list[str]) -> None:
-    low = torch.tensor(-1.0, requires_grad=True)
-    pg.clamp(_x(), low, torch.tensor(1.0)).sum().backward()
-    assert calls == ["eager", "formula"]
-    calls.clear()
-    pg.clamp(_x(), low.detach(), torch.tensor(1.0)).sum().backward()
-    assert calls == ["eager", "kernel"]
-    calls.clear()
-    pg.clamp(_x(), low.detach().double()[None], None).sum().backward()  # the result is of another dtype than x
-    assert calls == ["eager", "formula"]
+@pytest.mark.parametrize(
+    ("bounds", "is_formula"),
+    [
+        ((torch.tensor(-1.0, requires_grad=True), torch.tensor(1.0)), True),
+        ((torch.tensor(-1.0), torch.tensor(1.0)), False),
+        ((torch.tensor([-1.0], dtype=torch.float64), None), True),  # the result is of another dtype than x
+    ],
+    ids=["asks for a gradient", "asks for none", "of another dtype"],
+)
+def test_tensor_bounds(formulas: list[str], bounds: tuple[Any, Any], is_formula: bool) -> None:
+    y = pg.clamp(_x(), *bounds, rule="inward_noted")
+    assert _lowering(y) == EAGER
+    y.sum().backward()
+    assert formulas == ["inward"] * is_formula
 
 
-def test_functorch_is_functional(calls: list[str]) -> None:
-    torch.func.grad(lambda x: _clamp(x).sum())(_x().detach())
-    assert calls[0] == "functional"
-    assert "eager" not in calls
-    assert "kernel" not in calls
+def test_functorch_is_functional(formulas: list[str]) -> None:
+    seen: list[str] = []
+
+    def f(x: Tensor) -> Tensor:
+        y = _clamp(x)
+        seen.append(_lowering(y))
+        return (y * GRAD).sum()
+
+    assert torch.func.grad(f)(_x().detach()).tolist() == [-2, -3, 0]
+    assert seen == ["PseudogradFunctionalGeneratedBackward"]
+    assert formulas == ["inward"]
 
 
-def test_inside_vmap_requires_grad_does_not_decide(calls: list[str]) -> None:
+def test_inside_vmap_requires_grad_does_not_decide(formulas: list[str]) -> None:
     x = _x()
-    torch.func.vmap(_clamp)(x).sum().backward()
-    assert calls[0] == "functional"
+    y = torch.func.vmap(_clamp)(x)
+    assert "PseudogradFunctional" in _lowering(y)
+    y.sum().backward()
     assert x.grad.tolist() == [0, 1, 1]
+    assert formulas == ["inward"]
 
 
-def test_forward_mode_is_functional(calls: list[str]) -> None:
+def test_forward_mode_is_functional(formulas: list[str]) -> None:
     with forward_ad.dual_level():
-        y = _clamp(forward_ad.make_dual(_x().detach(), torch.ones(3)), rule="zero")
+        y = _clamp(forward_ad.make_dual(_x(), torch.ones(3)), rule="zero")
         assert forward_ad.unpack_dual(y).tangent.tolist() == [0, 1, 0]
-    assert calls[:2] == ["functional", "jvp"]
+        assert _lowering(y) == "PseudogradFunctionalBackward"
+    assert formulas == ["zero"]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +221,12 @@ def test_compiling_is_the_compiled_lowering() -> None:
     torch._dynamo.reset()
 
 
-def test_a_parameter_is_a_plain_tensor(calls: list[str]) -> None:
+def test_a_parameter_is_a_plain_tensor(formulas: list[str]) -> None:
     parameter = torch.nn.Parameter(torch.tensor([-2.0, 0.0, 2.0]))
-    _clamp(parameter).sum().backward()
-    assert calls == ["eager", "kernel"]
+    y = _clamp(parameter)
+    assert _lowering(y) == EAGER
+    y.sum().backward()
+    assert formulas == []
     assert parameter.grad.tolist() == [0, 1, 1]
 
 
@@ -270,18 +300,20 @@ class _Subclass(Tensor):
     pass
 
 
-def test_meta_tensors_have_the_formula(calls: list[str]) -> None:
+def test_meta_tensors_have_the_formula(formulas: list[str]) -> None:
     x = torch.empty(3, device="meta", requires_grad=True)
-    _clamp(x).sum().backward()
-    assert calls == ["eager", "formula"]
+    y = _clamp(x)
+    assert _lowering(y) == EAGER
+    y.sum().backward()
+    assert formulas == ["inward"]
 
 
-def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(calls: list[str]) -> None:
+def test_a_backward_that_a_dispatch_mode_watches_is_the_formula(formulas: list[str]) -> None:
     x = _x()
     y = _clamp(x)
     with _Watches():
         y.sum().backward()
-    assert calls == ["eager", "formula"]
+    assert formulas == ["inward"]
     assert x.grad.tolist() == [0, 1, 1]
 
 
