@@ -6,14 +6,18 @@ So one wheel, py3-none-<platform>, serves every CPython and every torch from 2.1
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 NATIVE = Path("src/pseudograd/kernels/native")
@@ -55,6 +59,38 @@ class Wheel(bdist_wheel):
         return "py3", "none", platform
 
 
+class Source(sdist):
+    """Packed again with the date of SOURCE_DATE_EPOCH, where that is set: two builds of one commit are then the same to the byte."""
+
+    def make_archive(self, base_name: str, format: str, *rest: str, **how: str) -> str:
+        path = super().make_archive(base_name, format, *rest, **how)
+        if "SOURCE_DATE_EPOCH" in os.environ and path.endswith(".tar.gz"):
+            _pack_again(Path(path), int(os.environ["SOURCE_DATE_EPOCH"]))
+        return path
+
+
+def _pack_again(path: Path, seconds: int) -> None:
+    with tarfile.open(path) as archive:
+        held = [(member, archive.extractfile(member)) for member in archive.getmembers()]
+        contents = {member.name: (member, file.read() if file else b"") for member, file in held}
+    with (
+        path.open("wb") as out,
+        gzip.GzipFile("", "wb", 9, out, seconds) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for _, (member, content) in sorted(contents.items()):
+            member.mtime, member.uid, member.gid, member.uname, member.gname, member.pax_headers = (
+                seconds,
+                0,
+                0,
+                "",
+                "",
+                {},
+            )
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            archive.addfile(member, io.BytesIO(content))
+
+
 def extensions() -> list[Extension]:
     if not IS_ELF or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
         return []
@@ -71,4 +107,4 @@ def extensions() -> list[Extension]:
     ]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "bdist_wheel": Wheel})
+setup(ext_modules=extensions(), cmdclass={"build_ext": Build, "bdist_wheel": Wheel, "sdist": Source})
