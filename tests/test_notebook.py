@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.migration import migrated
+from pseudograd.policy import clip_report
 
 
 def _run(clamp: Callable[..., Tensor], seed: int) -> float:
@@ -33,11 +37,20 @@ def _diagnosis() -> Any:
     return d
 
 
+def _migration() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        (file := Path(folder, "old.py")).write_text("print('<b>')\n")
+        return migrated(file)
+
+
 RECORDS: dict[str, tuple[Callable[[], Any], bool]] = {  # and: has it a picture?
     "comparison": (lambda: pg.compare(_run, rules=["inward"], seeds=2), True),
     "tuning": (lambda: pg.tune(_run, rules=["inward", "leaky", "identity"], budget=20), True),
     "audit": (lambda: pg.audit(torch.relu, -1, 1), True),
     "report": (_report, False),
+    "conversion": (lambda: pg.convert(torch.nn.Sequential(torch.nn.ReLU()), "leaky"), False),
+    "clip report": (lambda: clip_report(torch.tensor([0.5]), torch.ones(1)), False),
+    "migration": (_migration, False),
 }
 
 
@@ -46,7 +59,13 @@ def test_a_record_shows_its_text_and_its_picture(name: str, monkeypatch: pytest.
     make, has_picture = RECORDS[name]
     record = make()
     shown = record._repr_html_()
-    text = str(record.final) if name == "tuning" else str(record)
+    text = (
+        str(record.final)
+        if name == "tuning"
+        else "Conversion: 1 module\n0 (ReLU)"
+        if name == "conversion"
+        else str(record)
+    )
     assert html.escape(text) in shown
     assert ("<svg" in shown) == has_picture
     assert "<?xml" not in shown

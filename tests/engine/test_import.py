@@ -29,7 +29,7 @@ LEVELS = [
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},
     {"analysis", "kinks"},
-    {"testing", "trace"},
+    {"testing", "trace", "rule_ranges"},
     {"ops", "rules", "parse_rule", "torch_composites", "torch_conventions"},
     {"engine"},
     {"kernels", "torch_forms", "dynamo"},

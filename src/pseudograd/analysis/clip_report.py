@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..arguments import rounded_to
 from ..geometry import SHARES
+from ..notebook import shown
 from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, policy_loss
 from ..ops.shared_rules import widened
 from ..torch_eras import ERAS
@@ -77,6 +78,9 @@ class ClipReport:
         """Of the tokens of a sign of the advantage: how many are silenced on one side."""
         of_sign = [cell for cell in self.cells if cell.sign == sign]
         return sum(cell.silenced for cell in of_sign if cell.side == side) / max(sum(c.tokens for c in of_sign), 1)
+
+    def _repr_html_(self) -> str:
+        return shown(str(self))
 
     def __str__(self) -> str:
         width = max(9, *(len(f"{cell.tokens:,}") + 2 for cell in self.cells))

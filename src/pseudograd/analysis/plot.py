@@ -28,7 +28,8 @@ from .curves import (
 from .descent import animated, starts
 from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
-from .panels import Panel, Panels, Stroke, drawn
+from .panels import Panel, Panels, Rows, Stroke, drawn
+from .sliding import slides, sliding
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,8 @@ def plot(
 
     Args:
         f_or_rules: a rule of `op` by name ("inward", "leaky(0.2)", or "zero/open" with an edge), a rule object, an element-wise
-            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x).
+            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x). One rule may have a
+            range in place of a number, "leaky(0.01..1)": a slider moves along it in a notebook, and `animation` is kept as below.
         min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
         op: whose rules these are, by its name in `pseudograd rules`.
         loss: element-wise function of y.
@@ -86,6 +88,7 @@ def plot(
         >>> drawn = plot("inward", -1, 1)  # doctest: +SKIP
         >>> drawn = plot(["zero", "inward"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
         >>> drawn = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
+        >>> plot("leaky(0.01..1)").animation.save("leaky.gif")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
     wanted = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
@@ -93,8 +96,33 @@ def plot(
     _check(wanted, min, max, loss, panels)
     grads, points = _checked_grads(grad), starts(descend)
     picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
-    curves = [curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)]
-    curves = told_apart(curves)
+    slid = sliding(wanted, OPS[op], descend)
+
+    def rows_of(wanted: list[Any], title: Any) -> tuple[Rows, list[Curve]]:
+        curves = told_apart([curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)])
+        return _rows(wanted, curves, picture, grads, loss, panels == "rules", title), curves
+
+    span = picture.low, picture.high
+    above = title if isinstance(title, str) and panels == "rules" and len(wanted) > 1 else ""
+    if slid is not None:
+        return slides(slid, wanted, lambda some: rows_of(some, title)[0], span, above, ax)
+    rows, curves = rows_of(wanted, title)
+    panels_drawn = drawn(rows, span, above, ax)
+    if points is None:
+        return panels_drawn
+    return panels_drawn._replace(animation=animated(panels_drawn, curves, loss, grads[0], points, span))
+
+
+def _rows(
+    wanted: list[Any],
+    curves: list[Curve],
+    picture: Picture,
+    grads: list[float],
+    loss: Function | None,
+    is_column_each: bool,
+    title: Any,
+) -> Rows:
+    """Every panel, with what is drawn in it."""
     grid = grid_of(picture, curves)
     for curve in curves:
         check_element_wise("f_or_rules", curve.f, torch.cat(grid.pieces))
@@ -102,15 +130,10 @@ def plot(
             check_element_wise("loss", loss, curve.f(torch.cat(grid.pieces)).detach())
     grid = grid_of(picture, curves, _jumps(wanted, curves, grads, loss, picture))
     painter = _Painter(grid, curves, grads, loss)
-    columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]
+    columns = [[curve] for curve in curves] if is_column_each or len(curves) == 1 else [curves]
     titles = _titles(title, columns)
     made = [painter.column(column, text) for column, text in zip(columns, titles, strict=True)]
-    above = title if isinstance(title, str) and len(columns) > 1 else ""
-    span = picture.low, picture.high
-    panels_drawn = drawn(_wrapped(made, painter.is_one_forward), span, above, ax)
-    if points is None:
-        return panels_drawn
-    return panels_drawn._replace(animation=animated(panels_drawn, curves, loss, grads[0], points, span))
+    return _wrapped(made, painter.is_one_forward)
 
 
 def _jumps(wanted: list[Any], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
@@ -286,7 +309,7 @@ def _signed(value: float) -> str:
     return f"{value:+g}".replace("-", "\N{MINUS SIGN}")
 
 
-def _wrapped(columns: list[list[Panel]], is_one_forward: bool) -> list[list[Panel | None]]:
+def _wrapped(columns: list[list[Panel]], is_one_forward: bool) -> Rows:
     """Rows of at most four columns. Below a forward that all share stands no other."""
     count = len(columns)
     across = count if count <= _COLUMNS else min((_COLUMNS, 3), key=lambda n: (-count % n, -n))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import must
+from ..notebook import shown
 from .recognise import name_of
 
 
@@ -44,6 +45,9 @@ class Migration:
         texts = [_as_script(text) if self.file.suffix == ".ipynb" else text for text in (self.before, self.after)]
         before, after = (text.splitlines(keepends=True) for text in texts)
         return "".join(difflib.unified_diff(before, after, str(self.file), str(self.file)))
+
+    def _repr_html_(self) -> str:
+        return shown(str(self))
 
     def __str__(self) -> str:
         lines = []

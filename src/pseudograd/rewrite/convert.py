@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from .. import notebook
 from ..errors import must
 from ..rule import RuleLike, RuleObject
 from ..torch_forms import COMPOSITE_MODULES, MODULES
@@ -68,7 +69,7 @@ class Conversion:
     def __init__(self, exchanges: list[_Exchange]) -> None:
         self.paths = tuple(exchange.path for exchange in exchanges)
         self._exchanges = exchanges
-        self._shown = [repr(exchange) for exchange in exchanges[:_SHOWN]]
+        self._shown = [repr(exchange) for exchange in exchanges]
         self._number = next(_numbers)
         _standing.add(self)
 
@@ -94,8 +95,14 @@ class Conversion:
     def __exit__(self, *exception: Any) -> None:
         self.undo()
 
+    def _repr_html_(self) -> str:
+        """One line for each module."""
+        state = "" if self in _standing else ", undone"
+        number = f"{len(self.paths)} {'module' if len(self.paths) == 1 else 'modules'}{state}"
+        return notebook.shown("\n".join([f"Conversion: {number}", *self._shown]))
+
     def __repr__(self) -> str:
-        number, shown_too = len(self.paths), list(self._shown)
+        number, shown_too = len(self.paths), self._shown[:_SHOWN]
         if number > _SHOWN:
             shown_too.append(f"and {number - _SHOWN} more")
         state = "" if self in _standing else ", undone"

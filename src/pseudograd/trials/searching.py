@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import must
-from ..parse_rule import items, parsed
 from ..rule import Op, RuleObject
+from ..rule_ranges import Range, range_of
 from .comparison_text import counted
 from .paired import Better
 
 SEEDS = 2  # of each point: the same for all, so that they are compared on equal terms
 SHARE = 0.25  # of the budget, for all ranges together
 LEAST = 4  # points of each range
-_RANGE = re.compile(r"(?P<low>[^=]+?)\s*\.\.\s*(?P<high>.+)")
-_FORM = re.compile(r"(?P<rule>[^()/]+?)\s*\((?P<given>[^()]*\.\.[^()]*)\)\s*(?P<edge>/.*)?")
 
 Evaluate = Callable[[Sequence[str], Sequence[int]], dict[str, float]]  # (rules, seeds) -> the median of each
-
-
-@dataclass(frozen=True)
-class Range:
-    """A rule some of whose parameters are to be found. fixed: the texts of the others. ends: by parameter, low and high."""
-
-    text: str
-    rule: str
-    fixed: tuple[str, ...]
-    ends: tuple[tuple[str, float, float], ...]
-    edge: str = ""
-
-    def at(self, values: Iterable[float]) -> str:
-        """The rule as text, to three digits."""
-        found = [f"{name}={value:.3g}" for (name, _, _), value in zip(self.ends, values, strict=True)]
-        return f"{self.rule}({', '.join([*self.fixed, *found])}){self.edge}"
 
 
 @dataclass(frozen=True)
@@ -66,39 +46,6 @@ def split(where: str, rules: Iterable[str | RuleObject] | None, op: Op) -> tuple
     return [one for one in given if not isinstance(one, str) or found[one] is None], [
         one for one in found.values() if one is not None
     ]
-
-
-def range_of(where: str, text: str, op: Op) -> Range | None:
-    """None for a rule without one."""
-    form = _FORM.fullmatch(text.strip())
-    if form is None:
-        return None
-    row = op.rules.get(form["rule"])
-    names = list(row.parameters) if row is not None else []
-    fixed, ends = [], []
-    for place, one in enumerate(items(form["given"])):
-        before, equals, after = (part.strip() for part in one.partition("="))
-        name = before if equals else names[place] if place < len(names) else "parameter"
-        between = _RANGE.fullmatch(after if equals else before)
-        if between is None:
-            fixed.append(f"{name}={after if equals else before}")
-            continue
-        ends.append((name, *_ends(where, text, between["low"], between["high"])))
-    made = Range(text, form["rule"], tuple(fixed), tuple(ends), form["edge"] or "")
-    for place in (0, 1):  # an unknown rule, parameter or edge, and an end that the rule refuses
-        parsed(op, made.at([(low, high)[place] for _, low, high in ends]), f"{where}: rules")
-    return made
-
-
-def _ends(where: str, text: str, low: str, high: str) -> tuple[float, float]:
-    try:
-        ends = float(low), float(high)
-    except ValueError:
-        ends = math.nan, math.nan
-    if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
-        remedy = "Write the lower end first, as in leaky(0.01..1)"
-        raise ValueError(must(where, "rules", "have ranges of two numbers", text, remedy))
-    return ends
 
 
 def runs_for(ranges: Sequence[Range], budget: int) -> int:
