@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,34 @@ def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
+# The files of the library that each page has somebody write, or add to. An op's name stands in the list of all ops, too.
+IN_THE_LIBRARY = {
+    "adding_a_command.md": ["cli/ops.py"],
+    "adding_a_finding.md": ["diagnosis/findings/infinite.py"],
+    "adding_a_function.md": ["torch_forms.py"],
+    "adding_a_kernel.md": ["kernels/masks.py"],
+    "adding_a_rule.md": ["ops/bound_rules.py"],
+    "adding_a_task.md": ["tasks/dimmer.py"],
+    "adding_an_op.md": ["ops/__init__.py", "ops/fractions.py"],
+}
+BESIDE = "tests, references, examples"
+
+
+def _by_hand(page: str) -> Counter[str]:
+    """Lines that the page shows, by file of the library."""
+    found = Counter({BESIDE: 0})
+    for step in _STEP.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        in_library = step["file"].startswith("src/pseudograd/") and "/reference/" not in step["file"]
+        found[step["file"].removeprefix("src/pseudograd/") if in_library else BESIDE] += len(step["code"].splitlines())
+    return found
+
+
+def test_what_is_written_by_hand_is_a_file_of_a_screen() -> None:
+    written = {page: _by_hand(page) for page in PAGES}
+    assert {page: sorted(set(files) - {BESIDE}) for page, files in written.items()} == IN_THE_LIBRARY
+    assert all(lines <= 70 for files in written.values() for lines in files.values()), written
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_each_step_fits_the_tree(page: str, tmp_path: Path) -> None:
     """And makes Python, and each command runs something that is there then."""
@@ -90,19 +119,29 @@ def _generated(copy: Path) -> dict[Path, list[str]]:
     """README and docs, written anew."""
     _run("python scripts/generate_docs.py --ops", copy)
     files = [copy / "README.md", *(path for path in (copy / "docs").rglob("*") if path.suffix in (".md", ".svg"))]
-    return {path: path.read_text(encoding="utf-8").splitlines() for path in files}
+    return {path.relative_to(copy): path.read_text(encoding="utf-8").splitlines() for path in files}
 
 
 @pytest.mark.slow
-def test_a_rule_is_few_generated_lines(tmp_path: Path) -> None:
-    """So that what somebody wrote can be found in a diff."""
-    copy = _copied(tmp_path)
-    before = _generated(copy)
-    _follow("adding_a_rule.md", copy)
-    after = _generated(copy)
-    changes = [line for path in after for line in difflib.unified_diff(before.get(path, []), after[path], n=0)]
-    lines = [line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    assert 20 < len(lines) <= 300
+def test_few_lines_are_generated(tmp_path: Path) -> None:
+    """So that what somebody wrote can be found in a diff. Says the whole table: `pytest --slow -s -k few_lines tests/test_adding.py`."""
+    (tmp_path / "before").mkdir()
+    before = _generated(_copied(tmp_path / "before"))
+    lines: dict[str, int] = {}
+    for page in PAGES:
+        (tmp_path / page).mkdir()
+        copy = _copied(tmp_path / page)
+        _follow(page, copy)
+        after = _generated(copy)
+        changes = [
+            line for path in after for line in difflib.unified_diff(before.get(path, []), after[path], n=0, lineterm="")
+        ]
+        lines[page] = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in changes)
+        written = ", ".join(f"{file} {count}" for file, count in _by_hand(page).items())
+        print(f"{page}: {written}; generated {lines[page]}")
+        shutil.rmtree(copy)
+    assert 20 < lines["adding_a_rule.md"] <= 300
+    assert all(count <= 600 for count in lines.values()), lines
 
 
 @pytest.mark.usefixtures("table_as_it_was")
