@@ -100,6 +100,24 @@ def test_what_is_of_a_whole_network_stands_beside_what_is_at_its_line(monkeypatc
     assert [(one.code, one.also) for one in _half_is_cut().findings] == [("cut", ()), ("huge", ())]
 
 
+def test_a_row_may_blame_something_for_what_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a finding whose code has no row is told last, behind what has one."""
+
+    def blame(starved: Any) -> Iterator[Finding]:
+        for one in starved:
+            yield row.finding("a.py:1", "f(x)", one.parameter, "cause", "next")
+            yield dataclasses.replace(row.finding("a.py:1", "f(x)", "later", "cause", "next"), code="unheard")
+            yield dataclasses.replace(row.finding("b.py:1", "f(x)", "alone", "cause", "next"), code="unheard")
+
+    row = Kind("huge", "PG299", 35, lambda evidence: (), "something is huge", "make it smaller", blame=blame)
+    _added(monkeypatch, row)
+    net = nn.Linear(1, 1)
+    with diagnose(net) as d:
+        (net.weight * 2).sum().backward()
+    told = [(one.code, one.evidence, one.also) for one in d.findings if one.where in ("a.py:1", "b.py:1")]
+    assert told == [("huge", "bias", ("later",)), ("unheard", "alone", ())]
+
+
 def test_a_new_row_is_in_text_json_and_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _added(monkeypatch, _huge())
     d = _half_is_cut()

@@ -6,14 +6,14 @@ Whatever speaks of codes reads `KINDS`: the order in which they are told, `--fai
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..records import Finding
+from ..records import Finding, Starved
 from .kind import Evidence, Kind, percent
-from .starved import _of_starved  # noqa: F401  it stood here before each kind had a file, and is still found here
 
 __all__ = ["CODES", "KINDS", "Evidence", "Kind", "described", "found", "percent"]
 
@@ -30,25 +30,31 @@ CODES = tuple(sorted(kind.as_code for kind in KINDS))  # by number, for the tabl
 
 def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
-    findings = [(kind, one) for kind in KINDS for one in kind.find(evidence)]
-    evidence.deliberate.muted = len(_folded((kind, one) for kind, one in findings if one.is_muted))
+    findings = [one for kind in KINDS for one in kind.find(evidence)]
+    findings += _of_starved([one for one in evidence.starved if one.parameter not in evidence.with_narrow_windows])
+    evidence.deliberate.muted = len(_folded(one for one in findings if one.is_muted))
     met: dict[tuple[str, str], int] = {}
     for at, site in enumerate(evidence.sites):
         met.setdefault((site.where, site.expression), at)
-    told = _folded((kind, one) for kind, one in findings if not one.is_muted)
+    told = _folded(one for one in findings if not one.is_muted)
     return sorted(told, key=lambda one: met.get((one.where, one.expression), len(met)))
 
 
-def _folded(findings: Iterable[tuple[Kind, Finding]]) -> list[Finding]:
-    """What is said of one line stands once: the most telling code, with the others' evidence behind it."""
-    groups: dict[Any, list[tuple[Kind, Finding]]] = {}
-    for number, (kind, one) in enumerate(findings):
-        is_alone = one.where == "?" or kind.is_alone
-        groups.setdefault(number if is_alone else (one.where, one.expression), []).append((kind, one))
+def _of_starved(starved: Sequence[Starved]) -> list[Finding]:
+    """What the rows that blame something for starved parameters say of these."""
+    return [one for kind in KINDS if kind.blame is not None for one in kind.blame(starved)]
+
+
+def _folded(findings: Iterable[Finding]) -> list[Finding]:
+    """What is said of one line stands once: the most telling code, with the others' evidence behind it. One without a row tells least."""
+    rows = {kind.code: kind for kind in KINDS}
+    groups: dict[Any, list[Finding]] = {}
+    for number, one in enumerate(findings):
+        is_alone = one.where == "?" or (one.code in rows and rows[one.code].is_alone)
+        groups.setdefault(number if is_alone else (one.where, one.expression), []).append(one)
     folded = []
-    for group in groups.values():
-        _, first = min(group, key=lambda pair: (pair[0].order, -pair[1].share))
-        some = [one for _, one in group]
+    for some in groups.values():
+        first = min(some, key=lambda one: (rows[one.code].order if one.code in rows else math.inf, -one.share))
         rest = tuple(dict.fromkeys(one.evidence for one in some if one.evidence != first.evidence))
         modules = list(dict.fromkeys(one.module for one in some if one.module))
         module = ", ".join(modules[:4]) + (f" and {len(modules) - 4} more" if len(modules) > 4 else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pseudograd_lint.code import Code
@@ -47,6 +48,12 @@ class Evidence:
     stalls: Stalls
     partly: Sequence[Partly] = ()
 
+    @cached_property
+    def with_narrow_windows(self) -> set[str]:
+        """The thresholds of jumprelu that starve because its window is too narrow, which says all of it."""
+        sets = [some for tally in self.tallies for some, one in tally.windows.items() if one.is_narrow]
+        return {leaf.name for some in sets for leaf in self.leaves.named(some) if not some & (some - 1)}
+
     @property
     def suspects(self) -> list[Site]:
         """Where a gradient arrived and may have been cut by mistake: no guard, and no op that cuts on purpose."""
@@ -64,9 +71,10 @@ class Kind:
 
     code: its name, which `--fail-on` takes. number: the same for machines; it is never given to another kind. order: of what is found at
     one line, the kind with the smallest is told, and the others stand behind it. find: from the evidence to findings, made by the methods
-    below; at a deliberate place too, where they are counted and not told. meaning, next_step: for whoever reads the code, in docs, page and
-    JSON. details: more of the meaning, for docs. is_alone: it is of a whole network and never stands behind what is found at its line.
-    protects: it is told so that what it finds is left alone. bad, good: programs that show it and that do not.
+    below; at a deliberate place too, where they are counted and not told. blame: the same from parameters that starve, for what cuts
+    them off. meaning, next_step: for whoever reads the code, in docs, page and JSON. details: more of the meaning, for docs. is_alone: it
+    is of a whole network and never stands behind what is found at its line. protects: it is told so that what it finds is left alone.
+    bad, good: programs that show it and that do not.
     places: where `--fail-on` looks, with shares, if it is more than the findings.
     """
 
@@ -79,6 +87,7 @@ class Kind:
     details: str = ""
     is_alone: bool = False
     protects: bool = False
+    blame: Callable[[Sequence[Starved]], Iterable[Finding]] | None = None
     places: Callable[[Sequence[Site]], Iterable[tuple[str, float]]] | None = None
     bad: str = ""
     good: str = ""

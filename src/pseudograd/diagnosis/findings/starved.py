@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import advice
@@ -11,25 +11,16 @@ from ..dead_units import grouped
 from ..influence import NEEDS_NOTHING
 from ..records import Finding, Partly, Site, Starved, Structural
 from ..starving import ZEROED
-from ..tally import Tally
 from .edge import is_cut_by_its_era, passing_era
 from .kind import Evidence, Kind, listed, percent
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    narrow = _with_narrow_windows(evidence.leaves, evidence.tallies)
     yield from _too_narrow(evidence)
-    yield from _of_starved([one for one in evidence.starved if one.parameter not in narrow])
-    yield from _of_dead_units([one for one in evidence.partly if one.parameter not in narrow])
+    yield from _of_dead_units([one for one in evidence.partly if one.parameter not in evidence.with_narrow_windows])
 
 
 # --- thresholds -------------------------------------------------------------------------------------------------------
-
-
-def _with_narrow_windows(leaves: Any, tallies: Iterable[Tally]) -> set[str]:
-    """The thresholds of which that says it all."""
-    sets = [some for tally in tallies for some, one in tally.windows.items() if one.is_narrow]
-    return {leaf.name for some in sets for leaf in leaves.named(some) if not some & (some - 1)}
 
 
 def _too_narrow(evidence: Evidence) -> Iterator[Finding]:
@@ -61,7 +52,7 @@ def _too_narrow(evidence: Evidence) -> Iterator[Finding]:
 # --- whole parameters -------------------------------------------------------------------------------------------------
 
 
-def _of_starved(starved: Sequence[Starved]) -> Iterator[Finding]:
+def _blame(starved: Sequence[Starved]) -> Iterator[Finding]:
     """One for each cause, with all parameters that it starves."""
     by_cause: dict[tuple[Any, ...], list[Starved]] = {}
     for one in starved:
@@ -150,6 +141,7 @@ KIND = Kind(
     number="PG203",
     order=30,
     find=_find,
+    blame=_blame,
     meaning="parameters of the model given, or of an optimiser that stepped, got no gradient, zeros alone, or one that a hook or the "
     "program took away before the step",
     details="It names the cut to blame: an op that cuts everything, or a value that left the graph (`.detach()`, `.data`, `.item()`, "
