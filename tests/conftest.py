@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.rule import OPS, forget_calls
+from pseudograd.rule import OPS, PRIMITIVES, forget_calls
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -88,9 +88,10 @@ def script() -> Iterator[Callable[[str], Any]]:
 @pytest.fixture
 def table_as_it_was() -> Iterator[None]:
     """For tests that register rules: takes them out of the table again."""
-    before = {name: dict(op.rules) for name, op in OPS.items()}
+    tables = {**OPS, "by sign": PRIMITIVES["policy_loss by sign"]}
+    before = {name: dict(op.rules) for name, op in tables.items()}
     yield
-    for name, op in OPS.items():
+    for name, op in tables.items():
         for added in set(op.rules) - set(before.get(name, op.rules)):
             del op.rules[added]  # type: ignore[attr-defined]
     forget_calls()

@@ -151,6 +151,15 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
     return pull
 
 
+FORMULA_TAKES = ("grad", "x", "y", "min", "max")  # a user's function
+
+
+def trial() -> tuple[object, ...]:
+    """What it is tried on before it becomes a rule."""
+    x = torch.linspace(-2, 2, 5)
+    return torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0
+
+
 def adapted(
     function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
 ) -> Rule:

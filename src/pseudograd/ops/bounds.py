@@ -27,7 +27,7 @@ from ..arguments import (
 )
 from ..errors import must
 from ..rule import Call, Op, Picture, RuleLike, call_for, register
-from .bound_rules import EDGES, RULES, RULES_OF_ONE_BOUND, Bound, adapted
+from .bound_rules import EDGES, FORMULA_TAKES, RULES, RULES_OF_ONE_BOUND, Bound, adapted, trial
 from .bound_samples import numbers, samples_of
 
 _NUMBER_OR_NONE = (float, int, type(None))
@@ -370,6 +370,8 @@ def _op(
             edges=EDGES,
             takes_maximize=True,
             adapt=adapted,
+            formula_takes=FORMULA_TAKES,
+            trial=trial,
             has_outside=True,
             public=public,
             picture=picture_of(*picture),

@@ -139,6 +139,71 @@ def _pull_of(name: str) -> Callable[..., Gradients]:
     return pull
 
 
+# --- a user's own -----------------------------------------------------------------------------------------------------
+
+
+def _adapted(
+    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
+) -> Rule:
+    """A row from a user's function(grad, x, threshold, bandwidth, **given): what the threshold gets of each x."""
+
+    def pull(
+        grad: Tensor,
+        x: Tensor,
+        threshold: Tensor | float,
+        bandwidth: float,
+        window_to_x: bool,
+        *,
+        y: None,
+        wants: tuple[bool, ...],
+        given: dict[str, float],
+    ) -> Gradients:
+        wants_x, wants_threshold, *_ = wants
+        found = grad_x = None
+        if wants_threshold or window_to_x:
+            found = _of_finite(function, widened(grad), x, threshold, bandwidth, given)
+        if wants_x:
+            grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
+            grad_x = grad_x - found if found is not None and window_to_x else grad_x
+        return grad_x, found if wants_threshold else None, None, None
+
+    return row_of(
+        pull=pull,
+        reference=partial(reference.jumprelu_of_users, reference_of_one),
+        is_linear=is_linear,
+        keeps=_INPUTS,
+        is_users=True,
+        **row,
+    )
+
+
+def _of_finite(
+    function: Callable[..., Tensor],
+    grad: Tensor,
+    x: Tensor,
+    threshold: Tensor | float,
+    bandwidth: float,
+    given: dict[str, float],
+) -> Tensor:
+    """What the function gives; 0 where x or its threshold is not finite, of which the function sees nothing."""
+    x = widened(x)
+    high = widened(threshold) if isinstance(threshold, Tensor) else torch.full_like(x, rounded(threshold, x))
+    usable = (x.abs() < torch.inf) & (high.abs() < torch.inf)
+    found = function(
+        torch.where(usable, grad, 0.0),
+        torch.where(usable, x, 0.0),
+        torch.where(usable, high, 0.0),
+        bandwidth,
+        **given,
+    )
+    return torch.where(usable, found, 0.0)
+
+
+def _trial() -> tuple[object, ...]:
+    """What it is tried on before it becomes a rule."""
+    return torch.ones(5), torch.linspace(-0.5, 1.5, 5), torch.full((5,), 0.5), 0.75
+
+
 _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
 
 
@@ -215,6 +280,9 @@ JUMPRELU = register(
         inputs=_INPUTS,
         rules=RULES,
         default_rule="window",
+        adapt=_adapted,
+        formula_takes=("grad", "x", "threshold", "bandwidth"),
+        trial=_trial,
         formula_of="threshold",
         public=lambda x, threshold, bandwidth, window_to_x, **how: jumprelu(
             x, threshold, bandwidth=bandwidth, window_to_x=bool(window_to_x), **how

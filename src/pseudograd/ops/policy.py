@@ -7,20 +7,19 @@ descent step would move its ratio further out: A > 0 and r > hi, or A < 0 and r 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
+from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, surely
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..reference import policy as reference
 from ..rule import (
     Call,
+    Edge,
     Gradients,
     Op,
     Picture,
@@ -28,17 +27,20 @@ from ..rule import (
     Pull,
     Rule,
     RuleLike,
+    RuleObject,
     Sample,
     call_for,
     register,
 )
-from . import bound_rules
-from .shared_rules import row_of, widened
+from .policy_rules import INPUTS, NEED_NO_BOUND, RULES, adapted, forward, joined, name_of_joined
+from .shared_rules import widened
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
 DEFAULT = 0.2  # of low and high, in every project
+SIGNS = ("positive", "negative")
 _OP = "policy_loss"
+PolicyRule = RuleLike | Mapping[str, RuleLike]  # one for all tokens, or one for each sign of the advantage
 
 
 @engine.unscriptable
@@ -48,7 +50,7 @@ def policy_loss(
     *,
     low: float | None = DEFAULT,
     high: float | None = DEFAULT,
-    rule: RuleLike = "inward",
+    rule: PolicyRule = "inward",
     space: str = "ratio",
     ceiling: float | None = None,
     value: str = "objective",
@@ -63,7 +65,7 @@ def policy_loss(
         the clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other
         rules a pseudo-gradient. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and
         w is the clipped ratio c(r) for "zero", "identity" and "leaky"; "inward" and "leaky_inward" see the sign of A, and for them w
-        is c(r) where the clip is blocked and r elsewhere. To advantage the derivative of y; a training loop whose advantages do not
+        is c(r) where the clip is blocked and r elsewhere. "reinforce" has s = w = 1, the gradient of -A * log_prob. To advantage the derivative of y; a training loop whose advantages do not
         require grad pays nothing for it. What exceeds half precision becomes its largest number, unless grad is infinite or
         level="sequence". Saves log_ratio and advantage. Linear in grad.
 
@@ -72,7 +74,8 @@ def policy_loss(
         advantage: a shape that broadcasts with log_ratio, floating point.
         low: 1 - low is the lower bound of the ratio; in (0, 1), or None for no bound.
         high: 1 + high is the upper bound; above 0, or None.
-        rule: a name or a rule object: inward, zero, identity, leaky, leaky_inward; `pseudograd rules policy_loss` draws them.
+        rule: a name or a rule object: inward, zero, identity, leaky, leaky_inward, reinforce, or one of your own; `pseudograd rules
+            policy_loss` draws them. {"positive": ..., "negative": ...} has one for A > 0 and one for the rest.
         space: "ratio" or "log": whether the clip acts on r or on log_ratio.
         ceiling: for A < 0 the ratio counts as at most this, and gets no gradient above: the dual clip. Above 1 + high, or None.
         value: "objective", what papers and logs show, or "clipped", what remains of it where no min is taken. The gradient to
@@ -96,19 +99,52 @@ def policy_loss(
     for name, allowed, given in (("space", SPACES, space), ("value", VALUES, value), ("level", LEVELS, level)):
         if given not in allowed:
             raise unknown_name(_OP, name, allowed, given)
-    call = call_for(POLICY_LOSS, rule, edge)
-    low, high, ceiling = _checked_bounds(low, high, ceiling, call.rule.name)
+    call, of_sequences = _calls(rule, edge)
+    low, high, ceiling = _checked_bounds(low, high, ceiling)
+    _check_a_bound(low, high, rule)
     if mask is not None:  # what does not count may be infinite or NaN
         log_ratio = torch.where(mask, log_ratio, 0.0)
     bounds = low, high, ceiling, SPACES.index(space), VALUES.index(value)
     if level == "sequence":
-        y = engine.run(call_for(_OF_SEQUENCES, rule, edge), log_ratio, advantage, *bounds, mask)
+        y = engine.run(of_sequences(), log_ratio, advantage, *bounds, mask)
     elif level == "geometric":
         mean = _log_of_geometric_mean(call, log_ratio, advantage, mask, bounds)
         y = engine.run(call_for(POLICY_LOSS, "identity", "closed"), mean, advantage, None, None, None, 0, 0)
     else:
         y = engine.run(call, log_ratio, advantage, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
+
+
+# --- which rule -------------------------------------------------------------------------------------------------------
+
+
+def _calls(rule: PolicyRule, edge: Edge) -> tuple[Call, Callable[[], Call]]:
+    """The call for tokens, and how to get the one for sequences."""
+    if not isinstance(rule, Mapping):
+        return call_for(POLICY_LOSS, rule, edge), lambda: call_for(_OF_SEQUENCES, rule, edge)
+    if len(rule) != len(SIGNS) or any(sign not in rule for sign in SIGNS):
+        remedy = "The first is for A > 0, the second for the rest"
+        raise ValueError(must(_OP, "rule", "have the keys 'positive' and 'negative'", list(rule), remedy))
+    for sign in SIGNS:
+        call_for(POLICY_LOSS, rule[sign], edge)  # for its errors
+    both = _joined(*(rule[sign] for sign in SIGNS))
+    return call_for(_BY_SIGN, both, edge), lambda: call_for(_OF_SEQUENCES_BY_SIGN, both, edge)
+
+
+def _joined(positive: RuleLike, negative: RuleLike) -> RuleObject:
+    """Two rules as one of the table of `_BY_SIGN`, with the parameters of both."""
+    objects = [one if isinstance(one, RuleObject) else RuleObject(one) for one in (positive, negative)]
+    given = [
+        (f"{sign}_{key}", value)
+        for sign, one in zip(SIGNS, objects)  # noqa: B905  Dynamo on torch 2.8
+        for key, value in one.parameters
+    ]
+    return RuleObject(name_of_joined(objects[0].name, objects[1].name), tuple(given))
+
+
+def name_of(rule: PolicyRule) -> str:
+    """As it is written in reports and on pages."""
+    return name_of_joined(*(str(rule[sign]) for sign in SIGNS)) if isinstance(rule, Mapping) else str(rule)
 
 
 # --- what is checked --------------------------------------------------------------------------------------------------
@@ -131,7 +167,7 @@ def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) ->
 
 
 def _checked_bounds(
-    low: float | None, high: float | None, ceiling: float | None, rule: str
+    low: float | None, high: float | None, ceiling: float | None
 ) -> tuple[float | None, float | None, float | None]:
     low, high, ceiling = (_number(name, given) for name, given in (("low", low), ("high", high), ("ceiling", ceiling)))
     if low is not None and not surely_between(low, 0, 1):
@@ -141,10 +177,18 @@ def _checked_bounds(
     least = 1 + (high or 0)
     if ceiling is not None and surely(ceiling <= least):
         raise ValueError(must(_OP, "ceiling", f"be above 1 + high = {least:g}", ceiling, "It bounds the ratio itself"))
-    if low is None and high is None and rule != "identity":
-        remedy = "Give one of low and high, or use rule='identity'"
-        raise ValueError(must(_OP, "rule", "be 'identity' where low and high are None", rule, remedy))
     return low, high, ceiling
+
+
+def _check_a_bound(low: float | None, high: float | None, rule: PolicyRule) -> None:
+    """A rule for what is outside the bounds needs one; a user's own may do without."""
+    if low is not None or high is not None:
+        return
+    for one in rule.values() if isinstance(rule, Mapping) else (rule,):
+        name = one.name if isinstance(one, RuleObject) else one
+        if not (name in NEED_NO_BOUND or POLICY_LOSS.rules[name].is_users):
+            remedy = "Give one of low and high, or use rule='identity'"
+            raise ValueError(must(_OP, "rule", "be 'identity' or 'reinforce' where low and high are None", name, remedy))
 
 
 def surely_between(number: float, least: float, most: float) -> bool:
@@ -160,146 +204,6 @@ def _number(name: str, given: Any) -> float | None:
     if not is_finite(given):
         raise ValueError(must(_OP, name, "be finite", given, "Use None for no bound"))
     return float(given)
-
-
-# --- the clip ---------------------------------------------------------------------------------------------------------
-
-Bound = float | None
-
-
-class _Clip:
-    """Where a ratio stands between its bounds, in the space of the clip. Comparisons only."""
-
-    def __init__(
-        self, log_ratio: Tensor, advantage: Tensor, low: Bound, high: Bound, ceiling: Bound, in_log: int
-    ) -> None:
-        in_space: Callable[[float], float] = math.log if in_log else float
-        self.lowest = None if low is None else 1 - low
-        self.highest = None if high is None else 1 + high
-        self.ceiling = ceiling
-        self.x = log_ratio if in_log else torch.exp(log_ratio)
-        self.min, self.max, top = (
-            None if b is None else rounded(in_space(b), self.x) for b in (self.lowest, self.highest, ceiling)
-        )
-        nowhere = torch.zeros_like(self.x, dtype=torch.bool)
-        self.below = nowhere if self.min is None else self.x < self.min
-        self.above = nowhere if self.max is None else self.x > self.max
-        self.over = nowhere if top is None else (self.x > top) & (advantage < 0)
-        self.at_ceiling = nowhere if top is None else (self.x == top) & (advantage < 0)
-
-    @property
-    def clipped(self) -> Tensor:
-        """x, clipped: in the space of the clip."""
-        return _replaced(self.x, self.below, self.min, self.above, self.max)
-
-    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
-        """What -A is multiplied by: c(r), or what PPO's min picks: c(r) where the clip is blocked, else r."""
-        below, above = (
-            (self.below, self.above) if without_min else (self.below & ~(advantage > 0), self.above & ~(advantage < 0))
-        )
-        over = self.over & ~above
-        ratio = _replaced(_exp(log_ratio, below | above | over), below, self.lowest, above, self.highest)
-        return ratio if self.ceiling is None else torch.where(over, self.ceiling, ratio)
-
-
-def _replaced(x: Tensor, below: Tensor, lowest: Any, above: Tensor, highest: Any) -> Tensor:
-    x = x if lowest is None else torch.where(below, lowest, x)
-    return x if highest is None else torch.where(above, highest, x)
-
-
-def _exp(log_ratio: Tensor, unused: Tensor) -> Tensor:
-    """exp, but where nobody uses it: an infinity there would meet a zero in a second derivative."""
-    return torch.exp(torch.where(unused, 0.0, log_ratio))
-
-
-def _together(log_ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
-    """In one dtype, no half precision, and of one shape."""
-    log_ratio, advantage = widened(log_ratio), widened(advantage)
-    dtype = torch.promote_types(log_ratio.dtype, advantage.dtype)
-    log_ratio, advantage = torch.broadcast_tensors(log_ratio.to(dtype), advantage.to(dtype))  # type: ignore[no-untyped-call]
-    return log_ratio, advantage
-
-
-def _forward(
-    log_ratio: Tensor, advantage: Tensor, low: Bound, high: Bound, ceiling: Bound, in_log: int, without_min: int
-) -> Tensor:
-    log_ratio, advantage = _together(log_ratio, advantage)
-    clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
-    return -(clip.ratio_of_value(log_ratio, advantage, without_min) * advantage)
-
-
-def _lifted(row: Rule) -> Pull:
-    """The gradient of a policy loss from a rule of clamp: what that rule makes of the gradient -A."""
-
-    def pull(
-        grad: Tensor,
-        log_ratio: Tensor,
-        advantage: Tensor,
-        low: Bound,
-        high: Bound,
-        ceiling: Bound,
-        in_log: int,
-        without_min: int,
-        /,
-        *,
-        y: None,
-        wants: tuple[bool, ...],
-        edge: str,
-        **parameters: float,
-    ) -> Gradients:
-        dtypes = log_ratio.dtype, advantage.dtype
-        log_ratio, advantage = _together(log_ratio, advantage)
-        grad = grad.to(log_ratio.dtype)
-        clip = _Clip(log_ratio, advantage, low, high, ceiling, in_log)
-        to_log_ratio = to_advantage = None
-        wants_log_ratio, wants_advantage, *_ = wants
-        if wants_log_ratio:
-            x_alone = (True, False, False)
-            found = row.pull(
-                -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
-            )[0]
-            assert found is not None
-            if ceiling is not None:
-                at_ceiling = torch.where(clip.at_ceiling, SHARES[edge] * found, found)
-                found = torch.where(clip.over, 0.0, at_ceiling)
-            stops = (found == 0) & ((advantage != 0) | (log_ratio == torch.inf))  # at A = 0 A has a derivative yet
-            # An infinity that nobody hears would meet a zero in a second derivative.
-            heard = torch.where(stops, 0.0, log_ratio)
-            weight = clip.ratio_of_value(heard, advantage, row.is_linear) if in_log else torch.exp(heard)
-            to_log_ratio = torch.where(stops, 0.0, grad) * found * weight
-            to_log_ratio = _within(dtypes[0], to_log_ratio, grad)
-        if wants_advantage:
-            to_advantage = _within(dtypes[1], -(grad * clip.ratio_of_value(log_ratio, advantage, without_min)), grad)
-        return to_log_ratio, to_advantage, None, None, None, None, None
-
-    return pull
-
-
-def _within(dtype: torch.dtype, found: Tensor, grad: Tensor) -> Tensor:
-    """At most the largest number of a half precision, which r exceeds soon; what an infinite grad made infinite stays so."""
-    if dtype in (torch.float32, torch.float64):
-        return found
-    most = torch.finfo(dtype).max
-    limited = torch.where(found > most, most, torch.where(found < -most, -most, found))
-    return torch.where(grad.abs() < torch.inf, limited, found)
-
-
-def _rule(name: str, formula: str, **rest: Any) -> Rule:
-    of_clamp = bound_rules.RULES[name]
-    return row_of(
-        name,
-        _lifted(of_clamp),
-        partial(reference.gradient, name),
-        formula=formula,
-        source=rest.pop("source", of_clamp.source),
-        keeps=("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min"),
-        parameters=of_clamp.parameters,
-        sides=of_clamp.sides,
-        ignores_edge=of_clamp.ignores_edge,
-        translates=of_clamp.translates,
-        ulps=4,  # of exp
-        **rest,
-    )
 
 
 # --- one loss for a sequence ------------------------------------------------------------------------------------------
@@ -321,7 +225,7 @@ def _of_sequence(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
 
 def _forward_of_sequences(log_ratio: Tensor, advantage: Tensor, *bounds_and_mask: Any) -> Tensor:
     *bounds, mask = bounds_and_mask
-    return _forward(_of_sequence(log_ratio, mask), advantage, *bounds)
+    return forward(_of_sequence(log_ratio, mask), advantage, *bounds)
 
 
 def _of_the_mean(pull: Pull) -> Pull:
@@ -368,45 +272,35 @@ def _samples() -> Iterator[Sample]:
     yield Sample("a ceiling in log space", build(0.5, 1.0, 4.0, 1, 0))
 
 
+def _trial() -> tuple[object, ...]:
+    """What a user's function is tried on before it becomes a rule."""
+    return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
+
+
+JOINED = {name_of_joined(p.name, n.name): joined(p, n) for p in RULES.values() for n in RULES.values()}
+
+
+def _join(row: Rule) -> None:
+    """A rule that is added can stand beside each of the others."""
+    for other in RULES.values():
+        for positive, negative in ((row, other), (other, row)):
+            JOINED[name_of_joined(positive.name, negative.name)] = joined(positive, negative)
+
+
 POLICY_LOSS = register(
     Op(
         name=_OP,
         rule_set="policy",
-        forward=_forward,
-        inputs=("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min"),
-        rules={
-            row.name: row
-            for row in (
-                _rule(
-                    "inward",
-                    "-grad * A * w, or 0 where the clip is blocked",
-                    source="PPO (Schulman et al., 2017)",
-                    also_called="PPO, GRPO, DAPO, GSPO, GMPO",
-                ),
-                _rule(
-                    "zero",
-                    "0 where r is outside the bounds, else -grad * A * w",
-                    source="the derivative of -A c(r)",
-                    also_called="the clip without PPO's min",
-                ),
-                _rule(
-                    "identity",
-                    "-grad * A * w",
-                    source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
-                    also_called="CISPO, truncated importance sampling",
-                ),
-                _rule("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w"),
-                _rule(
-                    "leaky_inward",
-                    "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, "
-                    "else -grad * A * w",
-                    also_called="GPPO, CE-GPPO",
-                ),
-            )
-        },
+        forward=forward,
+        inputs=INPUTS,
+        rules=RULES,
         edges=EDGES,
         default_rule="inward",
         default_edge="closed",
+        adapt=adapted,
+        joins=_join,
+        formula_takes=("grad", "ratio", "advantage", "min", "max"),
+        trial=_trial,
         public=lambda log_ratio, advantage, low, high, ceiling, in_log, without_min, **how: policy_loss(
             log_ratio,
             advantage,
@@ -427,16 +321,19 @@ POLICY_LOSS = register(
         ),
     )
 )
-_OF_SEQUENCES = register(
-    Primitive(
-        name=f"{_OP} of sequences",
-        inputs=(*POLICY_LOSS.inputs, "mask"),
-        forward=_forward_of_sequences,
-        rules=POLICY_LOSS.rules,
-        rule_set=POLICY_LOSS.rule_set,
-        edges=POLICY_LOSS.edges,
-        default_edge=POLICY_LOSS.default_edge,
-        through=_of_the_mean,
-        saves="as torch",
+
+
+def _among(name: str, rules: Mapping[str, Rule], of_sequences: bool) -> Primitive:
+    """What the engine runs besides: the loss of tokens or of sequences, with one rule or with one for each sign."""
+    rest = (
+        {"forward": _forward_of_sequences, "inputs": (*INPUTS, "mask"), "through": _of_the_mean, "saves": "as torch"}
+        if of_sequences
+        else {"forward": forward, "inputs": INPUTS}
     )
-)
+    shared = {"rule_set": POLICY_LOSS.rule_set, "edges": EDGES, "default_edge": POLICY_LOSS.default_edge}
+    return register(Primitive(name=f"{_OP} {name}", rules=rules, **shared, **rest))
+
+
+_OF_SEQUENCES = _among("of sequences", RULES, True)
+_BY_SIGN = _among("by sign", JOINED, False)
+_OF_SEQUENCES_BY_SIGN = _among("of sequences by sign", JOINED, True)

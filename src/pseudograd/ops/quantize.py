@@ -232,6 +232,8 @@ FAKE_QUANTIZE = register(
         takes_maximize=True,
         has_outside=True,
         adapt=lambda *given, **row: _on_the_grid(bound_rules.adapted(*given, **row)),
+        formula_takes=bound_rules.FORMULA_TAKES,
+        trial=bound_rules.trial,
         public=fake_quantize,
         samples=_samples,
         picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),

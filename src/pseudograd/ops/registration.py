@@ -110,11 +110,11 @@ def _parameters_of(function: Callable[..., Tensor], op: Op) -> dict[str, float]:
     for key, default in parameters.items():
         check_parameter(function.__name__, key, default, "a number above 0")
     x = torch.linspace(-2, 2, 5)
-    given: tuple[Any, ...] = (torch.ones(5), x, x.clamp(-1, 1), -1.0, 1.0) if op.has_outside else (torch.ones(5), x)
+    given = (torch.ones(5), x) if op.trial is None else op.trial()
     try:
         grad_x = function(*given)
     except TypeError as error:
-        arguments = "grad, x, y, min, max" if op.has_outside else "grad, x"
+        arguments = ", ".join(op.formula_takes)
         raise ValueError(
             must(
                 "register_rule", function.__name__, f"take ({arguments})", str(inspect.signature(function)), str(error)

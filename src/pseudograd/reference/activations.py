@@ -76,6 +76,24 @@ def jumprelu(
     return fl(r(passed + share)) if window_to_x else passed, fl(-share), 0.0, 0.0
 
 
+def jumprelu_of_users(
+    of_one: Callable[..., Number],
+    x: Number,
+    grad: Number,
+    threshold: Number,
+    bandwidth: Number,
+    window_to_x: Number,
+    *,
+    fl: Round,
+    given: dict[str, float],
+) -> tuple[Number, ...]:
+    """The same with a user's function, which says what the threshold gets of one x."""
+    passed = 0.0 if x <= threshold else grad
+    usable = math.isfinite(x) and math.isfinite(threshold)
+    found = of_one(grad, x, threshold, bandwidth, fl=fl, given=given) if usable else 0.0
+    return fl(_wide(fl)(passed - found)) if window_to_x else passed, fl(found), 0.0, 0.0
+
+
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:
     """The interval ends belong to the interval below. NaN counts as above all."""
     ends, slopes = steps

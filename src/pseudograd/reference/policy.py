@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from .elementwise import _wide
 
@@ -46,19 +47,68 @@ def gradient(
     to_advantage = fl(-r(grad * of_value))
     blocked = (below and advantage < 0) or (above and advantage > 0)
     slope = _slope(rule, below, above, blocked, parameters)
-    if rule != "identity" and (at_low or at_high):
+    if rule not in ("identity", "reinforce") and (at_low or at_high):
         slope = _SHARES[edge]
     found = r(r(slope) * -advantage) if slope else 0.0
     if at_ceiling:
         found = r(_SHARES[edge] * found)
     if over:
         found = 0.0
-    if found == 0 and (advantage != 0 or log_ratio == math.inf):
+    if rule == "reinforce":
+        return fl(r(grad * found)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
+    if found == 0 and (advantage != 0 or ratio == math.inf):
         return 0.0, to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
     weight = ratio
     if in_log:
         weight = clipped if rule in ("zero", "identity", "leaky") else pessimistic
     return fl(r(r(grad * found) * weight)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
+
+
+def of_users(
+    of_one: Callable[..., Number],
+    log_ratio: Number,
+    grad: Number,
+    advantage: Number,
+    low: Number | None,
+    high: Number | None,
+    ceiling: Number | None,
+    *space_and_value: Number,
+    edge: str,
+    fl: Round,
+    given: dict[str, float],
+) -> tuple[Number, ...]:
+    """The same of a user's rule, whose function says what the log ratio gets; the ceiling and the value are the op's."""
+    bounds = low, high, ceiling, *space_and_value
+    _, to_advantage, *none = gradient("reinforce", log_ratio, grad, advantage, *bounds, edge=edge, fl=fl)
+    r = _wide(fl)
+    least, most = 0.0 if low is None else r(1 - low), math.inf if high is None else r(1 + high)
+    ratio = r(_exp(log_ratio))
+    found = of_one(grad, ratio, advantage, least, most, fl=fl, given=given)
+    over, at_ceiling = _side(log_ratio if bounds[3] else ratio, ceiling, bounds[3], r, 1)
+    if advantage < 0 and (over or at_ceiling):
+        found = r(_SHARES[edge] * found) if at_ceiling else 0.0
+    return fl(found), to_advantage, *none
+
+
+def by_sign(
+    of_positive: Callable[..., tuple[Number, ...]],
+    of_negative: Callable[..., tuple[Number, ...]],
+    are_users: tuple[bool, bool],
+    log_ratio: Number,
+    grad: Number,
+    advantage: Number,
+    *others: Number | None,
+    edge: str,
+    fl: Round,
+    **parameters: Any,
+) -> tuple[Number, ...]:
+    """The one where A > 0, the other elsewhere; the parameters of each by its side."""
+    of_one, side, is_users = (
+        (of_positive, "positive_", are_users[0]) if advantage > 0 else (of_negative, "negative_", are_users[1])
+    )
+    given = parameters.get("given", parameters)
+    own = {key.removeprefix(side): value for key, value in given.items() if key.startswith(side)}
+    return of_one(log_ratio, grad, advantage, *others, edge=edge, fl=fl, **({"given": own} if is_users else own))
 
 
 def _exp(value: Number) -> Number:
@@ -98,7 +148,7 @@ def _picked(
 
 
 def _slope(rule: str, below: bool, above: bool, blocked: bool, parameters: dict[str, float]) -> Number:
-    if not (below or above) or rule == "identity":
+    if not (below or above) or rule in ("identity", "reinforce"):
         return 1.0
     if rule == "zero":
         return 0.0
