@@ -131,7 +131,8 @@ def _how_to_read(op: Op) -> str:
     if op.rule_set == "policy":
         lines.append(
             "A is the advantage and r = exp(log_ratio); the clip is blocked where A > 0 and r > 1 + high, and where A < 0 and r < 1 - low. "
-            'w is r; with `space="log"` it is the clipped r, and for `inward` and `leaky_inward` r where the clip is not blocked.'
+            'w is r; with `space="log"` it is the clipped r, and for `inward` and `leaky_inward` r where the clip is not blocked. '
+            '`rule={"positive": ..., "negative": ...}` takes one of these where A > 0, and one elsewhere.'
         )
     if len(op.rules) > 1:
         lines.append(f"The default is `{op.default_rule}`.")
@@ -197,7 +198,7 @@ def _listed(names: list[str]) -> str:
 def _edges_of_policy_loss() -> list[str]:
     return [
         "## Edges",
-        "What passes where the ratio is exactly on a bound. `identity` ignores the edge.",
+        "What passes where the ratio is exactly on a bound. `identity` and `reinforce` ignore the edge, and a rule of your own decides there itself.",
         "\n".join(
             [
                 "| edge | grad_x | as in |",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,20 @@ from tests.policy.differences import DIFFERENCES  # noqa: E402  the page and its
 PAGE = ROOT / "docs" / "policy_clips.md"
 PICTURE = ROOT / "docs" / "policy_clips.png"
 _TITLE = "What gradient a token gets from each clipped policy loss (0: the clip silences the token)"
+_COLUMNS = 5
 _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
 def text() -> str:
-    return _START + _zoo() + _MIDDLE + _differences() + _NOT_THERE + _report() + _END
+    return _START + _zoo() + _MIDDLE + _differences() + _no_rules() + _AFTER + _report() + _END
 
 
 _START = """\
 # Policy clips
 
 The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. Those of the table below are
-each a rule of [`clamp`](ops/clamp.md) for the probability ratio, so one function has them: [`policy_loss`](ops/policy_loss.md). A few
-others are not, and [stand at the end](#what-is-no-rule). Written by
+each a rule for the probability ratio, most of them one of [`clamp`](ops/clamp.md), so one function has them:
+[`policy_loss`](ops/policy_loss.md). Others are not, and [stand at the end](#what-is-no-rule). Written by
 `scripts/generate_docs.py` from the table `pseudograd.policy.presets`; every gradient below is tested against the formula of its paper,
 written apart, in float64 to 1e-12.
 
@@ -56,11 +59,13 @@ _MIDDLE = """
 Drawn: the gradient for A = 1 and A = -1, over the ratio; grey without a clip, dotted the bounds. The ranges differ from panel to panel.
 The losses of sequences are drawn for a sequence of one token.
 
-- **PPO, GRPO, DAPO and GSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the bounds and in
+- **PPO, GRPO, DAPO, GSPO and LUSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the bounds and in
   what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
 - **CISPO and truncated importance sampling silence nobody**: they bound the weight. A token that is far too likely already, and has a
   positive advantage, is still pushed up.
 - **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the sides apart.
+- **The signs of the advantage can have rules of their own**: `rule={"positive": "reinforce", "negative": "inward"}` is UP-GRPO, which
+  pushes up without a ratio and down as PPO does. Any two rules do, [your own](your_own_rule.md#a-policy-loss) among them.
 - **The value is not the gradient's.** `value="objective"` shows the -min(r A, c(r) A) of papers and logs, `"clipped"` the -A c(r). For
   A < 0 and a large ratio the first grows without bound and the second does not. Neither changes the gradient to log_ratio.
 - **What is blocked depends on A alone.** A loss that is maximised, or weighted by a negative number, has the same tokens silenced, as in
@@ -75,12 +80,36 @@ The losses of sequences are drawn for a sequence of one token.
 Each line is a test in `tests/policy`, against the published package where it can be called, else against its formula written apart.
 
 """
-_NOT_THERE = """
-## What is no rule
-
-Masks by another quantity (DPPO, IcePop, off-policy masks): multiply the result, or give `mask`. SAPO has a smooth forward, and Clip-Cov
-and KL-Cov choose tokens by a covariance: their values differ, so no backward rule of this value is theirs. How tokens are averaged (token
-mean, sequence mean, a constant) is yours: the result is not reduced.
+_NO_RULES = (
+    (
+        "VESPO (arXiv:2602.10693; TRL `vespo`)",
+        "the gradient of -sg(φ(W)) A log_prob, φ(W) = W^k exp(λ (1 - W)), W the product of the ratios of the sequence, k and λ by the "
+        "sign of A",
+        "a smooth weight without bounds, which no clip has. As [a rule of your own](your_own_rule.md#a-policy-loss) it is four lines, "
+        "tested against TRL",
+    ),
+    (
+        "DRO (verl `dro`)",
+        "-A log_prob + (β / 2) log_ratio²",
+        'the penalty knows no advantage: `presets["gpg"]` plus `0.5 * beta * log_ratio**2`, tested against verl',
+    ),
+    (
+        "CFPO (arXiv:2601.22801; its authors' verl)",
+        r"-A r + \|A\| (r - 1)² / (2 ε)",
+        "the value is another one, smooth; write it so, and torch has its gradient",
+    ),
+    (
+        "M2PO (arXiv:2510.01161)",
+        "its authors' code: PPO with the bounds exp(±τ), at least 0.7 and 1.5, τ such that over what moves outward (A > 0 and r > 1, "
+        "A < 0 and r < 1) the mean of min(log_ratio², τ²) is at most 0.04; AReaL: a mask of the tokens with the largest log_ratio²",
+        'the bounds are those of a batch: compute them, and give `presets["ppo"]` that `low` and `high`, or a `mask`',
+    ),
+    ("SAPO (TRL, verl `sapo`)", "a smooth function of r", "the value is another one"),
+    ("DPPO, IcePop, off-policy masks", "a mask by another quantity", "multiply the result, or give `mask`"),
+    ("Clip-Cov, KL-Cov (verl)", "tokens chosen by a covariance", "the same"),
+)
+_AFTER = """
+How tokens are averaged (token mean, sequence mean, a constant) is yours: the result is not reduced.
 
 ## What a clip does to a batch
 
@@ -111,17 +140,29 @@ def _cells(policy: Policy) -> list[str]:
         policy.gradient,
         {"ratio": "r", "log": "log r"}[policy.space] + of,
         bounds,
-        f"`{policy.rule}`",
+        _rule(policy),
         policy.value,
         policy.paper,
         policy.projects,
     ]
 
 
+def _rule(policy: Policy) -> str:
+    if not isinstance(policy.rule, Mapping):
+        return f"`{policy.rule}`"
+    return f"`{policy.rule['positive']}` where A > 0, else `{policy.rule['negative']}`"
+
+
 def _differences() -> str:
     rows = ["| project | what it does | here | test |", "|---|---|---|---|"]
     rows += [f"| {one.project} | {one.theirs} | {one.ours} | `{one.test}` |" for one in DIFFERENCES]
     return "\n".join([*rows, ""])
+
+
+def _no_rules() -> str:
+    rows = ["| loss | of a token | why it is none, and what to write |", "|---|---|---|"]
+    rows += [f"| {' | '.join(row)} |" for row in _NO_RULES]
+    return "\n".join(["\n## What is no rule\n", *rows, ""])
 
 
 def _report() -> str:
@@ -146,7 +187,7 @@ def curve(policy: Policy, ratio: torch.Tensor, advantage: float) -> torch.Tensor
 def range_of(policy: Policy) -> tuple[float, float]:
     """Of the ratios that its panel shows: around its bounds, closer where these are close to 1."""
     lowest = 0.0 if policy.low is None else 1 - policy.low
-    highest = policy.ceiling or 1 + (policy.high or 0.0)
+    highest = policy.ceiling or 1 + (policy.high or (1.0 if policy.low is None else 0.0))
     width = highest - lowest
     return (0.0, 1.3 * highest) if width > 0.1 and highest > 1.6 else (max(0.0, 1 - 1.4 * width), 1 + 1.6 * width)
 
@@ -154,15 +195,16 @@ def range_of(policy: Policy) -> tuple[float, float]:
 def draw() -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 7), layout="constrained", dpi=110)
+    figure = Figure(figsize=(15, 10), layout="constrained", dpi=110)
     figure.suptitle(_TITLE, fontsize=14)
-    panels: Any = figure.subplots(2, 5)
-    for policy, panel in zip(pg.policy.presets.values(), panels.flat, strict=True):
+    panels: Any = figure.subplots(math.ceil(len(pg.policy.presets) / _COLUMNS), _COLUMNS)
+    for policy, panel in zip(pg.policy.presets.values(), panels.flat, strict=False):
         _draw_panel(policy, panel)
+    for place, panel in enumerate(panels.flat):
+        panel.set_visible(place < len(pg.policy.presets))
+        panel.set_xlabel("ratio r" if place + _COLUMNS >= len(pg.policy.presets) else "")
     for panel in panels[:, 0]:
         panel.set_ylabel("dL/dlog_ratio")
-    for panel in panels[1]:
-        panel.set_xlabel("ratio r")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PICTURE, metadata={"Software": None})

@@ -170,7 +170,8 @@ class Op(Primitive, kw_only=True):
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
     more than that. adapt: a rule from a user's formula, which takes what `formula_takes` names and is tried on `trial()`. joins: called
-    with each rule that is added. has_outside: its formulas say what x gets outside the range, and take y and the bounds. gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
+    with each rule that is added. has_outside: its formulas say what x gets outside the range, and take y and the bounds. gradient_to: the
+    input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
     public: Callable[..., Tensor]

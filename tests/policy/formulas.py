@@ -71,6 +71,21 @@ def gspo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - 3e-4, 1 + 4e-4)
 
 
+def luspo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - 2e-3, 1 + 2.5e-3)
+
+
+def gpg(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """-A log_prob has this gradient; the value that is tested is -A r."""
+    return -a * lr.exp(), -a
+
+
+def up_grpo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """-A log_prob where A > 0, else the dual clip; the value that is tested is GRPO's for both signs."""
+    value, slope = dual_clip(lr, a)
+    return value, torch.where(a > 0, -a, slope)
+
+
 def plain_clip(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.28) -> tuple[Tensor, Tensor]:
     r = lr.exp()
     is_inside = (r >= lo) & (r <= hi)
@@ -88,6 +103,9 @@ FORMULAS: dict[str, Formula] = {
     "gppo": gppo,
     "ce_gppo": ce_gppo,
     "gspo": gspo,
+    "luspo": luspo,
+    "gpg": gpg,
+    "up_grpo": up_grpo,
 }
 
 

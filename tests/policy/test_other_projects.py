@@ -46,6 +46,7 @@ def slope_of(loss: Callable[[Tensor], Tensor], lr: Tensor) -> tuple[Tensor, Tens
 
 def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
     """GRPOTrainer._compute_loss where the old log-probabilities are 0; a is of shape (sequences,)."""
+    needs("trl", "1.16.0")
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     known = {"loss_type": "grpo", "importance_sampling_level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2}
@@ -58,9 +59,10 @@ def of_trl(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
         aux_loss_enabled=False,
         _entropy_bonus_enabled=False,
         current_gradient_accumulation_steps=1,
-        **{**known, **{key: value for key, value in settings.items() if key != "delta"}},
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        **{**known, **{key: value for key, value in settings.items() if key not in ("delta", "args")}},
     )
-    trainer.args.delta, trainer.args.steps_per_generation = settings.get("delta"), 1
+    trainer.args = MagicMock(delta=settings.get("delta"), steps_per_generation=1, **settings.get("args", {}))
     trainer.accelerator.gather, trainer.accelerator.num_processes = lambda found: found, 1
     ids, ones = torch.zeros(lr.shape, dtype=torch.long), torch.ones(lr.shape)
     batch = {"prompt_ids": ids, "prompt_mask": ones, "completion_ids": ids, "completion_mask": mask.to(lr.dtype)}
@@ -88,7 +90,6 @@ def mean_of_means(loss: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", OF_TRL)
 def test_trl(name: str) -> None:
-    needs("trl", "1.16.0")
     lr, a = tokens()
     mask = ragged(lr)
     theirs = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, **OF_TRL[name]), lr)
@@ -98,7 +99,6 @@ def test_trl(name: str) -> None:
 
 def test_trl_cispo_has_our_gradient_and_another_value() -> None:
     """-sg(clip(r)) A log_prob, which depends on log_prob itself: here the old ones are 0."""
-    needs("trl", "1.16.0")
     lr, a = tokens()
     mask = ragged(lr)
     value, slope = slope_of(lambda lr: of_trl(lr, a[:, 0], mask, loss_type="cispo", epsilon_high=5.0), lr)
@@ -131,7 +131,7 @@ def functions_in(path: Path, *names: str, **given: Any) -> dict[str, Any]:
     return space
 
 
-def of_verl(function: str) -> Callable[..., Tensor]:
+def of_verl(function: str, **of_loss: Any) -> Callable[..., Tensor]:
     needs("verl", "0.9.1")
     spec = importlib.util.find_spec("verl")
     assert spec is not None
@@ -149,7 +149,12 @@ def of_verl(function: str) -> Callable[..., Tensor]:
 
     def loss(lr: Tensor, a: Tensor, mask: Tensor, low: float, high: float, **settings: Any) -> Tensor:
         config = ActorConfig(
-            clip_ratio=low, clip_ratio_low=low, clip_ratio_high=high, global_batch_info={}, policy_loss=None, **settings
+            clip_ratio=low,
+            clip_ratio_low=low,
+            clip_ratio_high=high,
+            global_batch_info={},
+            policy_loss=SimpleNamespace(**of_loss) if of_loss else None,
+            **settings,
         )
         found: Tensor = space[function](
             old_log_prob=torch.zeros_like(lr),

@@ -245,7 +245,9 @@ def test_half_precision_saturates_and_is_never_nan(name: str, dtype: torch.dtype
     assert not scaled[slope != 0].isfinite().any()
     fits = slope.abs() < torch.finfo(dtype).max
     torch.testing.assert_close(to_log_ratio[fits], slope.to(dtype)[fits], rtol=torch.finfo(dtype).eps, atol=1e-7)
-    assert fits.all() or (name in ("ppo", "grpo", "dapo", "gppo", "ce_gppo", "gspo", "gmpo") and dtype is torch.float16)
+    assert fits.all() or (
+        name in ("ppo", "grpo", "dapo", "gppo", "ce_gppo", "gspo", "luspo", "gmpo") and dtype is torch.float16
+    )
 
 
 def test_each_gradient_ends_where_its_own_dtype_does() -> None:
@@ -433,7 +435,8 @@ BAD = {
     "no bound": (
         lambda: pg.policy.loss(X, A, low=None, high=None),
         ValueError,
-        "rule must be 'identity' where low and high are None, got 'inward'. Give one of low and high, or use rule='identity'.",
+        "rule must be 'identity' or 'reinforce' where low and high are None, got 'inward'. Give one of low and high, or use "
+        "rule='identity'.",
     ),
     "shapes": (
         lambda: pg.policy.loss(X, torch.ones(4)),
@@ -486,17 +489,37 @@ BAD = {
         ValueError,
         "edge must be one of closed, half, open, got 'projected'",
     ),
+    "half of a rule": (
+        lambda: pg.policy.loss(X, A, rule={"positive": "inward"}),
+        ValueError,
+        "policy_loss: rule must have the keys 'positive' and 'negative', got ['positive']. The first is for A > 0, the second for the",
+    ),
+    "another key": (
+        lambda: pg.policy.loss(X, A, rule={"positive": "inward", "negative": "zero", "zero": "identity"}),
+        ValueError,
+        "rule must have the keys 'positive' and 'negative', got ['positive', 'negative', 'zero']",
+    ),
+    "a rule of one sign": (
+        lambda: pg.policy.loss(X, A, rule={"positive": "inward", "negative": "outward"}),
+        ValueError,
+        "rule must be one of identity, inward, leaky, leaky_inward, reinforce, zero, got 'outward'. Did you mean 'inward'?",
+    ),
+    "no bound for one sign": (
+        lambda: pg.policy.loss(X, A, low=None, high=None, rule={"positive": "reinforce", "negative": "zero"}),
+        ValueError,
+        "rule must be 'identity' or 'reinforce' where low and high are None, got 'zero'",
+    ),
     "rule": (
         lambda: pg.policy.loss(X, A, rule="elastic"),
         ValueError,
-        "rule must be one of identity, inward, leaky, leaky_inward, zero, got 'elastic'",
+        "rule must be one of identity, inward, leaky, leaky_inward, reinforce, zero, got 'elastic'",
     ),
     "a field's name": (lambda: pg.policy.loss(X, A, rule="ste"), ValueError, "'ste' is 'identity' here"),
     "a preset": (
         lambda: pg.policy.presets["dappo"],
         KeyError,
-        "policies: name must be one of ce_gppo, cispo, dapo, dual_clip, gmpo, gppo, grpo, gspo, ppo, truncated_is, got 'dappo'. "
-        "Did you mean 'dapo'?",
+        "policies: name must be one of ce_gppo, cispo, dapo, dual_clip, gmpo, gpg, gppo, grpo, gspo, luspo, ppo, truncated_is, up_grpo, "
+        "got 'dappo'. Did you mean 'dapo'?",
     ),
 }
 

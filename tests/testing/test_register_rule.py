@@ -57,6 +57,23 @@ def toggled(grad: Tensor, x: Tensor, *, width: float = 0.1) -> Tensor:
     return torch.where(grad.abs() < width, 0.0, grad)
 
 
+def halved_upward(
+    grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float, *, share: float = 0.5
+) -> Tensor:
+    """PPO's gradient, and where its clip is blocked above this share of it."""
+    above, below = (ratio > max) & (advantage > 0), (ratio < min) & (advantage < 0)
+    passed = torch.where(above, share * grad, torch.where(below, 0.0, grad))
+    return -passed * advantage * torch.where(below, 1.0, ratio)
+
+
+def parabola(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float, *, height: float = 0.75) -> Tensor:
+    """A window with the density 3 / 4 (1 - u^2)."""
+    u = (x - threshold) / bandwidth
+    inside = u.abs() < 1
+    near = torch.where(inside, u, 0.0)
+    return torch.where(inside, -grad * threshold / bandwidth * height * (1 - near * near), 0.0)
+
+
 def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
     _register("clamp", fading)
     x = torch.tensor([-3.0, -1.0, 0.5, 1.0, 2.0], requires_grad=True)
@@ -113,6 +130,8 @@ OWN_RULES = pytest.mark.parametrize(
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
         ("sign", swish_slope, True, None),
         ("round", toggled, False, None),
+        pytest.param("policy_loss", halved_upward, True, "share", marks=pytest.mark.slow),
+        ("jumprelu", parabola, True, "height"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -204,8 +223,8 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "op": (
         lambda: pg.register_rule("clmp", formula="f", source="s", is_linear=True),
         ValueError,
-        "register_rule: op must be one of ceil, clamp, fake_quantize, floor, hardtanh, heaviside, lower_bound, relu, relu6, round, sign, "
-        "trunc, upper_bound, got 'clmp'. Did you mean 'clamp'?",
+        "register_rule: op must be one of ceil, clamp, fake_quantize, floor, hardtanh, heaviside, jumprelu, lower_bound, policy_loss, "
+        "relu, relu6, round, sign, trunc, upper_bound, got 'clmp'. Did you mean 'clamp'?",
     ),
     "formula": (
         lambda: pg.register_rule("clamp", formula=" ", source="s", is_linear=True),

@@ -50,7 +50,7 @@ def policy_loss(
     *,
     low: float | None = DEFAULT,
     high: float | None = DEFAULT,
-    rule: PolicyRule = "inward",
+    rule: RuleLike | Mapping[str, RuleLike] = "inward",
     space: str = "ratio",
     ceiling: float | None = None,
     value: str = "objective",
@@ -61,13 +61,13 @@ def policy_loss(
     """The clipped policy loss of each token: PPO's by default, and its relatives by other rules.
 
     Forward:  y = -min(r * A, c(r) * A), or -A * c(r) with value="clipped"; r = exp(log_ratio), c clips it to [1 - low, 1 + high].
-    Backward: to log_ratio grad * s * -A * w. s is the slope that the clamp's `rule` gives for the gradient -A: with "inward" 0 where
-        the clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other
-        rules a pseudo-gradient. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and
-        w is the clipped ratio c(r) for "zero", "identity" and "leaky"; "inward" and "leaky_inward" see the sign of A, and for them w
-        is c(r) where the clip is blocked and r elsewhere. "reinforce" has s = w = 1, the gradient of -A * log_prob. To advantage the derivative of y; a training loop whose advantages do not
-        require grad pays nothing for it. What exceeds half precision becomes its largest number, unless grad is infinite or
-        level="sequence". Saves log_ratio and advantage. Linear in grad.
+    Backward: to log_ratio grad * s * -A * w. s is the slope that the clamp's `rule` gives for the gradient -A: with "inward" 0 where the
+        clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other rules a
+        pseudo-gradient. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and w is the
+        clipped ratio c(r) for "zero", "identity" and "leaky"; "inward" and "leaky_inward" see the sign of A, and for them w is c(r) where
+        the clip is blocked and r elsewhere. "reinforce" has s = w = 1, the gradient of -A * log_prob. To advantage the derivative of y; a
+        training loop whose advantages do not require grad pays nothing for it. What exceeds half precision becomes its largest number,
+        unless grad is infinite or level="sequence". Saves log_ratio and advantage. Linear in grad.
 
     Args:
         log_ratio: log_prob - old_log_prob, floating point, any shape; with a level other than "token" the last dimension is the sequence.
@@ -188,7 +188,9 @@ def _check_a_bound(low: float | None, high: float | None, rule: PolicyRule) -> N
         name = one.name if isinstance(one, RuleObject) else one
         if not (name in NEED_NO_BOUND or POLICY_LOSS.rules[name].is_users):
             remedy = "Give one of low and high, or use rule='identity'"
-            raise ValueError(must(_OP, "rule", "be 'identity' or 'reinforce' where low and high are None", name, remedy))
+            raise ValueError(
+                must(_OP, "rule", "be 'identity' or 'reinforce' where low and high are None", name, remedy)
+            )
 
 
 def surely_between(number: float, least: float, most: float) -> bool:
@@ -313,6 +315,7 @@ POLICY_LOSS = register(
         ),
         samples=_samples,
         gradient_to="log_ratio",
+        formula_of="log_ratio",
         picture=Picture(
             of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
             edges=(math.log(0.8), math.log(1.28)),

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import unknown_name
-from ..rule import RuleLike, RuleObject
-from .policy import policy_loss
+from ..rule import RuleObject
+from .policy import PolicyRule, policy_loss
 
 _BOTH_LEAK = RuleObject("leaky_inward", (("low", 1.0), ("high", 1.0)))
 _LOW_LEAKS_LESS = RuleObject("leaky_inward", (("low", 0.75), ("high", 1.0)))
+_NO_RATIO_UPWARD = {"positive": "reinforce", "negative": "inward"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Policy:
     gradient: str
     low: float | None = 0.2
     high: float | None = 0.2
-    rule: RuleLike = "inward"
+    rule: PolicyRule = field(default="inward", hash=False)
     space: str = "ratio"
     ceiling: float | None = None
     value: str = "objective"
@@ -47,7 +48,7 @@ class Policy:
         return {
             "low": self.low,
             "high": self.high,
-            "rule": self.rule,
+            "rule": dict(self.rule) if isinstance(self.rule, Mapping) else self.rule,
             "space": self.space,
             "ceiling": self.ceiling,
             "value": self.value,
@@ -175,5 +176,34 @@ policies = Policies(
         high=4e-4,
         level="sequence",
         note="TRL's and verl's own defaults are 0.2 for both",
+    ),
+    Policy(
+        name="luspo",
+        paper="Liu et al., 2026, arXiv:2602.05261",
+        projects="TRL loss_type luspo",
+        gradient="-A s, or 0 where the clip is blocked; s the exp of the mean log_ratio of the sequence",
+        low=2e-3,
+        high=2.5e-3,
+        level="sequence",
+        note="GSPO's loss of a token; what differs are the bounds, and that tokens are summed over their sequence, not averaged",
+    ),
+    Policy(
+        name="gpg",
+        paper="GPG, Chu et al., 2025, arXiv:2504.02546",
+        projects="verl gpg",
+        gradient="-A",
+        low=None,
+        high=None,
+        rule="reinforce",
+        note="there the value is -A log_prob; its scaling of the advantages is yours",
+    ),
+    Policy(
+        name="up_grpo",
+        paper="UP-GRPO, Liu, 2026, arXiv:2607.06987",
+        projects="the code in its author's article of February 2026, for verl",
+        gradient="-A where A > 0; elsewhere -A r, or 0 where r < 1 - low or r > ceiling",
+        rule=_NO_RATIO_UPWARD,
+        ceiling=3.0,
+        note="read in that article, whose code has a dual clip at 3; there the value is -A log_prob where A > 0",
     ),
 )

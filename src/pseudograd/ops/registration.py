@@ -31,13 +31,16 @@ def register_rule(
     Forward:  as it is; a rule has no say in it.
     Backward: for the clamp family and fake_quantize the function gives what x gets outside: f(grad, x, y, min, max) -> grad_x, where y
         is x clamped; inside, x gets grad; edge, maximize and the gradient of tensor bounds work as with every rule. For rounding and
-        steps it gives all of grad_x: f(grad, x) -> grad_x. Made of comparisons, torch.where and arithmetic, it gets every transform,
+        steps it gives all of grad_x: f(grad, x) -> grad_x. For policy_loss it gives all that log_ratio gets:
+        f(grad, ratio, advantage, min, max), with min and max the bounds of the ratio, 0 and inf where there is none; the ceiling and
+        the gradient of the advantage are the op's. For jumprelu it gives what the threshold gets of each x, before the sum:
+        f(grad, x, threshold, bandwidth). Made of comparisons, torch.where and arithmetic, it gets every transform,
         error text and plot; pseudograd.testing.check_rule runs the contract tests on it. Half precision arrives as float32. Saves x,
         or with `sides` one or two bits of each element, as the rules of the library do (docs/memory.md).
 
     Args:
-        op: "clamp" (with lower_bound, upper_bound, relu, relu6, hardtanh), "fake_quantize", "round" (with floor, ceil, trunc) or
-            "sign" (with heaviside).
+        op: "clamp" (with lower_bound, upper_bound, relu, relu6, hardtanh), "fake_quantize", "round" (with floor, ceil, trunc),
+            "sign" (with heaviside), "policy_loss" or "jumprelu".
         formula: one line for tables and error texts.
         source: where the rule comes from.
         is_linear: does f(a + b) = f(a) + f(b) hold for two grads a and b? If so the rule gets forward mode.

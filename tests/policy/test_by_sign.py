@@ -1,0 +1,189 @@
+"""A rule for A > 0 and one for the rest: each token has the value and the gradient that its own rule alone gives, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, jacfwd, jacrev, vmap
+
+import pseudograd as pg
+from pseudograd.ops import policy
+from pseudograd.rule import OPS, RuleObject
+from pseudograd.testing.contract.cases import Case
+from pseudograd.testing.contract.rule import checks_of
+
+from ..choices import slow_but
+from .formulas import tokens
+
+RULES: dict[str, Any] = {
+    **{name: name for name in ("inward", "zero", "identity", "reinforce")},
+    "leaky": pg.rules.leaky(0.5),
+    "leaky_inward": pg.rules.leaky_inward(0.25, 0.75),
+}
+PAIRS = list(itertools.product(RULES, RULES))
+
+
+def sides(positive: str, negative: str) -> dict[str, Any]:
+    return {"positive": RULES[positive], "negative": RULES[negative]}
+
+
+def slopes(loss: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, ...]:
+    leaves = [one.clone().requires_grad_() for one in at]
+    y = loss(*leaves)
+    weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
+    return (y.detach(), *torch.autograd.grad(y, leaves, weights))
+
+
+@pytest.mark.parametrize("level", policy.LEVELS)
+@pytest.mark.parametrize(("positive", "negative"), PAIRS)
+def test_each_token_has_what_its_own_rule_gives(positive: str, negative: str, level: str) -> None:
+    lr, a = tokens()
+    how: dict[str, Any] = {"ceiling": 3.0, "level": level, "space": "log" if positive < negative else "ratio"}
+    found = slopes(lambda lr, a: pg.policy.loss(lr, a, rule=sides(positive, negative), **how), lr, a)
+    of_positive, of_negative = (
+        slopes(lambda lr, a, rule=rule: pg.policy.loss(lr, a, rule=RULES[rule], **how), lr, a)  # type: ignore[misc]
+        for rule in (positive, negative)
+    )
+    for ours, up, down in zip(found, of_positive, of_negative, strict=True):
+        assert torch.equal(ours, torch.where(a > 0, up, down))
+
+
+@pytest.mark.parametrize("edge", ["closed", "half", "open"])
+def test_at_a_tie_each_sign_has_the_share_of_its_own_rule(edge: str) -> None:
+    lr = torch.tensor([math.log(2.0)] * 2, dtype=torch.float64)
+    a = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    rule = {"positive": "inward", "negative": "identity"}
+    (_, found) = slopes(lambda lr: pg.policy.loss(lr, a, high=1.0, rule=rule, edge=edge), lr)
+    share = {"closed": 1.0, "half": 0.5, "open": 0.0}[edge]
+    assert found.tolist() == [-2.0 * -1 * share, 2.0 * 2]  # of weights -1 and 2
+
+
+@pytest.mark.parametrize(("positive", "negative"), slow_but([("reinforce", "inward"), ("leaky_inward", "zero")], PAIRS))
+def test_it_passes_the_contract_of_every_rule(positive: str, negative: str) -> None:
+    """The checks of `check_rule`, against the reference that asks the sign first."""
+    name = policy.name_of_joined(positive, negative)
+    row = policy.JOINED[name]
+    public = OPS["policy_loss"].public
+    op = policy.POLICY_LOSS.replaced(
+        name="policy_loss by sign",
+        rules={name: row, "another": row},
+        default_rule=name,
+        public=lambda *given, rule, **how: public(*given, rule=_mapping(rule, positive, negative), **how),
+    )
+    case = Case(op, row, tuple((key, 0.375) for key in row.parameters), "half")
+    for what, check in checks_of(case):
+        try:
+            check()
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {what}") from error
+
+
+def _mapping(rule: Any, positive: str, negative: str) -> dict[str, RuleObject]:
+    given = dict(rule.parameters) if isinstance(rule, RuleObject) else {}
+    return {
+        side: RuleObject(name, tuple((k.removeprefix(f"{side}_"), v) for k, v in given.items() if k.startswith(side)))
+        for side, name in (("positive", positive), ("negative", negative))
+    }
+
+
+def test_an_infinite_ratio_spoils_only_what_its_own_rule_spoils() -> None:
+    """A silent token is silent, in the second derivative too, whatever the other rule would make of its ratio."""
+    lr = torch.tensor([math.inf, 200.0, -math.inf, 200.0, -200.0], requires_grad=True)
+    a = torch.tensor([1.0, 1.0, -1.0, 0.0, -1.0], requires_grad=True)
+    y = pg.policy.loss(lr, a, rule={"positive": "inward", "negative": "identity"}, low=None)
+    (first,) = torch.autograd.grad(y.sum(), lr, create_graph=True)
+    assert first.tolist() == [0.0] * 5
+    assert torch.autograd.grad(first.sum(), lr, retain_graph=True)[0].tolist() == [0.0] * 5
+    (whole,) = torch.autograd.grad(pg.policy.loss(lr, a, rule={"positive": "identity", "negative": "zero"}).sum(), lr)
+    assert whole.tolist() == [-math.inf, -math.inf, 0.0, 0.0, 0.0]
+
+
+# --- transforms -------------------------------------------------------------------------------------------------------
+
+
+def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() -> None:
+    lr, a = (one[1:9] for one in tokens())
+    rule = {"positive": "reinforce", "negative": pg.rules.leaky_inward(0.5, 0.25)}
+
+    def loss(lr: Tensor, a: Tensor) -> Tensor:
+        return pg.policy.loss(lr, a, rule=rule, space="log").sum()
+
+    def each(lr: Tensor, a: Tensor) -> Tensor:
+        up = pg.policy.loss(lr, a, rule="reinforce", space="log")
+        return torch.where(a > 0, up, pg.policy.loss(lr, a, rule=rule["negative"], space="log")).sum()
+
+    expected = vmap(jacrev(grad(each)))(lr, a)
+    assert expected.any()
+    assert torch.equal(vmap(jacrev(grad(loss)))(lr, a), expected)
+    assert torch.equal(vmap(jacfwd(grad(loss)))(lr, a), expected)
+    torch._dynamo.reset()
+    compiled = torch.compile(vmap(grad(loss)), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(lr, a), vmap(grad(each))(lr, a))
+    leaf = lr.clone().requires_grad_()
+    (found,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf, a), leaf)
+    assert torch.equal(found, vmap(grad(each))(lr, a))
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+def test_a_rule_of_ones_own_for_one_sign_and_the_cell_run_again() -> None:
+    """Eagerly, compiled, and compiled over functorch: the new function, with the parameters asked for."""
+
+    def register(factor: float) -> None:
+        @pg.register_rule("policy_loss", formula="-factor * grad * A", source="this test", is_linear=True)
+        def scaled(
+            grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float, *, by: float = 1.0
+        ) -> Tensor:
+            return -factor * by * grad * advantage
+
+    lr, a = torch.tensor([0.5, 0.5]), torch.tensor([1.0, -1.0])
+
+    def loss(lr: Tensor) -> Tensor:
+        return pg.policy.loss(lr, a, rule={"positive": pg.rules.scaled(by=3.0), "negative": "scaled"}).sum()
+
+    ways: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
+        "eager": lambda: lambda lr: slopes(loss, lr)[1] / -1,
+        "grad": lambda: grad(loss),
+        "compiled grad": lambda: torch.compile(grad(loss), backend="aot_eager", fullgraph=True),
+        "compiled": lambda: lambda lr: slopes(torch.compile(loss, backend="aot_eager", fullgraph=True), lr)[1] / -1,
+    }
+    for factor in (1.0, 2.0):
+        register(factor)
+        for name, way in ways.items():
+            torch._dynamo.reset()
+            assert way()(lr).tolist() == [-3 * factor, factor], name
+    torch._dynamo.reset()
+
+
+# --- around it --------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_names_both_rules_and_counts_by_sign() -> None:
+    lr, a = torch.tensor([0.5, 0.5, -0.5, -0.5]), torch.tensor([1.0, -1.0, 1.0, -1.0])
+    report = pg.policy.clip_report(lr, a, rule={"positive": "identity", "negative": "zero"})
+    assert "rule identity where A > 0, zero elsewhere" in str(report)
+    assert (report.share("A > 0", "above"), report.share("A < 0", "above"), report.share("A < 0", "below")) == (
+        0.0,
+        0.5,
+        0.5,
+    )
+
+
+def test_a_preset_by_sign_is_data_and_cannot_be_spoiled() -> None:
+    preset = pg.policy.presets["up_grpo"]
+    settings = preset.settings
+    assert json.loads(json.dumps(settings)) == settings
+    settings["rule"]["positive"] = "zero"
+    assert preset.settings["rule"] == {"positive": "reinforce", "negative": "inward"}
+    assert pickle.loads(pickle.dumps(preset)) == preset
+    assert hash(preset) == hash(pickle.loads(pickle.dumps(preset)))
+    lr, a = tokens()
+    assert torch.equal(preset(lr, a, rule="inward"), pg.policy.presets["dual_clip"](lr, a))
