@@ -198,7 +198,8 @@ def _listed(names: list[str]) -> str:
 def _edges_of_policy_loss() -> list[str]:
     return [
         "## Edges",
-        "What passes where the ratio is exactly on a bound. `identity` and `reinforce` ignore the edge, and a rule of your own decides there itself.",
+        "What passes where the ratio is exactly on a bound. `identity` and `reinforce` ignore the edge, and a rule of your own decides "
+        "there itself.",
         "\n".join(
             [
                 "| edge | grad_x | as in |",

@@ -59,8 +59,8 @@ _MIDDLE = """
 Drawn: the gradient for A = 1 and A = -1, over the ratio; grey without a clip, dotted the bounds. The ranges differ from panel to panel.
 The losses of sequences are drawn for a sequence of one token.
 
-- **PPO, GRPO, DAPO, GSPO and LUSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the bounds and in
-  what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
+- **PPO, GRPO, DAPO, GSPO and LUSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the
+  bounds and in what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
 - **CISPO and truncated importance sampling silence nobody**: they bound the weight. A token that is far too likely already, and has a
   positive advantage, is still pushed up.
 - **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the sides apart.
