@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.analysis.audit import Audit
+from pseudograd.analysis.audit_figure import _merged
 from pseudograd.analysis.audit_records import Region
 from pseudograd.geometry import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
@@ -383,6 +385,15 @@ def test_the_plot_draws_these_numbers() -> None:
     assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
     assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
     assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
+
+
+def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> None:
+    def region(low: float, high: float, kind: str) -> SimpleNamespace:
+        return SimpleNamespace(low=low, high=high, positive=SimpleNamespace(kind=kind))
+
+    regions = [region(0, 1, "flat"), region(1, 2, "cut"), region(2, 3, "cut"), region(3, 3, "cut"), region(3, 4, "cut")]
+    drawn = _merged(SimpleNamespace(regions=regions), "positive")  # type: ignore[arg-type]
+    assert drawn == [(0, 1, "flat"), (1, 3, "cut"), (3, 4, "cut")]
 
 
 # --- bad calls ------------------------------------------------------------------------------------------------------

@@ -57,6 +57,26 @@ def test_a_reduction_that_hands_on_nothing() -> None:
     assert one.cause.where.endswith(f":{line_of('area = sides')}")
 
 
+class Stops(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> None:
+        return None
+
+
+def test_a_backward_that_returns_none_hands_nothing_on() -> None:
+    net, head = nn.Linear(3, 2), nn.Linear(2, 1)
+    with diagnose(nn.ModuleList([net, head])) as d:
+        for _ in range(2):
+            stopped = Stops.apply(net(torch.ones(4, 3)))
+            head(stopped).sum().backward()
+    assert [one.parameter for one in d.starved] == ["0.weight", "0.bias"]
+    assert cause_of(d, "0.weight") == (line_of("stopped ="), "the backward of StopsBackward hands nothing on")
+
+
 @pytest.mark.parametrize("of_leaf", [False, True])
 def test_a_hook_is_a_site(of_leaf: bool) -> None:
     """Half of its gradient passes, so nothing starves."""

@@ -180,6 +180,8 @@ def test_an_epsilon_that_float32_does_not_have(call: str, times: int) -> None:
         ("x + (x.clamp(0, 1) - x).detach()", "PG105"),
         ("(torch.clamp(x, 0, 1) - x).detach() + x", "PG105"),
         ("x - (x - x.clamp(0, 1)).detach()", "PG105"),
+        ("x + (x.clamp(0, 1) - x).data", "PG105"),
+        ("x + (x.clamp(0, 1) - x).real", None),
         ("x + (x.round() - x).detach()", None),
         ("x + (x.sign() - x).detach()", "PG153"),
         ("x.clamp(0, 1).detach() + x - x.detach()", None),

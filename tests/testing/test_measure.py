@@ -14,7 +14,7 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.behaviour import cross_talk, gradient_of, second_order, underflow
-from pseudograd.testing.measure.numeric import breaks, jumps_of, resolution_of, simplest, slope_of
+from pseudograd.testing.measure.numeric import _change, breaks, jumps_of, resolution_of, simplest, slope_of
 
 GRID = torch.linspace(-2, 2, 201, dtype=torch.float64)
 EPS = torch.finfo(torch.float64).eps
@@ -66,6 +66,18 @@ def test_what_is_smooth_has_no_breaks() -> None:
         assert len(breaks(f, GRID, EPS).low) == 0
 
 
+def test_a_slope_changes_by_what_is_more_than_the_bend() -> None:
+    """Of x^2, |x| and what has no value, from low to high; the slopes are those just inside."""
+
+    def change(*numbers: float) -> float:
+        return _change(*(torch.tensor([number], dtype=torch.float64) for number in numbers)).item()
+
+    assert change(1, 1, 2, 3, 9, 6, 2) == 0
+    assert change(-1, 1, -1, 2, 2, 1, 0) == pytest.approx(2 + 2 / 3)  # the mean slope is 1/3
+    assert change(0, math.nan, 1, 1, 1, 1, 0) == 0
+    assert change(2, 5, 1, 2, 5, 1, 0) == 2  # no cell at all: a mean slope of 0
+
+
 def test_what_computes_in_float32_has_the_breaks_of_float32() -> None:
     def narrow(x: Tensor) -> Tensor:
         return x.float().clamp(-0.7, 0.3)
@@ -85,7 +97,14 @@ def test_jumps_are_between_two_neighbouring_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(0.2999999, 0.3000001, 0.3), (-1e-20, 1e-21, 0), (1.0, math.nextafter(1, 2), 1), (1 / 3, 1 / 3, 1 / 3)],
+    [
+        (0.2999999, 0.3000001, 0.3),
+        (0.0, 0.1, 0),
+        (0.06, 0.1, 0.1),
+        (-1e-20, 1e-21, 0),
+        (1.0, math.nextafter(1, 2), 1),
+        (1 / 3, 1 / 3, 1 / 3),
+    ],
 )
 def test_the_simplest_number(low: float, high: float, expected: float) -> None:
     assert simplest(low, high) == expected
@@ -124,6 +143,13 @@ def test_underflow_of_the_product_and_of_nothing_else() -> None:
         assert not (right.leaks | right.lost | right.overflows).any()
     small = underflow(lambda x: x * 1e-6, lambda x: x * 1e-6, x, torch.float16)
     assert not small.lost.any()  # what the dtype cannot hold is not lost
+
+
+@pytest.mark.parametrize(("factor", "overflowing"), [(1.0, [0.3, 1.0]), (1.5, [0.3]), (0.5, [0.3, 1.0])])
+def test_overflow_is_told_where_grad_and_result_are_at_most_one(factor: float, overflowing: list[float]) -> None:
+    found = underflow(lambda x: x * math.inf, lambda x: x * factor, torch.tensor([0.5]), torch.float16)
+    large = found.grad[found.overflows & (found.grad > 0.1)]
+    torch.testing.assert_close(large, torch.tensor(overflowing, dtype=torch.float16))
 
 
 def test_second_derivatives_of_a_gradient() -> None:
