@@ -63,8 +63,12 @@ LEFT = {
 PINNED = {kinked.spelling.form.names[0] for found in KINKED.values() for kinked in found}  # the names of the functions
 
 
-def gradients(point: TablePoint, function: Callable[..., Tensor]) -> list[list[float]]:
+def gradients(point: TablePoint, function: Callable[..., Tensor], away: float = 0.0) -> list[list[float]]:
+    """Each entry of what is differentiated by itself up to `away` from where the point has it, the same at each call."""
+    chance = torch.Generator().manual_seed(len(point.id))
     inputs = [torch.tensor(value) for value in point.inputs]
+    for at in point.differentiated if away else ():
+        inputs[at] = inputs[at] + away * (2 * torch.rand(inputs[at].shape, generator=chance) - 1)
     leaves = [inputs[at].requires_grad_() for at in point.differentiated]
     y = function(*inputs)
     weights = torch.tensor(point.weights).reshape(y.shape) if point.weights else torch.ones_like(y)
@@ -99,6 +103,20 @@ def test_every_point_of_the_table_under_a_framework(framework: str) -> None:
         left = {point.id for point, wanted in points if not is_near(gradients(point, _of_torch(point)), wanted)}
     assert left == set(LEFT[framework])
     assert len(points) > 70
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("away", [0.4, -0.4])
+def test_beside_a_kink_a_pin_changes_nothing(framework: str, away: float) -> None:
+    points = [one for one, _ in _points(framework, None) if "round" not in one.id]  # which brings it back
+    finite = [one for one in points if all(torch.tensor(x).isfinite().all() for x in one.inputs)]
+    plain = [gradients(point, _of_torch(point), away) for point in finite]
+    with pin_edge(framework, nan=True):
+        pinned = [gradients(point, _of_torch(point), away) for point in finite]
+    several = zip(finite, pinned, plain, strict=True)
+    assert [(point.id, ours, of_torch) for point, ours, of_torch in several if not is_near(ours, of_torch)] == []
+    assert len(finite) > 60
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
