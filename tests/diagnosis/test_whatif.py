@@ -125,6 +125,19 @@ def test_no_number_where_it_would_not_be_exact(case: str) -> None:
     assert f"what if asked: no numbers, because they would not be exact\n    {d.inexact['asked'][0]}" in str(d)
 
 
+@pytest.mark.parametrize("reads_it", [True, False])
+def test_a_loss_that_reads_a_gradient_has_no_number_and_one_beside_it_has(reads_it: bool) -> None:
+    p = nn.Parameter(torch.tensor([2.0, 0.5]))
+    with diagnose(whatif={"inward": {"clamp": "inward"}}) as d:
+        for _ in range(2):
+            y = p.clamp(0.0, 1.0).square().sum()
+            (grad,) = torch.autograd.grad(y, p, create_graph=True)
+            (y + grad.sum() if reads_it else y).backward()
+    why = "the loss reads a gradient that create_graph made under torch's own rules"
+    assert d.inexact == ({"inward": [why]} if reads_it else {})
+    assert [row.zero for row in d.whatif.get("inward", ())] == ([] if reads_it else [0.0])
+
+
 def test_the_program_s_own_gradient_stays() -> None:
     net, _, loss = _program(CLAMPS["numbers"])
     loss().backward()

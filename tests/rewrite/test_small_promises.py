@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
+from pseudograd import torch_private
+from pseudograd.rewrite.backward import _take_off
 
 A, B = [-2.0, 0.5, 1.0, 3.0], [-1.0, 0.5, 2.0, 1.0]  # either is the smaller somewhere, and there is a tie
 EXTREMES = {"minimum": torch.minimum, "maximum": torch.maximum}
@@ -73,3 +76,23 @@ def test_the_extreme_that_skips_nan_splits_a_tie_by_the_pin_and_nothing_else() -
             expected = torch.where(a == b, 8 * share, torch.where(wins(a, b), 8.0, 0.0)).detach()
             assert torch.equal(to_a, expected), (f, edge)
             assert torch.equal(to_b, 8 - expected), (f, edge)
+
+
+@pytest.mark.skipif(not torch_private.has_mode_stack, reason="this torch hides its modes")
+def test_after_a_backward_only_our_modes_are_taken_off_whatever_was_pushed_above() -> None:
+    def left(others: int, ours: int) -> int:
+        """How many of the others' stay, of whom each stands on one of ours."""
+        above, missing = ([TorchFunctionMode() for _ in range(count)] for count in (others, ours))
+        before = torch_private.mode_stack()
+        for mode in (*missing, *above):
+            torch_private.push_mode(mode)
+        try:
+            _take_off(tuple(missing), None)
+            stack = torch_private.mode_stack()[len(before) :]
+            assert stack == above
+            return len(stack)
+        finally:
+            while torch_private.mode_count() > len(before):
+                torch_private.pop_mode()
+
+    assert [left(others, ours) for others in (0, 1, 2) for ours in (1, 2)] == [0, 0, 1, 1, 2, 2]

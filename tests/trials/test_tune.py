@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, zeros
 
 import pseudograd as pg
+from pseudograd.trials.tune import _plan
 
 ALWAYS = ("zero/closed", "zero/open", "torch.clamp", "no clamp")
 Clamp = Callable[..., Tensor]
@@ -92,6 +93,13 @@ def test_a_budget_that_can_tell_nothing_says_so() -> None:
     found = pg.tune(Recorded(noise=0.1), budget=20)
     assert "too few seeds to tell" in str(found)
     assert str(found).endswith(f"A larger budget gives the last round more seeds than {len(found.final.seeds)}.")
+
+
+def test_a_third_era_is_compared_with_the_second_which_needs_more_seeds() -> None:
+    """Seven seeds for each of four variants; eight for each of five."""
+    for eras, enough in ((2, 7 * 4), (3, 8 * 5)):
+        with pytest.raises(ValueError, match=f"got 1. Fewer rules need less; {enough} give the last round seeds"):
+            _plan(2, eras, eras, 1, None)
 
 
 def test_what_fails_is_dropped() -> None:
