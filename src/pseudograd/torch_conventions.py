@@ -8,6 +8,7 @@ this too.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +30,7 @@ class Family(Record):
 
     at: the points in words. takes: what a number for it means; empty where it takes none. torch: what torch does, by the era that began
     with it. others: what each framework does, as far as it has the function. singular: what each does where it gives infinity or NaN,
-    which is pinned only when it is asked for.
+    which is pinned only when it is asked for. alike: what the same function gives where it is spelled otherwise.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Family(Record):
     torch: dict[str, Convention]
     others: dict[str, Convention]
     singular: dict[str, Convention]
+    alike: dict[str, Convention]
 
     def of_torch(self, era: str) -> Convention:
         return self.torch.get(era, self.torch[CLOSED_ERA])
@@ -53,6 +55,7 @@ def _family(
     *,
     later: Convention | None = None,
     singular: dict[str, Convention] | None = None,
+    alike: dict[str, Convention] | None = None,
 ) -> Family:
     """later: what torch does since 2.14, where that is another thing."""
     others = {"jax": jax, "tensorflow": tensorflow}
@@ -63,6 +66,7 @@ def _family(
         {CLOSED_ERA: torch, **({} if later is None else {OPEN_ERA: later})},
         {framework: convention for framework, convention in others.items() if convention is not None},
         singular or {},
+        alike or {},
     )
 
 
@@ -72,8 +76,8 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         _family("abs", "0", _SLOPE, 0.0, 1.0, 0.0),
-        _family("relu", "0", _SLOPE, 0.0, 0.0, 0.0),
-        _family("relu6", "0 and 6", _SLOPE, 0.0, 0.0, 0.0),
+        _family("relu", "0", _SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<=2.13": 1.0}),
+        _family("relu6", "0 and 6", _SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0}),
         _family("hardtanh", "both bounds", _SLOPE, 0.0, 1.0, 1.0),
         _family("hardsigmoid", "-3 and 3", _SLOPE, 0.0, 0.0, 0.0),
         _family("leaky_relu", "0", _SLOPE, OWN, 1.0, OWN),
@@ -162,7 +166,17 @@ def _with_alpha(primitive: str) -> Any:
 
 
 _NN = (fused_nn, functional, torch.ops.aten)
-_add("abs", Form("abs", "absolute", switches=("abs",), arrange=_of_x("torch.abs")))
+_add(
+    "abs",
+    Form(
+        "abs",
+        "absolute",
+        switches=("abs",),
+        arrange=_of_x("torch.abs"),
+        nodes=("AbsBackward",),
+        saved=("self",),
+    ),
+)
 _add(
     "selu",
     Form(
@@ -171,6 +185,8 @@ _add(
         owners=(torch, functional, torch.ops.aten),
         with_inplace=(functional,),
         arrange=_of_x("torch.selu"),
+        nodes=("EluBackward",),  # of elu too, with another scale
+        saved=("self",),
     ),
 )
 for _name, _owners in (("elu", _NN), ("celu", (torch, functional, torch.ops.aten))):
@@ -197,6 +213,8 @@ for _name, _of in (("maximum", "max"), ("minimum", "min")):
                 defaults=(MISSING, MISSING),
                 overloads=(_overload,),
                 arrange=_of_two(f"torch.{_name} of two"),
+                nodes=(f"{_name.capitalize()}Backward",),
+                saved=("self", "other"),
             ),
         )
 for _name in ("hypot",):
@@ -208,6 +226,8 @@ for _name in ("hypot",):
             takes=("input", "other"),
             defaults=(MISSING, MISSING),
             arrange=_of_two(f"torch.{_name}"),
+            nodes=("HypotBackward",),
+            saved=("self", "other"),
         ),
     )
 _add("sqrt", Form("sqrt", switches=("sqrt",), arrange=_of_x("torch.sqrt")))
@@ -297,3 +317,13 @@ def is_number(text: str) -> bool:
         return not math.isnan(float(text))
     except ValueError:
         return False
+
+
+@lru_cache(maxsize=1024)
+def of_node(name: str) -> Kinked | None:
+    """The function with a convention that makes autograd nodes of this name, by its first spelling."""
+    for some in KINKED.values():
+        for one in some:
+            if any(name.startswith(node) for node in one.spelling.form.nodes):
+                return one
+    return None

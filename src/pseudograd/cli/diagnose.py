@@ -33,6 +33,14 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         help="what is deliberate: parameters such as 'teacher.*', lines such as 'losses.py:12'; may be repeated",
     )
+    command.add_argument(
+        "--sensitivity",
+        metavar="N",
+        type=int,
+        nargs="?",
+        const=1,
+        help="how much of each gradient is convention at kinks and ties? asked in every backward, or in every N-th",
+    )
     command.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
     add_program(command)
 
@@ -47,7 +55,12 @@ def _diagnose(options: argparse.Namespace) -> int:
         options.program,
         options.arguments,
         options.is_module,
-        {"whatif": options.whatif, "detail": "counts" if options.counts else "full", "ignore": options.ignore},
+        {
+            "whatif": options.whatif,
+            "detail": "counts" if options.counts else "full",
+            "ignore": options.ignore,
+            "sensitivity": options.sensitivity if options.sensitivity is not None else False,
+        },
         steps=options.steps,
         html=options.html,
         json_file=options.json,

@@ -18,6 +18,7 @@ def diagnose(
     whatif: Mapping[str, Any] | None = None,
     detail: str = "full",
     ignore: Sequence[str] = (),
+    sensitivity: int | bool = False,
 ) -> Diagnosis:
     """Record what real training code does to its gradients: which line cuts what, and which parameters get nothing.
 
@@ -31,9 +32,12 @@ def diagnose(
         detail: "full", or "counts" for the share of elements alone, at less cost.
         ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"). A comment
             `# pseudograd: deliberate` at a line says the same.
-    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms` and
-        `whatif` hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only backward passes that
-        start inside the context are seen.
+        sensitivity: how much of each gradient is what torch happens to do at kinks and ties, where another torch, JAX or TensorFlow
+            does otherwise? True, or n for every n-th backward. Costs one more backward pass, and one for each family of functions of
+            which something stands at a kink.
+    Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms`,
+        `sensitivity` and `whatif` hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only
+        backward passes that start inside the context are seen.
     Raises: TypeError if model is no module; ValueError for a whatif that names no family or era, an unknown detail, or patterns
             that are none.
     Example:
@@ -44,4 +48,4 @@ def diagnose(
         ('clamp', 1, 1)
     Source: new in pseudograd; pytorch#83537 has the method.
     """
-    return Diagnosis(model, whatif, detail, ignore)
+    return Diagnosis(model, whatif, detail, ignore, sensitivity)

@@ -25,6 +25,7 @@ from .harmless import harmless, leave, listen
 from .norms import Norm, norms_of
 from .recorder import Recorder, Watch
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
+from .sensitivity import Sensing, Sensitivity, every_of
 from .stalled import Stalls
 from .starving import Starving
 from .whatif import Asking, Changed, questions
@@ -34,7 +35,12 @@ class Diagnosis:
     """A context; when it has ended, what it found. Enter it once."""
 
     def __init__(
-        self, model: nn.Module | None, whatif: Mapping[str, Any] | None, detail: str, ignore: Sequence[str] = ()
+        self,
+        model: nn.Module | None,
+        whatif: Mapping[str, Any] | None,
+        detail: str,
+        ignore: Sequence[str] = (),
+        sensitivity: int | bool = False,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             remedy = "Give the module whose parameters are trained, or nothing: modules that run are found"
@@ -51,7 +57,9 @@ class Diagnosis:
         if model is not None:
             self._recorder.leaves.add_module(model, is_given=True)
         asked = questions(whatif)
-        self._asking = Asking(asked, self._recorder.leaves) if asked else None
+        every = every_of(sensitivity)
+        self._sensing = Sensing(every, self._recorder.tally_of, self._deliberate.place) if every else None
+        self._asking = Asking(asked, leaves, self._sensing) if asked or self._sensing else None
         self._recorder.asking = self._asking
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
@@ -171,6 +179,7 @@ class Diagnosis:
                 self._deliberate,
                 self._stalls,
                 self.partly,
+                self.sensitivity,
             )
         )
 
@@ -190,6 +199,17 @@ class Diagnosis:
         """Of the gradient of each parameter, the one next to the loss first; none with detail="counts"."""
         measured = [leaf for _, leaf in self._recorder.leaves if leaf.sizes is not None]
         return self._once("norms", lambda: norms_of(measured))
+
+    @property
+    def sensitivity(self) -> list[Sensitivity]:
+        """How much of the gradient is convention, by family, line and parameter; none unless it was asked for."""
+        sensing = self._sensing
+        return [] if sensing is None else self._once("sensitivity", sensing.records)
+
+    @property
+    def unsensed(self) -> dict[str, int]:
+        """Why the sensitivity was not asked in some backward passes, and in how many."""
+        return {} if self._sensing is None else dict(self._sensing.refused)
 
     @property
     def whatif(self) -> dict[str, list[Changed]]:
@@ -251,6 +271,8 @@ class Diagnosis:
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
             "untouched": self.untouched,
+            "sensitivity": [plain(one) for one in self.sensitivity],
+            "unsensed": self.unsensed,
             "errors": self.errors,
         }
 

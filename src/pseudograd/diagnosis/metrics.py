@@ -32,6 +32,9 @@ def metrics_of(diagnosis: Any) -> dict[str, float]:
             found[f"at_bound/{line}"] = sum(site.at_bound or 0 for site in sites) / arrived
     found |= {f"dead_units/{one.parameter}": one.share for one in diagnosis.partly}
     found |= {f"norm/{one.parameter}": one.norm for one in diagnosis.norms}
+    for one in diagnosis.sensitivity:
+        if one.where is None:
+            found[f"sensitivity/{one.family}" + (f"/{one.parameter}" if one.parameter else "")] = one.last
     return {f"{PREFIX}/{name}": float(value) for name, value in found.items()}
 
 

@@ -82,6 +82,7 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     found["norms"] = parts[0].content["norms"] if _are_replicas(parts) else _by_parameter(parts, "norms")
     if not _are_replicas(parts):
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
+    found["sensitivity"] = _sensitivities(parts)
     found["whatif"] = {
         name: [
             dataclasses.replace(row, parameter=_named(part, row.parameter))
@@ -123,6 +124,17 @@ def _by_parameter(parts: Sequence[Part], kind: str) -> list[Any]:
         return list(parts[0].content[kind])
     return [
         dataclasses.replace(one, parameter=_named(part, one.parameter)) for part in parts for one in part.content[kind]
+    ]
+
+
+def _sensitivities(parts: Sequence[Part]) -> list[Any]:
+    """Of replicas that of the first process: the others' gradients are of other batches. Else by process."""
+    if _are_replicas(parts):
+        return list(parts[0].content["sensitivity"])
+    return [
+        dataclasses.replace(one, parameter=_named(part, one.parameter or "all parameters"))
+        for part in parts
+        for one in part.content["sensitivity"]
     ]
 
 

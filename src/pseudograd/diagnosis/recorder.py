@@ -34,7 +34,7 @@ from ..torch_private import (
 )
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
-from . import hooks, slices, tally, values, whatif, windows
+from . import hooks, kink_nodes, slices, tally, values, whatif, windows
 from .arrivals import Arrivals, nobody_else_runs
 from .harmless import Errors, harmless, note
 from .influence import SILENT, Influence
@@ -78,6 +78,7 @@ class _Thread(threading.local):
     place: Place | None = None  # of that call, where it was asked
     seen: values.Values | None = None  # of that call, what must be followed
     hook: hooks.Hook | None = None
+    at_kink: Any = None  # of that call, what its node will not keep
 
 
 class Recorder:
@@ -254,6 +255,8 @@ class Recorder:
         local.place = local.seen = None
         if spelling is not None and self.is_full:
             local.seen = self._look(spelling, args, kwargs)
+        if self.asking is not None and self.asking.sensing is not None:
+            self._note_kink(func, args, kwargs)
         if func is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
                 local.hook = hooks.Hook(self, args[0]) if args[0].requires_grad else None
@@ -269,12 +272,28 @@ class Recorder:
         local.calling = func
         return ranges.seen_up_to
 
+    def _note_kink(self, func: Any, args: Any, kwargs: Any) -> None:
+        """What stands at a kink where the node of the call will not keep it."""
+        self._local.at_kink = None
+        if func in kink_nodes.NOTED_CALLS and self.asking.sensing.is_asked(self.backwards + 1):  # type: ignore[union-attr]
+            with quietly():
+                self._local.at_kink = kink_nodes.note_before(func, args, kwargs or {})
+
+    def tally_of(self, node: Any) -> Tally | None:
+        """What is counted at the call that made it."""
+        found = node.metadata.get(self._attached)
+        return found if isinstance(found, Tally) else None
+
     def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
         local = self._local
         with without_torch_function():
             if node_creation_hook is None and before is not None and (local.ranges or self._ranges()).may_hide_some():
                 self._find_nodes(func, args, kwargs, result, before)
             local.calling = _NOBODY
+            if local.at_kink is not None:
+                with quietly():
+                    kink_nodes.note_after(local.at_kink, args, result)
+                local.at_kink = None
             spelling = torch_forms.SPELLINGS.get(func)
             if spelling is not None:
                 self._note_value(spelling, args, result)
@@ -415,7 +434,7 @@ class Recorder:
     def _ask(self, asking: whatif.Asking, roots: Any, grads: Any, behind: list[Any]) -> None:
         if not transforms_are_active():
             with quietly():
-                asking.begins(roots, grads, behind)
+                asking.begins(roots, grads, behind, self.backwards)
 
     def _attach_unseen(self, node: Any, name: str, upstream: int, can_expect: bool) -> None:
         """Nobody saw some being made: in another thread, or before the context."""

@@ -144,7 +144,7 @@ def _as_json(found: Any) -> str:
 
 
 def _diagnosis(asked: Mapping[str, Any]) -> Diagnosis:
-    return Diagnosis(None, changes(asked["whatif"]), asked["detail"], asked["ignore"])
+    return Diagnosis(None, changes(asked["whatif"]), asked["detail"], asked["ignore"], asked.get("sensitivity", False))
 
 
 class _Following:

@@ -50,7 +50,7 @@ def text(diagnosis: Any) -> str:
         lines += _wrapped("", calm, indent=0)
     for one in diagnosis.copied:
         lines += _copied(one)
-    lines += [*_norms(diagnosis), *_usual(diagnosis)]
+    lines += [*_norms(diagnosis), *_usual(diagnosis), *_sensitivity(diagnosis)]
     if diagnosis.muted:
         lines.append(
             f"deliberate: {_counted(diagnosis.muted, 'finding')} left out, by a comment at the line or by ignore"
@@ -126,6 +126,29 @@ def _usual(diagnosis: Any) -> list[str]:
         for op, (cut, arrived, places) in sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
     ]
     return _wrapped("cut as usual there, no finding: ", ", ".join(parts), indent=0)
+
+
+def _sensitivity(diagnosis: Any) -> list[str]:
+    """The families, and what was not asked."""
+    wholes = [one for one in diagnosis.sensitivity if one.where is None and one.parameter is None]
+    parts = [
+        f"{one.family} {_size(one.share)} ({_size(one.first)} in the first step, {_size(one.last)} in the last; against {one.other})"
+        for one in wholes
+    ]
+    lines = (
+        _wrapped("of the gradient is convention, in the mean over the steps: ", "; ".join(parts), indent=0)
+        if parts
+        else []
+    )
+    for reason, steps in diagnosis.unsensed.items():
+        lines += _wrapped(
+            "sensitivity not asked ", f"in {_counted(steps, 'backward pass', 'backward passes')}: {reason}", indent=0
+        )
+    return lines
+
+
+def _size(share: float) -> str:
+    return percent(share) if share <= 1 else f"{share:,.3g} times it"
 
 
 def _what_if(answers: dict[str, list[Any]]) -> list[str]:

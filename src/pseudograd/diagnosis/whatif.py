@@ -20,11 +20,12 @@ from ..errors import must
 from ..rewrite.mode import Replacement, pinned, why_not
 from ..rewrite.override import override
 from ..rewrite.pin_edge import pin_edge
-from ..rule import PRIMITIVES
-from ..torch_private import is_batched, is_fake, is_wrapped, local, number_of
+from ..rule import PRIMITIVES, Call
+from ..torch_private import is_batched, is_fake, is_wrapped, number_of
 from ..trace.frames import Place, named
 from . import further_backward, slices
 from .leaves import Leaf, Leaves
+from .numbers import numbers
 
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: a hook of the tensor that it made, by its place
 Row = tuple[float, float, float]
@@ -61,6 +62,7 @@ class WhatIf:
 
 
 AS_IT_IS = "as it is"
+_SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
 
 
 def questions(asked: Mapping[str, Any] | None) -> list[WhatIf]:
@@ -97,8 +99,9 @@ class Asking:
     Only a leaf that the program itself gave a gradient counts, and only where a further pass under torch's own rules gives the same.
     """
 
-    def __init__(self, asked: Sequence[WhatIf], leaves: Leaves) -> None:
+    def __init__(self, asked: Sequence[WhatIf], leaves: Leaves, sensing: Any = None) -> None:
         self.asked = list(asked)
+        self.sensing = sensing  # a `sensitivity.Sensing`, which asks along
         self._leaves = leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
@@ -106,11 +109,15 @@ class Asking:
             int, _Pass
         ] = {}  # by the thread that began it; a device runs the hooks of its leaves in another
 
-    def begins(self, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
-        """behind: all nodes that a backward from these roots can reach."""
+    def begins(self, roots: Any, grads: Any, behind: Sequence[Any], backwards: int = 1) -> None:
+        """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
+        senses = self.sensing is not None and self.sensing.is_asked(backwards)
+        if not (self.asked or senses):
+            return
         self._running[threading.get_ident()] = one = _Pass()
         if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
+        one.step = backwards if senses else 0
         try:
             self._run(one, roots, grads, behind)
         except further_backward.RefusalError as why:
@@ -119,6 +126,10 @@ class Asking:
             one.reasons.add(f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}")
 
     def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
+        standing = self.sensing.standing(behind) if one.step else []
+        if not (self.asked or standing):
+            one.is_plain = True
+            return
         why = further_backward.refusal(behind) or _hooks_of(behind)
         if why is not None:
             raise further_backward.RefusalError(why)
@@ -128,10 +139,14 @@ class Asking:
             reasons: set[str] = set()
             found = graph.run(partial(_left, question, reasons, one))
             if is_second and question in one.touched:
-                reasons.add("the loss reads a gradient that create_graph made under torch's own rules")
+                reasons.add(_SECOND)
             one.inexact[question] = reasons
             numbers = self._by_leaf(found)
             one.rows[question] = {leaf: _compared(numbers.get(leaf), old) for leaf, old in gradients.items()}
+        if standing:
+            one.answers = self.sensing.answers(graph, standing, gradients, self._by_leaf)
+            if is_second:
+                one.reasons.add(_SECOND)
         one.gradients = gradients
 
     def _is_second(self, behind: Sequence[Any]) -> bool:
@@ -144,7 +159,15 @@ class Asking:
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
         """The program's own gradient of a leaf."""
         one = self._of_this_thread()
-        if one is None or grad is None or is_batched(grad) or is_wrapped(grad) or is_fake(grad) or grad.is_meta:
+        if (
+            one is None
+            or one.is_plain
+            or grad is None
+            or is_batched(grad)
+            or is_wrapped(grad)
+            or is_fake(grad)
+            or grad.is_meta
+        ):
             return
         if leaf in one.came:
             one.reasons.add(f"{leaf.name} gets its gradient in several parts")
@@ -170,6 +193,14 @@ class Asking:
         one = self._running.pop(threading.get_ident(), None)
         if one is None or not is_whole:
             return
+        if one.is_plain:
+            self.sensing.add(one.step, [], ())
+            return
+        if one.step and (one.came or one.reasons):
+            if one.reasons:
+                self.sensing.refuse(one.reasons)
+            else:
+                self.sensing.add(one.step, one.answers, one.came)
         _add(self._as_it_is, one.came)
         if not one.came:
             return
@@ -209,6 +240,9 @@ class _Pass:
         self.touched: set[WhatIf] = set()
         self.reasons: set[str] = set()  # why no question has an answer
         self.came: dict[Leaf, Row] = {}
+        self.step = 0  # the number of this backward, where the sensitivity is asked for
+        self.answers: list[Any] = []
+        self.is_plain = False  # nothing was asked, and nothing stands at a kink
 
 
 def _add(question: WhatIf, rows: dict[Leaf, Row]) -> None:
@@ -261,16 +295,10 @@ def _compared(grad: Tensor | None, other: Tensor) -> Row:
     """The share of zeros, the norm, and the cosine with another gradient."""
     if grad is None:
         grad = torch.zeros_like(other)
-    one, two = _numbers(grad), _numbers(other)
+    one, two = numbers(grad), numbers(other)
     norms = float(one.norm()), float(two.norm())
     cosine = float(one @ two) / (norms[0] * norms[1]) if all(norms) else math.nan
     return float((one == 0).double().mean()) if one.numel() else 0.0, norms[0], cosine
-
-
-def _numbers(grad: Tensor) -> Tensor:
-    dense = local(grad.detach())
-    dense = dense if dense.layout is torch.strided else dense.to_dense()
-    return (torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense).double().flatten()
 
 
 def _is_same(mine: Tensor, grad: Tensor) -> bool:
@@ -279,7 +307,7 @@ def _is_same(mine: Tensor, grad: Tensor) -> bool:
         return False
     if mine.layout is torch.strided and grad.layout is torch.strided and torch.equal(mine, grad):
         return True
-    one, two = _numbers(mine), _numbers(grad)
+    one, two = numbers(mine), numbers(grad)
     if not torch.equal(one.isnan(), two.isnan()):
         return False
     one, two = one.nan_to_num(), two.nan_to_num()
@@ -340,6 +368,11 @@ def _instead(
     given = kept.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], kept.inputs)
     if why_not(call, given, False) is not None:
         return None
+    return under(call, kept, given, leaving, grad)
+
+
+def under(call: Call, kept: torch_forms.Kept, given: Sequence[Any], leaving: Sequence[Any], grad: Tensor) -> Any:
+    """What leaves a node that keeps its inputs, where `call` with these stands in for it."""
     slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
     inputs = [one.detach() if isinstance(one, Tensor) else one for one in given]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import engine
 from ..formula import own as own_depth
-from ..rule import PRIMITIVES, call_for
+from ..rule import PRIMITIVES, Call, call_for
 from ..torch_conventions import FAMILIES, KINKED, OWN, Kinked, pins, text_of
 from ..torch_eras import ERAS, OPEN_ERA, installed_era
 from ..torch_forms import EDGE, Spelling
@@ -89,17 +89,24 @@ def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwa
     name, inputs, in_place = read
     if not engine.is_recording(*inputs):
         return None
-    if convention in ERAS:
-        name_of_era = pinned(name, inputs)
-        if name_of_era is None:
-            return None
-        primitive, rule = PRIMITIVES[name_of_era], edges.rule_named(convention, convention)
-    else:
-        primitive, rule = slopes_at_kinks.primitive_of(name), convention
-    call = call_for(primitive, rule, primitive.default_edge)
+    call = call_of(convention, name, inputs)
+    if call is None:
+        return None
     why = why_not(call, inputs, in_place)
     mode.note(kinked, f"{kinked.family} {convention}", why)
     return None if why is not None else run(call, inputs, in_place)
+
+
+def call_of(convention: str, name: str, inputs: Any) -> Call | None:
+    """What stands in for a primitive under a convention of its family, which was prepared; None where nobody has measured any."""
+    if convention not in ERAS:
+        primitive = slopes_at_kinks.primitive_of(name)
+        return call_for(primitive, convention, primitive.default_edge)
+    of_era = pinned(name, inputs)
+    if of_era is None:
+        return None
+    primitive = PRIMITIVES[of_era]
+    return call_for(primitive, edges.rule_named(convention, convention), primitive.default_edge)
 
 
 def _written(mode: Pinning, kinked: Kinked, convention: str, func: Any, args: Any, kwargs: Any) -> Any:

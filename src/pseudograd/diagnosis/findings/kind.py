@@ -12,6 +12,7 @@ from pseudograd_lint.code import Code
 from ...trace.frames import Place, named
 from ..deliberate import Deliberate
 from ..records import Finding, Partly, Site, Starved
+from ..sensitivity import Sensitivity
 from ..stalled import Stalls
 from ..tally import Tally
 
@@ -47,6 +48,7 @@ class Evidence:
     deliberate: Deliberate
     stalls: Stalls
     partly: Sequence[Partly] = ()
+    sensitivity: Sequence[Sensitivity] = ()
 
     @cached_property
     def with_narrow_windows(self) -> set[str]:

@@ -1,0 +1,284 @@
+"""How much of a gradient is convention: equal to what the program itself computes under the other one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.course import Course
+from pseudograd.diagnosis.pools import tied
+from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+
+IS_CLOSED = installed_era() == CLOSED_ERA
+OTHER_ERA = OPEN_ERA if IS_CLOSED else CLOSED_ERA
+SMALL = torch.tensor([[1.0, 1.0, 0.0, 2.0, 2.0, 2.0], [0.0, 0.5, 0.0, 1.0, -1.0, -1.0]])
+LONG = torch.tensor([2, 0, 1, 1, 2, 0, 0, 1, 2, 2, 1, 0] * 4).float()
+BOUND = torch.tensor([0.0, 1.0, 0.0, 2.0, 1.0, 0.0])
+
+Case = tuple[str, Callable[..., Tensor], tuple[Tensor, ...], dict[str, Any]]
+CASES: dict[str, Case] = {
+    "clamp": ("clamp", lambda x: x.clamp(0, 1), (SMALL,), {"edge": OTHER_ERA}),
+    "clamp_min": ("clamp", lambda x: torch.clamp_min(x, 0), (SMALL,), {"edge": OTHER_ERA}),
+    "clamp of tensors": ("clamp", lambda x, b: torch.clamp(x, b, b + 1), (SMALL, BOUND), {"edge": OTHER_ERA}),
+    "margin loss": (
+        "clamp",
+        lambda x: functional.margin_ranking_loss(x[0], x[1], torch.ones(6), reduction="none"),
+        (torch.cat([SMALL[:1], SMALL[:1]]),),
+        {"edge": OTHER_ERA},
+    ),
+    "relu": ("relu", lambda x: x.relu(), (SMALL,), {"relu": 1}),
+    "relu in place": ("relu", lambda x: functional.relu(x * 1, inplace=True), (SMALL,), {"relu": 1}),
+    "relu6": ("relu6", functional.relu6, (SMALL,), {"relu6": 1}),
+    "abs": ("abs", lambda x: x.abs(), (SMALL,), {"abs": "jax"}),
+    "hardtanh": ("hardtanh", functional.hardtanh, (SMALL,), {"hardtanh": "jax"}),
+    "leaky_relu": ("leaky_relu", lambda x: functional.leaky_relu(x, 0.2), (SMALL,), {"leaky_relu": "jax"}),
+    "leaky_relu in place": (
+        "leaky_relu",
+        lambda x: functional.leaky_relu(x * 1, inplace=True),
+        (SMALL,),
+        {"leaky_relu": "jax"},
+    ),
+    "selu": ("selu", functional.selu, (SMALL,), {"selu": "tensorflow"}),
+    "minimum": ("minimum", torch.minimum, (SMALL, BOUND), {"minimum": "tensorflow"}),
+    "maximum": ("maximum", lambda x, b: torch.max(x, b), (SMALL, BOUND), {"maximum": "tensorflow"}),
+    "fmax": ("fmax", torch.fmax, (SMALL, BOUND), {"fmax": "jax"} if IS_CLOSED else {"edge": OTHER_ERA}),
+    "max over a dimension": ("max", lambda x: x.max(1)[0], (SMALL,), {"max": "jax"}),
+    "min over a dimension": ("max", lambda x: torch.min(x, dim=-1, keepdim=True).values, (SMALL,), {"max": "jax"}),
+    "sort": ("sort", lambda x: torch.sort(x, dim=1, descending=True)[0], (SMALL,), {"sort": "jax"}),
+    "topk": ("sort", lambda x: x.topk(5)[0], (LONG,), {"sort": "jax"}),
+    "median": ("median", lambda x: x.median(), (LONG,), {"median": "jax"}),
+    "norm": ("norm", lambda x: x.norm(p=1, dim=1), (SMALL,), {"norm": "jax"}),
+}
+
+
+def _loss(f: Callable[..., Tensor], leaves: list[Tensor]) -> Tensor:
+    y = f(*leaves)
+    return (y * torch.arange(1.0, y.numel() + 1).reshape(y.shape)).sum()
+
+
+def _leaves(values: tuple[Tensor, ...]) -> list[Tensor]:
+    return [value.clone().requires_grad_() for value in values]
+
+
+def _expected(f: Callable[..., Tensor], values: tuple[Tensor, ...], other: AbstractContextManager[Any]) -> float:
+    leaves = _leaves(values)
+    own = torch.autograd.grad(_loss(f, leaves), leaves)
+    with other:
+        under_it = torch.autograd.grad(_loss(f, leaves), leaves)
+    one, two = (torch.cat([grad.flatten().double() for grad in grads]) for grads in (own, under_it))
+    return float((two - one).norm() / one.norm()) if one.any() else math.inf
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
+    family, f, values, pin = CASES[name]
+    with diagnose(sensitivity=True) as d:
+        _loss(f, _leaves(values)).backward()
+    assert d.errors == []
+    assert d.unsensed == {}
+    whole = [one for one in d.sensitivity if one.where is None and one.parameter is None]
+    assert [one.family for one in whole] == [family]
+    expected = _expected(f, values, pin_edge(**pin))
+    assert whole[0].share == pytest.approx(expected, rel=1e-6)
+    assert expected > 0.01
+    (line,) = {one.where for one in d.sensitivity} - {None}
+    assert line.rpartition(":")[0].endswith("test_sensitivity.py")
+
+
+@pytest.mark.skipif(not IS_CLOSED, reason="this torch keeps no order of what a quantile sorts")
+def test_a_quantile_of_ties() -> None:
+    values, f = (LONG,), lambda x: x.quantile(0.3)
+    with diagnose(sensitivity=True) as d:
+        _loss(f, _leaves(values)).backward()
+    assert d.sensitivity[0].family == "quantile"
+    assert d.sensitivity[0].share == pytest.approx(_expected(f, values, pin_edge(quantile="jax")))
+
+
+def _last_of_pool(x: Tensor, size: int, step: int, pad: int) -> Tensor:
+    """In plain loops: where the last of the equal entries of each window stands."""
+    high, wide = x.shape
+    rows = []
+    for top in range(-pad, high + pad - size + 1, step):
+        row = []
+        for left in range(-pad, wide + pad - size + 1, step):
+            inside = [
+                (i, j)
+                for i in range(top, top + size)
+                for j in range(left, left + size)
+                if 0 <= i < high and 0 <= j < wide
+            ]
+            most = max(float(x[at]) for at in inside)
+            i, j = [at for at in inside if float(x[at]) == most][-1]
+            row.append(i * wide + j)
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize(("size", "step", "pad"), [(2, 2, 0), (3, 2, 1), (3, 1, 0), (2, 3, 1)])
+def test_the_last_of_equal_entries_of_a_pool(size: int, step: int, pad: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, (2, 2, 7, 8)).float().requires_grad_()
+    found = tied(functional.max_pool2d(x, size, step, pad).grad_fn)
+    assert found is not None
+    for n in range(2):
+        for c in range(2):
+            assert torch.equal(found[0][n, c], _last_of_pool(x.detach()[n, c], size, step, pad))
+
+
+def test_a_pool_hands_all_to_the_last() -> None:
+    x = torch.tensor([[[[1.0, 1.0], [0.0, 1.0]]]], requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        (functional.max_pool2d(x, 2) * 3).sum().backward()
+    whole = d.sensitivity[0]
+    assert (whole.family, whole.share, whole.cosine) == ("max_pool", pytest.approx(math.sqrt(2)), 0.0)
+    assert x.grad is not None
+    assert x.grad.flatten().tolist() == [3.0, 0.0, 0.0, 0.0]
+
+
+def test_nothing_stands_at_a_kink() -> None:
+    x = torch.tensor([0.3, -0.7], requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        (x.abs() + x.relu() + x.clamp(-1, 0.5)).sum().backward()
+    assert d.sensitivity == []
+
+
+def test_by_line_and_parameter() -> None:
+    one, two = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
+    with diagnose(sensitivity=True) as d:
+        first = one.abs()
+        second = (two - 1).abs() * 2
+        (first + second + one + two).sum().backward()
+    rows = {(one.where is not None and one.where.rpartition(":")[2], one.parameter): one.share for one in d.sensitivity}
+    assert len({where for where, _ in rows}) == 3
+    by_line = [share for (where, name), share in rows.items() if where and name is None]
+    assert sorted(by_line) == [pytest.approx(1 / math.sqrt(2)), pytest.approx(2 / math.sqrt(2))]
+    assert rows[False, None] == pytest.approx(math.sqrt(5 / 2))
+
+
+def test_every_second_step_and_a_family_that_leaves_its_kink() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    with diagnose(sensitivity=2) as d:
+        for _ in range(5):
+            p.grad = None
+            (p.abs() + p).sum().backward()
+            with torch.no_grad():
+                p -= p.grad  # type: ignore[arg-type]
+    whole = d.sensitivity[0]
+    assert whole.steps == ((1, 1.0), (3, 0.0), (5, 0.0))
+    assert (whole.first, whole.last, whole.share, whole.at_kink) == (1.0, 0.0, pytest.approx(1 / 3), (1.0, 0.0))
+
+
+def test_a_gradient_that_the_convention_alone_brings() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    with diagnose(sensitivity=True) as d:
+        p.abs().sum().backward()
+    assert d.sensitivity[0].share == math.inf
+    assert d.to_json()["sensitivity"][0]["share"] == "inf"
+    assert d.metrics()["pseudograd/sensitivity/abs"] == math.inf
+
+
+def _training(with_sensitivity: bool) -> tuple[list[Tensor], Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(36, 3),
+    )
+    net = net.train()
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    x = torch.randint(0, 2, (8, 1, 8, 8)).float()
+    seen: list[float] = []
+
+    def look(grad: Tensor) -> None:
+        seen.append(float(grad.sum()))
+
+    net[0].weight.register_hook(look)
+    with diagnose(net, sensitivity=with_sensitivity) as d:
+        for _ in range(4):
+            optimizer.zero_grad()
+            y = net(x)
+            (y.clamp(0, 1).max(1)[0].sort()[0] * torch.rand(8)).abs().sum().backward()
+            optimizer.step()
+    assert d.errors == []
+    assert with_sensitivity == bool(d.sensitivity)
+    values = [value.clone() for value in net.state_dict().values()]
+    return [*values, torch.tensor(seen)], torch.get_rng_state()
+
+
+def test_the_program_is_as_without() -> None:
+    one, random_state = _training(False)
+    other, other_state = _training(True)
+    assert torch.equal(random_state, other_state)
+    for before, after in zip(one, other, strict=True):
+        assert torch.equal(before, after)
+
+
+class _Counting(torch.autograd.Function):
+    ran = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        _Counting.ran += 1
+        return grad * 2
+
+
+def test_what_has_side_effects_is_refused_with_the_reason() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    _Counting.ran = 0
+    with diagnose(sensitivity=True) as d:
+        _Counting.apply(x).abs().sum().backward()
+        checkpoint(lambda z: z.abs(), x, use_reentrant=False).sum().backward()
+    assert _Counting.ran == 1
+    assert d.sensitivity == []
+    (function, one), (ckpt, two) = sorted(d.unsensed.items(), key=lambda item: "checkpoint" in item[0])
+    assert "_Counting would run once more" in function
+    assert "checkpoint" in ckpt
+    assert (one, two) == (1, 1)
+    assert "sensitivity not asked in 1 backward pass: " in str(d)
+
+
+def test_a_relu_whose_input_is_overwritten_before_the_backward() -> None:
+    x = torch.tensor([0.0, 1.0, -1.0], requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        inner = x * 1
+        y = torch.relu(inner)
+        inner.data.fill_(5.0)
+        (y + x).sum().backward()
+    assert d.sensitivity[0].at_kink[0] == pytest.approx(1 / 3)
+    assert d.sensitivity[0].share == pytest.approx(1 / math.sqrt(6))
+
+
+@pytest.mark.parametrize("asked", [0, -1, 1.5, "yes"])
+def test_wrong_arguments(asked: Any) -> None:
+    with pytest.raises(
+        ValueError, match="diagnose: sensitivity must be True, False, or n for every n-th backward, got"
+    ):
+        diagnose(sensitivity=asked)
+
+
+def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
+    course = Course()
+    for step in range(1, 1001):
+        course.add(step, step / 2)
+    assert course.values[0] == (1, 0.5)
+    assert course.values[-1] == (1000, 500.0)
+    assert len(course.values) <= 130
+    steps = [step for step, _ in course.values]
+    assert steps == sorted(set(steps))
