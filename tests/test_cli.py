@@ -264,7 +264,7 @@ def test_what_is_not_installed_is_named_with_an_install_that_exists(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("rich", "scipy") else find(name))
-    text = "pseudograd: compare: rich, scipy must be installed, got none. Run pip install '.[report]'.\n"
+    text = 'pseudograd: compare: rich, scipy must be installed, got none. Run pip install "pseudograd[report]".\n'
     assert run(capsys, "compare") == (2, "", text)
     root = Path(pseudograd.__file__).parent
     assert not [path for path in root.rglob("*.py") if "pseudograd[report]" in path.read_text(encoding="utf-8")]

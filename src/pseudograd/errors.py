@@ -18,6 +18,16 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
     return f"{text} {remedy}." if remedy else text
 
 
+def not_installed(where: str, packages: str, extra: str) -> ImportError:
+    """For a package that only a part of the library needs; the extra of pyproject.toml that brings it."""
+    return ImportError(f"{where}: {packages} must be installed, got none. {installing(extra)}.")
+
+
+def installing(extra: str) -> str:
+    """pip knows the extras of what is installed, so that it works for a checkout and for a wheel."""
+    return f'Run pip install "pseudograd[{extra}]"'
+
+
 def shown(value: object) -> str:
     """A value as an error should show it: short, and without the contents of tensors."""
     if not _is_traced(value) and hasattr(value, "dtype") and hasattr(value, "shape"):

@@ -240,6 +240,34 @@ def test_a_dask_cluster_of_two_workers() -> None:
     assert found.values == pg.compare(with_a_rule, **how).values
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_submitit_runs_a_job_for_each_run(tmp_path: Path) -> None:
+    """With its local cluster: the same jobs, without SLURM."""
+    submitit = pytest.importorskip("submitit")
+    executor = submitit.AutoExecutor(tmp_path / "logs", cluster="local")
+    executor.update_parameters(timeout_min=5)
+    how: dict[str, Any] = {"rules": ["inward"], "seeds": 2}
+    assert pg.compare(with_a_rule, executor=executor, **how).values == pg.compare(with_a_rule, **how).values
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_ray_by_the_class_of_the_page() -> None:
+    """docs/clusters.md has the class; it is run from there."""
+    ray = pytest.importorskip("ray")
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page[page.index("import ray\n") : page.index("ray.init()")], names)
+    how: dict[str, Any] = {"rules": ["inward"], "seeds": 2}
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+    try:
+        found = pg.compare(with_a_rule, executor=names["OnRay"](), **how)
+    finally:
+        ray.shutdown()
+    assert found.values == pg.compare(with_a_rule, **how).values
+
+
 def test_functions_that_no_process_can_import_are_told_with_their_name() -> None:
     with pytest.raises(ValueError, match="variants must be functions at the top of a module for jobs above 1, 'b' too"):
         pg.compare(with_a_rule, variants={"a": torch.clamp, "b": lambda *x: x[0]}, jobs=2, seeds=2)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import not_installed
 from .audit_records import Audited
 from .palette import FORWARD
 
@@ -30,7 +31,7 @@ def draw(audit: Audited) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("audit: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
+        raise not_installed("audit", "matplotlib", "report") from error
     figure = Figure(figsize=(8, 6.4), layout="constrained", dpi=120)
     forward, kinds, backward = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 4))
     _draw_forward(forward, audit)

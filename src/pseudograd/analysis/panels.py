@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..errors import must
+from ..errors import must, not_installed
 from .curves import Line
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _own_place(rows: Rows) -> tuple[Any, tuple[float, float]]:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
+        raise not_installed("plot", "matplotlib", "report") from error
     if pyplot.get_fignums() and not (pyplot.gcf().axes or pyplot.gcf().subfigs):
         figure = pyplot.gcf()
     else:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from ..errors import must
+from ..errors import must, not_installed
 from ..parse_rule import items
 
 
@@ -132,4 +132,4 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
 def require_extras(where: str, *names: str) -> None:
     missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
-        raise ImportError(f"{where}: {', '.join(missing)} must be installed, got none. Run pip install '.[report]'.")
+        raise not_installed(where, ", ".join(missing), "report")

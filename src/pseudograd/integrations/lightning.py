@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ..diagnosis.context import Diagnosis
+from ..errors import not_installed
 from .sampling import Sampler
 
 # A trainer takes the callbacks of its own package alone: the one that the program has imported is meant.
@@ -20,9 +21,7 @@ def _package() -> Any:
             return import_module(name)
         except ModuleNotFoundError:
             continue
-    raise ModuleNotFoundError(
-        "pseudograd.integrations.lightning: neither lightning nor pytorch_lightning is installed. pip install lightning"
-    )
+    raise not_installed("pseudograd.integrations.lightning", "lightning or pytorch_lightning", "lightning")
 
 
 class DiagnoseCallback(_package().Callback):  # type: ignore[misc]

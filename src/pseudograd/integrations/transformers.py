@@ -6,10 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import TrainerCallback
-
 from ..diagnosis.context import Diagnosis
+from ..errors import not_installed
 from .sampling import Sampler
+
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError as error:
+    raise not_installed("pseudograd.integrations.transformers", "transformers", "transformers") from error
 
 
 class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]

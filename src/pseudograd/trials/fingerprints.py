@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ..errors import installing
 from ..rewrite import entered_contexts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -41,7 +42,7 @@ def fingerprint(held: Any) -> str:
         import cloudpickle
         from joblib.hashing import NumpyHasher
     except ImportError as error:
-        raise FingerprintError("cloudpickle and joblib must be installed; pip install '.[report]'") from error
+        raise FingerprintError(f"cloudpickle and joblib must be installed. {installing('report')}") from error
     if entered_contexts.modes():
         raise FingerprintError("it runs inside a context of override or pin_edge, which no name tells from another")
     hasher = _hasher_class(NumpyHasher, cloudpickle)()

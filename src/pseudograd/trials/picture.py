@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colours
+from ..errors import not_installed
 from .compared import Compared
 from .comparison_text import against, counted, less
 from .family import Values
@@ -110,6 +111,6 @@ def new_axes(shape: tuple[float, float]) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("plot: matplotlib must be installed, got none. Run pip install '.[report]'.") from error
+        raise not_installed("plot", "matplotlib", "report") from error
     _, axes = pyplot.subplots(figsize=shape, layout="constrained")
     return axes

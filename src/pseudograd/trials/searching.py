@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import not_installed
 from ..rule import Op, RuleObject
 from ..rule_ranges import Range, range_of
 from .comparison_text import counted
@@ -84,8 +85,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ImportError(
-            "tune: optuna must be installed for a range of a rule, got none. Run pip install optuna."
-        ) from error
+        raise not_installed("tune", "optuna, for a range of a rule,", "tune") from error
     optuna.logging.set_verbosity(logging.WARNING)
     return optuna

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import must
+from ..errors import must, not_installed
 from .compared import Compared
 from .comparison_text import against, cell, less
 from .returned import ONLY
@@ -29,7 +29,7 @@ def frame(found: Compared) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise ImportError("to_frame: pandas must be installed, got none. Run pip install pandas.") from error
+        raise not_installed("to_frame", "pandas", "pandas") from error
     rows = [
         {
             "variant": name,

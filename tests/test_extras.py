@@ -1,0 +1,143 @@
+"""`pip install pseudograd` needs torch alone, and what is missing is named with the extra that brings it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pseudograd
+
+SOURCE = Path(pseudograd.__file__).parents[1]
+ROOT = SOURCE.parent
+# An environment in which nothing can be imported that torch itself does not ask for. pip and numpy are nowhere asked for.
+HIDING = f"""\
+import importlib.abc, importlib.machinery, sys
+sys.path.insert(0, {str(SOURCE)!r})
+HIDDEN = {{"matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib", "optuna", "pandas", "lightning",
+    "pytorch_lightning", "transformers", "accelerate", "pytest", "numpy", "hypothesis", "IPython", "PIL"}}
+
+class Hiding(importlib.abc.MetaPathFinder):
+    # in the place of every finder that was there
+
+    finders = list(sys.meta_path)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            return None
+        return next((spec for one in self.finders if (spec := one.find_spec(name, path, target)) is not None), None)
+
+    def find_distributions(self, *args, **how):
+        return importlib.machinery.PathFinder.find_distributions(*args, **how)
+
+sys.meta_path[:] = [Hiding()]
+import warnings; warnings.simplefilter("ignore")  # of torch, about numpy
+import torch, pseudograd as pg
+
+def run(clamp, seed):
+    x = torch.tensor([2.0 + seed], requires_grad=True)
+    clamp(x, 0, 1).sum().backward()
+    return seed + float(x.grad.sum())
+
+def told(f, *args, **how):
+    try:
+        f(*args, **how)
+    except ImportError as error:
+        print(error)
+    else:
+        print("no error")
+"""
+WORKS = """
+x = torch.linspace(-2, 2, 5, requires_grad=True)
+pg.clamp(x, -1, 1).sum().backward()
+with pg.diagnose() as d, pg.override(clamp="identity"):
+    x.clamp(-1, 1).sum().backward()
+print(len(str(d)) > 0, len(d.metrics()) > 0, len(d._repr_html_()) > 0)
+print("relu" in str(pg.audit(torch.relu, -1, 1)), "<svg" in pg.audit(torch.relu, -1, 1)._repr_html_())
+found = pg.compare(run, rules=["inward"], seeds=2)
+print(len(str(found)) > 0, found.to_latex()[:6])
+print(len(str(pg.tune(run, rules=["inward", "leaky", "identity"], budget=20))) > 0)
+from pseudograd.integrations.pytest import diagnosed
+with diagnosed(): x.sin().sum().backward()
+from pseudograd.cli import main
+for command in (["doctor"], ["rules"], ["rules", "clamp"], ["kinks"], ["explain", "PG203"]):
+    print(main(command) == 0, file=sys.stderr)
+"""
+TELLS = """
+told(pg.plot, "inward")
+told(pg.audit(torch.relu, -1, 1).plot)
+told(pg.compare(run, rules=["inward"], seeds=2).to_frame)
+told(pg.compare(run, rules=["inward"], seeds=2).plot)
+told(pg.tune, run, rules=["leaky(0.01..1)"], budget=40)
+import importlib
+told(importlib.import_module, "pseudograd.integrations.lightning")
+told(importlib.import_module, "pseudograd.integrations.transformers")
+from pseudograd.cli import main
+print(main(["compare"]))
+"""
+
+
+def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(HIDING + program)  # a file: what is compared has a source
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "program.py"], capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
+
+
+def test_everything_in_code_works_with_torch_alone(tmp_path: Path) -> None:
+    done = _run(WORKS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "False" not in re.sub(r"True False\n", "", done.stdout, count=1), (
+        done.stdout
+    )  # no picture without matplotlib
+    assert done.stderr.splitlines()[-5:] == ["True"] * 5
+
+
+def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
+    done = _run(TELLS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert told[:-1] == [
+        f'{where} must be installed, got none. Run pip install "pseudograd[{extra}]".'
+        for where, extra in (
+            ("plot: matplotlib", "report"),
+            ("audit: matplotlib", "report"),
+            ("to_frame: pandas", "pandas"),
+            ("plot: matplotlib", "report"),
+            ("tune: optuna, for a range of a rule,", "tune"),
+            ("pseudograd.integrations.lightning: lightning or pytorch_lightning", "lightning"),
+            ("pseudograd.integrations.transformers: transformers", "transformers"),
+        )
+    ]
+    assert told[-1] == "2"
+    assert 'must be installed, got none. Run pip install "pseudograd[report]".' in done.stderr
+
+
+def _project() -> Any:
+    file = ROOT / "pyproject.toml"
+    if not file.is_file():
+        pytest.skip("no checkout")
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    return tomllib.loads(file.read_text())["project"]
+
+
+def test_every_extra_that_a_text_names_is_there() -> None:
+    project = _project()
+    assert [one.partition(">")[0] for one in project["dependencies"]] == ["torch", "typing-extensions"]
+    named = {
+        extra
+        for folder in ("src", "docs", "examples")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in (".py", ".md", ".ipynb")
+        for group in re.findall(r"pseudograd\[([\w,]+)\]", file.read_text(encoding="utf-8"))
+        for extra in group.split(",")
+    }
+    assert named - {"extra"} <= set(project["optional-dependencies"])
+    for extra in project["optional-dependencies"]:
+        assert extra in ("dev", "docs") or extra in (ROOT / "docs" / "in_your_tools.md").read_text(), extra
