@@ -15,6 +15,7 @@ SAMPLE ?= 300
 SEED ?= 0
 VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
 export PYTHON TORCH JOBS
+unexport PYTHONDONTWRITEBYTECODE  # with it each process of the tests, some hundred, compiles the library anew
 
 run = $(VENV)/bin/python
 

@@ -56,7 +56,10 @@ def _is_slow(cell: object) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --slow the slow ones are left out whole."""
+    """Without --slow the slow ones are left out whole. What one process has to run together comes first: behind all others it would be
+    all that is left, with the other processes idle.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if config.getoption("--slow"):
         return
     slow = [item for item in items if "slow" in item.keywords]
@@ -67,7 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _same_start_for_every_test():
     """And the same end: a test that leaves a transform or a mode behind would fail its successors in ways nobody understands."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(
+        0
+    )  # torch.manual_seed asks every accelerator, which takes longer than most tests
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)
     yield
     assert not torch._C._are_functorch_transforms_active(), "this test leaves a functorch transform behind"
