@@ -38,7 +38,7 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
             if isinstance(spot.term.node, rule.kinds) and (message := rule.find(spot)) is not None:
                 found.append(_notice(rule, spot.term.node, message, lines, path))
 
-    Walker(tree, tuple({kind for rule in rules for kind in rule.kinds}), judge).run()
+    Walker(tree, tuple({kind for rule in rules for kind in rule.kinds}), judge, path).run()
     told = [one for one in dict.fromkeys(found) if not is_muted(one, lines)]
     return sorted(_without_opinions_on_the_same(told), key=lambda one: (one.line, one.column, one.code))
 

@@ -22,13 +22,6 @@ def add_lint_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
     add_output(command)
     command.add_argument(
-        "--ignore",
-        metavar="WHAT",
-        action="append",
-        default=[],
-        help="PG104, or lines such as 'losses.py:12'; may be repeated",
-    )
-    command.add_argument(
         "--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read"
     )
     command.add_argument(

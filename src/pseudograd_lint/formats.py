@@ -14,7 +14,6 @@ from . import baseline
 from .code import Code
 from .notice import Notice, Problem
 
-HOME = "https://github.com/pseudograd/pseudograd"
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -77,7 +76,7 @@ def github(report: Report) -> str:
         place = {"file": _relative(one.path)}
         if one.line and one.cell is None:
             place |= {"line": str(one.line), "endLine": str(one.end_line)}
-            if one.line == one.end_line:
+            if one.line == one.end_line and one.column:
                 place |= {"col": str(one.column), "endColumn": str(one.end_column)}
         inside = f"cell {one.cell}, line {one.line}: " if one.cell is not None else ""
         lines.append(_annotation("warning", {**place, "title": f"{one.code} {one.name}"}, inside + one.message))
@@ -111,15 +110,13 @@ def sarif(report: Report) -> str:
         {"level": "error", "message": {"text": f"{one.where}: {one.message}"}, "locations": [_location(one.path, None)]}
         for one in report.problems
     ]
+    driver = {
+        "name": "pseudograd",
+        "semanticVersion": report.version,
+        "rules": [_rule(code) for code in report.codes],
+    }
     run = {
-        "tool": {
-            "driver": {
-                "name": "pseudograd",
-                "semanticVersion": report.version,
-                "informationUri": HOME,
-                "rules": [_rule(code) for code in report.codes],
-            }
-        },
+        "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
         "columnKind": "unicodeCodePoints",
         "results": results,
@@ -128,14 +125,15 @@ def sarif(report: Report) -> str:
 
 
 def _rule(code: Code) -> dict[str, Any]:
+    """Without an address of a page, as none is published: GitHub shows the help."""
     meaning = f"{code.meaning[0].upper()}{code.meaning[1:]}."
+    help_text = "\n\n".join(part for part in (code.why, code.mend) if part)
     return {
         "id": code.number,
         "name": "".join(part.capitalize() for part in code.name.split("-")),
         "shortDescription": {"text": meaning},
-        "fullDescription": {"text": f"{meaning} {code.why}"},
-        "help": {"text": f"{code.why}\n\n{code.mend}", "markdown": f"{code.why}\n\n{code.mend}"},
-        "helpUri": f"{HOME}/blob/main/docs/codes.md#{code.number.lower()}",
+        "fullDescription": {"text": f"{meaning} {code.why}".rstrip()},
+        "help": {"text": help_text, "markdown": help_text},
         "defaultConfiguration": {"level": "warning" if code.is_default else "note", "enabled": code.is_default},
         "properties": {"tags": ["gradient"], "precision": "high" if code.is_default else "medium"},
     }
@@ -159,13 +157,9 @@ def _result(one: Notice, index: int, occurrence: int) -> dict[str, Any]:
 def _location(path: str, one: Notice | None) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": 1}
     if one is not None and one.line and one.cell is None:
-        region = {
-            "startLine": one.line,
-            "startColumn": max(one.column, 1),
-            "endLine": one.end_line,
-            "endColumn": max(one.end_column, 1),
-        }
-        region["snippet"] = {"text": one.expression}
+        region = {"startLine": one.line, "endLine": one.end_line, "snippet": {"text": one.expression}}
+        if one.column:
+            region |= {"startColumn": one.column, "endColumn": one.end_column}
     return {"physicalLocation": {"artifactLocation": {"uri": quote(_relative(path))}, "region": region}}
 
 

@@ -59,6 +59,11 @@ def called(term: Term) -> Called | None:
     return Called(name.rstrip("_") if in_place else name, arguments, named, in_place, is_method)
 
 
+def is_in_place(term: Term) -> bool:
+    call = called(term)
+    return call is not None and call.in_place
+
+
 # --- clamps -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from . import baseline
 from .code import Code
-from .codes import selected
+from .codes import LINT, selected
 from .formats import FORMATS, Report
 from .notice import Notice
 
 
-def add_output(command: argparse.ArgumentParser) -> None:
+def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
+    """patterns: what else `--ignore` takes here."""
     command.add_argument(
-        "--select", metavar="CODES", action="append", default=[], help="PG101, PG1, a name, default or all; with commas"
+        "--select",
+        metavar="CODES",
+        action="append",
+        default=[],
+        help=f"{example}, {example[:3]}, a name, default or all; with commas",
+    )
+    command.add_argument(
+        "--ignore",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help=f"codes such as {example}, lines such as 'losses.py:12'{patterns}; with commas, and may be repeated",
     )
     command.add_argument(
         "--baseline", type=Path, metavar="FILE", help="findings that stand there are known, and only new ones count"
@@ -37,14 +50,21 @@ def checked_format(where: str, name: str) -> str:
 
 
 def words(texts: Iterable[str]) -> list[str]:
-    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+    """Between commas; `layers.[0,1].*` is one."""
+    return [word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text) if word.strip()]
 
 
 def ignored(where: str, patterns: Sequence[str], codes: Sequence[Code]) -> tuple[set[str], list[str]]:
-    """`--ignore` leaves out what it names: codes by number, everything else is a pattern for lines (and, in a run, for parameters)."""
+    """`--ignore` leaves out what it names: codes, and everything else is a pattern for lines (and, in a run, for parameters)."""
     some = words(patterns)
-    numbers = [word for word in some if word[:2] == "PG" and (word[2:].isdigit() or not word[2:])]
-    return selected(where, "--ignore", numbers, codes), [word for word in some if word not in numbers]
+    names = {code.name for code in (*LINT, *codes) if "-" in code.name}
+    asked = [word for word in some if _NUMBER.fullmatch(word) or word in names]
+    return selected(where, "--ignore", asked, codes), [word for word in some if word not in asked]
+
+
+_NUMBER = re.compile(
+    r"PG\d\w*|PG"
+)  # `PG2O4` is a misread one; a name without a hyphen, such as `cut`, may be a parameter's
 
 
 def is_at(one: Notice, pattern: str) -> bool:

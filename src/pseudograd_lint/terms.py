@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
+_NUMBERS = {kind + more for kind in ("float", "int", "bool") for more in ("", " | None")} | {
+    "Optional[float]",
+    "Optional[int]",
+}
 _DEPTH = 12  # of definitions that are followed one after another
 
 Env = dict[str, "Term | None"]  # by "x" and "self.x"; None: known to be something that nobody can say
@@ -108,11 +112,20 @@ def arguments_of(args: ast.arguments, env: Env, module: Module) -> Env:
         is_known = isinstance(default, (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Call)) and not (
             isinstance(default, ast.Constant) and default.value is None
         )
-        found[one.arg] = Term(default, env, module) if is_known else None  # type: ignore[arg-type]
+        found[one.arg] = Term(default, env, module) if is_known else _declared(one, module)  # type: ignore[arg-type]
     for rest in (args.vararg, args.kwarg):
         if rest is not None:
             found[rest.arg] = None
     return found
+
+
+def _declared(argument: ast.arg, module: Module) -> Term | None:
+    """`cutoff: float` is `float(cutoff)` to the rules: a number, if none that stands there."""
+    if argument.annotation is None or ast.unparse(argument.annotation) not in _NUMBERS:
+        return None
+    name = ast.copy_location(ast.Name(argument.arg, ast.Load()), argument)
+    kind = ast.copy_location(ast.Name("float", ast.Load()), argument)
+    return Term(ast.copy_location(ast.Call(kind, [name], []), argument), {}, module)
 
 
 def bindings(value: ast.expr, env: Env) -> Env:

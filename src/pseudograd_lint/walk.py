@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
 from typing import NamedTuple
 
 from .classes import facts_of
@@ -33,10 +35,26 @@ QUIET_FUNCTIONS = frozenset(
 
 # By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping.
 _QUIET_CLASSES = re.compile(
-    r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer)"
+    r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
 )
 _QUIET_NAMES = re.compile(
     r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)"
+)
+
+
+_QUIET_FOLDERS = frozenset(
+    [
+        "metrics",
+        "optim",
+        "optimizer",
+        "optimizers",
+        "trackers",
+        "tracking",
+        "datasets",
+        "preprocessing",
+        "evaluation",
+        "benchmarks",
+    ]
 )
 
 
@@ -55,10 +73,12 @@ class Spot(NamedTuple):
 class Walker:
     """judge: called with every Spot whose node is of these kinds."""
 
-    def __init__(self, tree: ast.Module, kinds: tuple[type, ...], judge: Callable[[Spot], None]) -> None:
+    def __init__(
+        self, tree: ast.Module, kinds: tuple[type, ...], judge: Callable[[Spot], None], path: str = ""
+    ) -> None:
         self.tree, self.kinds, self.judge = tree, kinds, judge
         self.module = Module(tree)
-        self.recorded, self.function = True, ""
+        self.recorded, self.function = not is_quiet(path), ""
         self.owner: ast.ClassDef | None = None
         self.helpers = _helpers_of_functions(tree, self.module)
 
@@ -86,7 +106,7 @@ class Walker:
         self.owner = node
         if any((self.module.dotted(base, env) or "").startswith("torch.autograd") for base in node.bases):
             self.recorded = False  # what a Function does inside is its own business
-        if _QUIET_CLASSES.fullmatch(node.name):
+        if any(_QUIET_CLASSES.fullmatch(name) for name in (node.name, *map(_last_name, node.bases))):
             self.recorded = False
         inner: Env = {**env}
         later: list[ast.AST] = []
@@ -255,6 +275,19 @@ def _helpers_of_functions(tree: ast.Module, module: Module) -> set[str]:
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id != getattr(node, "name", None):
                 (inside if is_function else outside).add(one.id)
     return inside - outside
+
+
+def is_quiet(path: str) -> bool:
+    """Does a folder of it, below the one that one is in, say that nothing learns there?"""
+    try:
+        inside = os.path.relpath(path) if os.path.isabs(path) else path
+    except ValueError:  # another drive
+        inside = path
+    return not _QUIET_FOLDERS.isdisjoint(PurePath(inside).parts[:-1])
+
+
+def _last_name(node: ast.expr) -> str:
+    return (key_of(node) or "").rpartition(".")[2]
 
 
 def _is_no_grad(node: ast.expr) -> bool:

@@ -98,13 +98,13 @@ def test_the_message_says_what_is_so() -> None:
 
 GUARDS = [
     "x.clamp(min=0).sqrt()", "torch.sqrt(torch.clamp(x, 0))", "torch.acos(x.clamp(-1, 1))", "th.clip(x, 0, 1).log()", "x.clamp_min(0) ** 0.5",  # noqa: E501
-    "torch.log(1 - x.clamp(0, 1))", "torch.pow(x.clamp(min=0), 0.5)", "1 / x.clamp(min=0)", "torch.sqrt(2 * x.clamp(min=0.0)[0])",
+    "torch.log(1 - x.clamp(0, 1))", "torch.pow(x.clamp(min=0), 0.5)", "x.clamp(min=0).reciprocal()", "torch.sqrt(2 * x.clamp(min=0.0)[0])",
     "torch.Tensor.clamp(x, min=0).sqrt()", "torch.log1p(x.clamp(min=-1))", "torch.sqrt(input=x.clamp(min=0))",
 ]  # fmt: skip
 NO_GUARDS = [
     "x.clamp(min=1e-12).sqrt()", "F.relu(x).sqrt()", "x.clamp(min=0).exp()", "x.clamp(min=0).sqrt().item()", "x if x.clamp(min=0).sqrt() else 1",  # noqa: E501
     "(x.clamp(min=0) + 1e-6).sqrt()", "torch.arange(3).clamp(min=0).sqrt()", "x.detach().clamp(min=0).sqrt()", "math.sqrt(max(0, 1))",
-    "x.clamp(min=0).sum().sqrt()", "x.clamp(min=0) ** 2", "x.clamp(0, 1).acos() > 1",
+    "x.clamp(min=0).sum().sqrt()", "x.clamp(min=0) ** 2", "x.clamp(0, 1).acos() > 1", "1 / x.clamp(min=0)", "x.clamp_min_(0).sqrt_()",
 ]  # fmt: skip
 
 
@@ -140,6 +140,40 @@ def test_names_stand_for_what_they_were_given_last(body: str) -> None:
     assert ("PG102" in codes(f"def f(x, g):\n    {body}\n")) == FLOWS[body]
 
 
+@pytest.mark.parametrize(
+    ("body", "times"),
+    [
+        ("torch.where(x > 0, torch.log(x), 0)", 1),
+        ("torch.where(x >= 0, torch.log(x), 0)", 0),
+        ("torch.where(x == 0, 0, 1 / x)", 1),
+        ("torch.where(x < 1, 1 / x, 0)", 0),
+        ("torch.where(0 < x, x.sqrt(), 0)", 1),
+        ("torch.where(x > low, x.sqrt(), 0)", 1),
+        ("(x / y).masked_fill(y == 0, 0)", 1),
+        ("(x / y).masked_fill(y != 0, 0)", 0),
+        ("torch.where(x <= cutoff, torch.cos(x / cutoff), 0)", 0),
+        ("torch.where(x <= y, torch.cos(x / y), 0)", 1),
+    ],
+)
+def test_a_branch_that_is_chosen_at_the_point_hides_nothing(body: str, times: int) -> None:
+    assert codes(f"def f(x, y, low, cutoff: float):\n    return {body}\n").count("PG104") == times
+
+
+def test_a_round_that_passes_nothing_needs_no_look_at_its_clamp() -> None:
+    assert codes("def f(x):\n    return x.round().clamp(-2, 1)\n") == []
+    assert codes("def f(x):\n    return (x + (x.round() - x).detach()).clamp(-2, 1)\n") == ["PG152"]
+    assert codes("def f(x):\n    return (round_ste(x) + 8).clamp(0, 15)\n") == ["PG152"]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_told"),
+    [("a/metrics/b.py", False), ("optim/b.py", False), ("a/metrics.py", True), ("torchmetrics/b.py", True)],
+)
+def test_a_folder_says_that_nothing_learns_there(path: str, is_told: bool) -> None:
+    text = HEAD + "def f(x):\n    return x.clamp(min=0).sqrt()\n"
+    assert bool(check(parsed(text), text.split("\n"), path, ALL)) == is_told
+
+
 def test_what_runs_without_a_gradient_is_silent() -> None:
     f = "def f(x):\n    return x.clamp(min=0).sqrt()\n"
     assert codes(f) == ["PG102"]
@@ -147,6 +181,7 @@ def test_what_runs_without_a_gradient_is_silent() -> None:
     assert codes(f.replace("def f", "def update_stats")) == []
     method = "".join(f"    {line}\n" for line in f.splitlines())
     assert codes(f"class DDIMScheduler:\n{method}") == []
+    assert codes(f"class Weighting(mixins.NonDifferentiable):\n{method}") == []
     assert codes(f"class Step(torch.autograd.Function):\n{method}") == []
     assert codes(f"class Loss(nn.Module):\n{method}") == ["PG102"]
     assert codes(f"{f}class Step(torch.autograd.Function):\n    def forward(ctx, x):\n        return f(x)\n") == []
@@ -162,16 +197,20 @@ def test_other_libraries_and_hidden_names_are_no_torch() -> None:
 @pytest.mark.parametrize(
     ("call", "times"),
     [
-        ("x.clamp(1e-8, 1 - 1e-8)", 1),
-        ("x.clamp(1e-6, 1 - 1e-6)", 0),
-        ("x.double().clamp(1e-8, 1 - 1e-8)", 0),
-        ("x.clamp(max=1.0 - EPS)", 1),
-        ("x.clamp(-1 + 1e-9, 1)", 1),
-        ("x.clamp(0 + 1e-9, 1)", 0),
+        ("torch.log(1 - x.clamp(1e-8, 1 - 1e-8))", 1),
+        ("torch.log(x.clamp(1e-8, 1 - 1e-8))", 0),
+        ("torch.log(1 - x.clamp(1e-6, 1 - 1e-6))", 0),
+        ("torch.log(1 - x.double().clamp(1e-8, 1 - 1e-8))", 0),
+        ("y / (1 - x.clamp(max=1.0 - EPS))", 1),
+        ("F.binary_cross_entropy(x.clamp(EPS, 1.0 - EPS), y)", 1),
+        ("F.binary_cross_entropy(x.clamp(1e-6, 1.0 - 1e-6), y)", 0),
+        ("torch.acos(x.clamp(-1 + 1e-9, 1))", 1),
+        ("F.relu(x.clamp(-1 + 1e-9, 1))", 0),
+        ("torch.log(x.clamp(0 + 1e-9, 1))", 0),
     ],
 )
 def test_an_epsilon_that_float32_does_not_have(call: str, times: int) -> None:
-    assert codes(f"EPS = 1e-8\ndef f(x):\n    return {call}\n").count("PG103") == times
+    assert codes(f"EPS = 1e-8\ndef f(x, y):\n    return {call}\n").count("PG103") == times
 
 
 @pytest.mark.parametrize(

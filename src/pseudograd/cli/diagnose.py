@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pseudograd_lint import baseline
+from pseudograd_lint.options import add_output, checked_format
 
 from ..errors import must
 from ._arguments import add_program
 from ._command import Command
+
+if TYPE_CHECKING:
+    from ..diagnosis.notices import Output
 
 
 def _add_arguments(command: argparse.ArgumentParser) -> None:
@@ -26,13 +33,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="CODE>SHARE",
         help="such as 'cut>0.5', 'starved' or 'any': status 4 if it holds and the program ends well",
     )
-    command.add_argument(
-        "--ignore",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="what is deliberate: parameters such as 'teacher.*', lines such as 'losses.py:12'; may be repeated",
-    )
+    add_output(command, "PG204", ", parameters such as 'teacher.*'")
     command.add_argument(
         "--sensitivity",
         metavar="N",
@@ -50,7 +51,10 @@ def _diagnose(options: argparse.Namespace) -> int:
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
-    fails = None if options.fail_on is None else run.condition(options.fail_on)
+    output = _output(options)
+    fail_on = options.fail_on or ("any" if options.baseline is not None else None)
+    fails = None if fail_on is None else run.condition(fail_on, output.is_known)
+    ignore = run.left_out(options.select, options.ignore, options.fail_on)
     return run.run(
         options.program,
         options.arguments,
@@ -58,13 +62,26 @@ def _diagnose(options: argparse.Namespace) -> int:
         {
             "whatif": options.whatif,
             "detail": "counts" if options.counts else "full",
-            "ignore": options.ignore,
+            "ignore": ignore,
             "sensitivity": options.sensitivity if options.sensitivity is not None else False,
         },
         steps=options.steps,
         html=options.html,
         json_file=options.json,
-        fails=fails,
+        fails=None if options.write_baseline is not None else fails,
+        output=output,
+    )
+
+
+def _output(options: argparse.Namespace) -> Output:
+    from ..diagnosis.notices import Output
+
+    return Output(
+        options.program,
+        checked_format("diagnose", options.output_format),
+        options.output_file,
+        None if options.baseline is None else baseline.read("diagnose", options.baseline),
+        options.write_baseline,
     )
 
 

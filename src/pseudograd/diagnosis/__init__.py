@@ -30,8 +30,8 @@ def diagnose(
         whatif: questions, by a name of yours: {"inward": dict(clamp="inward")} takes what override takes, {"newer": "torch>=2.14"} what
             pin_edge takes. Each costs one more backward pass, before the program's own.
         detail: "full", or "counts" for the share of elements alone, at less cost.
-        ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"). A comment
-            `# pseudograd: deliberate` at a line says the same.
+        ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"), and codes
+            ("PG204"). A comment `# pseudograd: deliberate` at a line says the same.
         sensitivity: how much of each gradient is what torch happens to do at kinks and ties, where another torch, JAX or TensorFlow
             does otherwise? True, or n for every n-th backward. Costs one more backward pass, and one for each family of functions of
             which something stands at a kink.

@@ -1,4 +1,4 @@
-"""What a person has said to be meant: by a comment at the line, or by a pattern for parameters and lines."""
+"""What a person has said to be meant: by a comment at the line, by a pattern for parameters and lines, or by a code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..trace.frames import Place, Point, is_same_line, lines_of, named, span_at
 
 _COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _LINE = re.compile(r".*:(\d+|\*)")
+_CODE = re.compile(r"PG\d+")
 
 
 class Deliberate:
@@ -20,7 +21,8 @@ class Deliberate:
         if isinstance(patterns, str) or not all(isinstance(one, str) and one for one in patterns):
             remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
             raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
-        self.patterns: list[str] = list(patterns)
+        self.codes = frozenset(filter(_CODE.fullmatch, patterns))
+        self.patterns: list[str] = [one for one in patterns if one not in self.codes]
         self.muted = 0
 
     def parameter(self, name: str) -> bool:

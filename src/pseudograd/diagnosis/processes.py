@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,9 +24,11 @@ class Found:
     differences: what one rank has and another has not.
     """
 
+    findings: list[Finding]
     processes: list[dict[str, Any]]
     unseen: list[str]
     differences: list[Difference]
+    known: tuple[Finding, ...] = ()  # findings that a baseline held
 
     def __init__(
         self,
@@ -48,6 +51,13 @@ class Found:
             for part in parts
         ]
         self.unseen = [str(part) for part in unseen]
+
+    def without_known(self, findings: list[Finding]) -> Found:
+        """The same with these findings alone: a baseline knows the others."""
+        other = copy.copy(self)
+        other.known = tuple(one for one in self.findings if not any(one is left for left in findings))
+        other.findings = findings
+        return other
 
     def to_json(self) -> dict[str, Any]:
         return {

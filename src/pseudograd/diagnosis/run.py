@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pseudograd_lint.codes import selected
+from pseudograd_lint.options import ignored, words
+
 from ..errors import must
 from ..rewrite.whole_program import rules_of
 from ..running import program as programs
 from ..running.files import checked_file, write
 from . import findings, ranks
 from .context import Diagnosis
+from .notices import Output
 from .page import page
 from .processes import merged, values_of
 from .text import between_ranks
@@ -27,8 +31,13 @@ FAILED = 4  # the exit status where `--fail-on` holds
 _ON = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 
 
-def condition(text: str) -> Callable[[Diagnosis], list[str]]:
-    """From 'cut>0.5', 'starved' or 'any': the places where it holds."""
+def condition(
+    text: str, is_known: Callable[[str, str, str], bool] = lambda number, where, expression: False
+) -> Callable[[Diagnosis], list[str]]:
+    """From 'cut>0.5', 'starved' or 'any': the places where it holds.
+
+    is_known: does a baseline hold this number at this line, with this expression? Then it does not count.
+    """
     found = _ON.fullmatch(text.strip())
     kinds = {kind.code: kind for kind in findings.KINDS}
     try:
@@ -39,14 +48,30 @@ def condition(text: str) -> Callable[[Diagnosis], list[str]]:
         remedy = f"The codes are {', '.join(kinds)} and {_ANY}; a share stands behind as in 'cut>0.5'"
         raise ValueError(must("diagnose", "--fail-on", "be a finding's code, with a share if wanted", text, remedy))
     code = found["code"]
-    places = None if code == _ANY else kinds[code].places
+    kind = kinds.get(code)
 
     def holds(diagnosis: Diagnosis) -> list[str]:
-        if places is not None:
-            return [where for where, share in places(diagnosis.sites) if share > least]
+        if kind is not None and kind.places is not None:
+            over = [site for site, share in kind.places(diagnosis.sites) if share > least]
+            return [site.where for site in over if not is_known(kind.number, site.where, site.expression)]
         return [one.where for one in diagnosis.findings if code in (one.code, _ANY) and one.share > least]
 
     return holds
+
+
+def left_out(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
+    """What `diagnose` takes as ignore: patterns and the numbers of codes. A code that is not told cannot be what the status hangs on."""
+    known = findings.CODES
+    told = selected("diagnose", "--select", words(select) or ["all"], known)
+    numbers, patterns = ignored("diagnose", ignore, known)
+    numbers |= {code.number for code in known} - told
+    asked = None if fail_on is None else fail_on.partition(">")[0].strip()
+    if any(code.name == asked and code.number in numbers for code in known):
+        remedy = "Select it, or ask for another"
+        raise ValueError(
+            must("diagnose", "--fail-on", "name a code that --select and --ignore leave in", fail_on, remedy)
+        )
+    return [*patterns, *sorted(numbers)]
 
 
 def changes(texts: Sequence[str]) -> dict[str, Any]:
@@ -68,23 +93,37 @@ def run(
     html: Path | None = None,
     json_file: Path | None = None,
     fails: Callable[[Diagnosis], list[str]] | None = None,
+    output: Output | None = None,
 ) -> int:
     """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
 
     asked: what `diagnose` is called with in each process of the program; what-ifs as texts. The exit status is the program's; or, if that
-    is 0 and `fails` holds somewhere, or has nothing to hold for, 4.
+    is 0 and `fails` holds somewhere, or has nothing to hold for, 4. output: what of it is new, and in which format it is shown, too.
     """
     programs.check("diagnose", program, is_module)
+    output = Output(program) if output is None else output
     nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
-    files = (("--html", html, page), ("--json", json_file, _as_json))
+    files: tuple[tuple[str, Path | None, Callable[[Any], str]], ...] = (
+        ("--html", html, page),
+        ("--json", json_file, _as_json),
+        ("--write-baseline", output.to_be_known, output.as_baseline),
+        ("--output-file", output.file, lambda found: output.rendered(output.new(found))),
+    )
     targets = [(name, checked_file("diagnose", name, file), made) for name, file, made in files if file is not None]
     for _, target, _ in targets:
         ranks.forget(target)
     job = {"module": __name__, "asked": dict(asked), "steps": steps}
     done = programs.run(programs.command_of(program, arguments, is_module), job)
-    found = merged(done.parts, done.unseen, nothing)
-    said = str(found).splitlines() if found.backwards or not done.unseen else []  # else "none started" would be wrong
+    found = output.new(merged(done.parts, done.unseen, nothing))
+    is_told = (found.backwards or not done.unseen) and (output.file is None or output.format != "text")
+    said = str(found).splitlines() if is_told else []  # "none started" would be wrong
     status, lines, whole = done.status, [*said, *_who(found.processes, done)], found
+    if output.to_be_known is not None and not found.backwards:
+        targets = [one for one in targets if one[0] != "--write-baseline"]
+        lines.append(
+            "diagnose: --write-baseline: no backward pass was seen, so nothing is known to be there: not written"
+        )
+        status = status or FAILED
     for name, target, made in targets:
         try:
             with ranks.of_all(target, done) as seen:
@@ -102,6 +141,8 @@ def run(
         status = status or (FAILED if why else 0)
     with contextlib.suppress(OSError, ValueError):  # nobody reads it
         print("\n".join(lines), file=sys.stderr)
+        if output.format != "text" and output.file is None:
+            print(output.rendered(found), end="", flush=True)
     return status
 
 

@@ -53,8 +53,10 @@ def text(diagnosis: Any) -> str:
     lines += [*_norms(diagnosis), *_usual(diagnosis), *_sensitivity(diagnosis)]
     if diagnosis.muted:
         lines.append(
-            f"deliberate: {_counted(diagnosis.muted, 'finding')} left out, by a comment at the line or by ignore"
+            f"deliberate: {_counted(diagnosis.muted, 'finding')} left out: a comment at the line, ignore or select says so"
         )
+    if known := getattr(diagnosis, "known", ()):
+        lines.append(f"baseline: {_counted(len(known), 'finding')} left out, known there")
     for name, reasons in diagnosis.inexact.items():
         lines += [
             "",
@@ -112,7 +114,7 @@ def _norms(diagnosis: Any) -> list[str]:
 
 def _usual(diagnosis: Any) -> list[str]:
     """What cuts and is no finding: relus, masks, choices."""
-    named = {one.where for one in diagnosis.findings}
+    named = {one.where for one in (*diagnosis.findings, *getattr(diagnosis, "known", ()))}
     ops: dict[str, list[int]] = {}
     for site in diagnosis.sites:
         if site.cut and site.where not in named:

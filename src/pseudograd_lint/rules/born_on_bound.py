@@ -52,7 +52,7 @@ class Polar(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x):
-        return x + self.bias.clamp(-6.28, 0.0)
+        return x + self.bias.clamp(-6.28, 0.0)  # PG101
 """,
         good="""\
 import torch

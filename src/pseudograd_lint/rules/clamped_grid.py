@@ -6,8 +6,10 @@ import ast
 
 from ..code import Code
 from ..ops import called, clamp_of, is_detached, may_learn, peeled
+from ..tensors import moved
 from ..terms import Term
 from ..walk import Spot
+from .inexact_identity import hard_value
 from .rule import Rule
 
 
@@ -25,16 +27,20 @@ def _find(spot: Spot) -> str | None:
 
 
 def _is_on_a_grid(x: Term, depth: int = 6) -> bool:
-    """A round with a gradient of its own, by its name, or the sum of one and an offset."""
+    """A round with a gradient of its own, or the sum of one and an offset; a plain round passes nothing on any torch."""
     inner, _ = peeled(x, 0.0)
     node = inner.node
+    hard = hard_value(inner)
+    if hard is not None:
+        call = called(moved(hard))
+        return call is not None and call.name == "round"
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         return depth > 0 and any(_is_on_a_grid(inner.of(one), depth - 1) for one in (node.left, node.right))
     if not isinstance(node, ast.Call):
         return False
     call = called(inner)
     if call is not None and call.name == "round":
-        return True
+        return False
     func = node.func
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     owner = (
@@ -60,15 +66,23 @@ RULE = Rule(
 import torch
 
 
+def round_ste(x):
+    return x + (torch.round(x) - x).detach()
+
+
 def quantize(x, scale):
-    return torch.clamp(torch.round(x / scale), -2, 1) * scale
+    return torch.clamp(round_ste(x / scale), -2, 1) * scale  # PG152
 """,
         good="""\
 import torch
 
 
+def round_ste(x):
+    return x + (torch.round(x) - x).detach()
+
+
 def quantize(x, scale):
-    return torch.round(torch.clamp(x / scale, -2.4, 1.4)) * scale
+    return round_ste(torch.clamp(x / scale, -2.4, 1.4)) * scale
 """,
         is_default=False,
     ),

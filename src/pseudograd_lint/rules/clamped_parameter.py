@@ -23,7 +23,7 @@ def _find(spot: Spot) -> str | None:
     parameter = parameter_of(clamp.x)
     if parameter is None:
         return None
-    return f"once outside its bounds {parameter.name} gets no gradient from this {clamp.name} and stays outside"
+    return f"once outside its bounds {parameter.name} gets no gradient from this {clamp.name}: at most weight decay leads it back"
 
 
 RULE = Rule(
@@ -45,7 +45,7 @@ class Leak(nn.Module):
         self.beta = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, x):
-        return x * self.beta.clamp(0, 1)
+        return x * self.beta.clamp(0, 1)  # PG151
 """,
         good="""\
 import torch

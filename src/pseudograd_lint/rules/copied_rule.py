@@ -129,7 +129,7 @@ RULE = Rule(
 import torch
 
 
-class ClampWithGrad(torch.autograd.Function):
+class ClampWithGrad(torch.autograd.Function):  # PG108
     @staticmethod
     def forward(ctx, input, min, max):
         ctx.min, ctx.max = min, max

@@ -36,7 +36,7 @@ import torch
 
 
 def bounded(x):
-    return torch.clamp(x, 1.0, -1.0)
+    return torch.clamp(x, 1.0, -1.0)  # PG110
 """,
         good="""\
 import torch

@@ -6,7 +6,7 @@ import ast
 
 from ..code import Code
 from ..numbers import shown
-from ..ops import clamp_of, is_detached, may_learn, peeled, singular_of
+from ..ops import clamp_of, is_detached, is_in_place, may_learn, peeled, singular_of
 from ..walk import Spot
 from .rule import Rule
 
@@ -15,6 +15,8 @@ def _find(spot: Spot) -> str | None:
     singular = singular_of(spot.term)
     if singular is None or not spot.is_recorded or is_detached(spot.term.node, spot.parents):
         return None
+    if singular.name == "div" or is_in_place(spot.term):
+        return None  # a number over 0 is infinite, so nothing was guarded; in place no graph was thought of
     for point in singular.points:
         inner, at = peeled(singular.x, point)
         clamp = clamp_of(inner)
@@ -35,7 +37,7 @@ RULE = Rule(
     Code(
         number="PG102",
         name="era-guard",
-        meaning="a guard in front of sqrt, log, acos or a division has its bound at the singular point itself",
+        meaning="a guard in front of sqrt, log or acos has its bound at the singular point itself",
         why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded "
         "function is infinite, and it depends on "
         "the version of torch whether the clamp passes it on (up to 2.13, where it becomes inf or NaN) or cuts it (since 2.14). A distance "
@@ -47,7 +49,7 @@ import torch
 
 
 def distance(x, y):
-    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt()
+    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt()  # PG102
 """,
         good="""\
 import torch

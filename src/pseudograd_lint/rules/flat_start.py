@@ -103,7 +103,7 @@ class Gain(nn.Module):
         self.gain = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x):
-        return x * self.gain.abs()
+        return x * self.gain.abs()  # PG107
 """,
         good="""\
 import torch

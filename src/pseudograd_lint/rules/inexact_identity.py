@@ -65,7 +65,7 @@ import torch
 
 
 def clamp_ste(x):
-    return x + (torch.clamp(x, -0.3, 0.7) - x).detach()
+    return x + (torch.clamp(x, -0.3, 0.7) - x).detach()  # PG105
 """,
         good="""\
 import torch

@@ -40,7 +40,7 @@ import torch
 
 
 def straight_through(x, code):
-    return x + (code - x).detach()
+    return x + (code - x).detach()  # PG153
 """,
         good="""\
 import torch

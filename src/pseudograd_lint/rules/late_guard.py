@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Iterator
 
 from ..code import Code
@@ -54,9 +55,9 @@ def _find(spot: Spot) -> str | None:
         condition, first, second = call.arguments
         if call.is_method:
             condition, first = first, condition
-        return _in_a_branch(condition, (first, second), "where")
+        return _in_a_branch(condition, ((first, True), (second, False)), "where")
     if call.name == "masked_fill" and len(call.arguments) == 3:
-        return _in_a_branch(call.arguments[1], (call.arguments[0],), "masked_fill")
+        return _in_a_branch(call.arguments[1], ((call.arguments[0], False),), "masked_fill")
     return _behind_nan_to_num(call)
 
 
@@ -83,10 +84,13 @@ def _behind_nan_to_num(call: Called) -> str | None:
     return _message(singular, "nan_to_num stands behind it and")
 
 
-def _in_a_branch(condition: Term, branches: tuple[Term, ...], name: str) -> str | None:
-    for branch in branches:
+def _in_a_branch(condition: Term, branches: tuple[tuple[Term, bool], ...], name: str) -> str | None:
+    """branches: each with what the condition is where it is chosen."""
+    for branch, chosen in branches:
         for singular in _inside(branch):
-            if _can_be_singular(singular.x) and _asks_about(condition, singular.x):
+            if not _can_be_singular(singular.x) or not _asks_about(condition, singular.x):
+                continue
+            if any(_holds_at(condition, singular.x, point) is not chosen for point in singular.points):
                 return _message(singular, f"{name} chooses behind it and")
     return None
 
@@ -151,6 +155,26 @@ def _asks_about(condition: Term, x: Term, depth: int = 6) -> bool:
     return False
 
 
+_ORDER = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def _holds_at(condition: Term, x: Term, point: float) -> bool | None:
+    """Of `x < 1` and 0 True: there the branch is chosen, and nothing is guarded. None for what is not so plain."""
+    condition = moved(condition)
+    node = condition.node
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
+        return None
+    left, right = condition.of(node.left), condition.of(node.comparators[0])
+    act = _ORDER[type(node.ops[0])]
+    if _is_that(left, x) and (value := number(right)) is not None:
+        return bool(act(point, value))
+    if _is_that(right, x) and (value := number(left)) is not None:
+        return bool(act(value, point))
+    return None
+
+
 def _is_that(asked: Term, x: Term) -> bool:
     """x itself, or |x|."""
     asked = moved_text(asked)
@@ -181,7 +205,7 @@ import torch
 
 
 def entropy(p):
-    return -(p * torch.where(p > 0, torch.log(p), 0.0)).sum()
+    return -(p * torch.where(p > 0, torch.log(p), 0.0)).sum()  # PG104
 """,
         good="""\
 import torch

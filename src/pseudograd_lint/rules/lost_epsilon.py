@@ -6,24 +6,37 @@ import ast
 
 from ..code import Code
 from ..numbers import number, shown, single
-from ..ops import Clamp, clamp_of, may_learn
+from ..ops import Clamp, Singular, called, clamp_of, may_learn, peeled, singular_of
 from ..terms import Term
 from ..walk import Spot
 from .rule import Rule
 
 
 def _find(spot: Spot) -> str | None:
-    clamp = clamp_of(spot.term)
-    if clamp is None or not clamp.has_eras or _is_double(clamp) or not may_learn(clamp.x):
+    singular = _singular(spot.term)
+    if singular is None:
         return None
-    for bound in (clamp.low, clamp.high):
-        if bound is not None and (lost := _lost(bound)) is not None:
-            whole, epsilon = lost
-            return (
-                f"the bound {bound.text()} is {shown(whole)} in float32, so that a value of {shown(whole)} passes this {clamp.name}: the "
-                f"smallest step beside {shown(whole)} is {_step(whole, epsilon):.1e}"
-            )
+    for point in singular.points:
+        inner, at = peeled(singular.x, point)
+        clamp = clamp_of(inner)
+        if clamp is None or not clamp.has_eras or _is_double(clamp) or not may_learn(clamp.x):
+            continue
+        for bound in (clamp.low, clamp.high):
+            if bound is not None and (lost := _lost(bound)) is not None and single(lost[0]) == single(at):
+                whole, epsilon = lost
+                return (
+                    f"the bound {bound.text()} of this {clamp.name} is {shown(whole)} in float32, where {singular.shown} has an infinite "
+                    f"slope: a value of {shown(whole)} passes; the smallest step beside it is {_step(whole, epsilon):.1e}"
+                )
     return None
+
+
+def _singular(term: Term) -> Singular | None:
+    """Also binary_cross_entropy of a probability, which is log(p) and log(1 - p)."""
+    call = called(term)
+    if call is not None and call.name == "binary_cross_entropy" and call.arguments:
+        return Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
+    return singular_of(term)
 
 
 def _lost(bound: Term) -> tuple[float, float] | None:
@@ -60,7 +73,7 @@ RULE = Rule(
     Code(
         number="PG103",
         name="lost-epsilon",
-        meaning="a bound such as `1 - 1e-8` is the number 1 in float32",
+        meaning="a bound such as `1 - 1e-8` is the number 1 in float32, and log, acos or a division stands behind it",
         why="The numbers of float32 next to 1 are 6e-8 below and 1.2e-7 above, so `clamp(p, 1e-8, 1 - 1e-8)` "
         "lets a p of exactly 1 through, and "
         "`log(1 - p)` behind it is -inf with a gradient that is not finite. In half precision epsilons are lost below 5e-4, in bfloat16 "
@@ -73,7 +86,7 @@ import torch
 
 def loss(p, y):
     p = torch.clamp(p, 1e-8, 1 - 1e-8)
-    return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
+    return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()  # PG103
 """,
         good="""\
 import torch
@@ -84,7 +97,7 @@ def loss(p, y):
     return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
 """,
     ),
-    kinds=(ast.Call,),
+    kinds=(ast.Call, ast.BinOp),
     words=("clamp", "clip"),
     find=_find,
 )

@@ -43,7 +43,7 @@ class Quantised(nn.Module):
         self.weight = nn.Parameter(torch.randn(dim))
 
     def forward(self, x):
-        return x * torch.round(self.weight)
+        return x * torch.round(self.weight)  # PG109
 """,
         good="""\
 import torch

@@ -60,7 +60,7 @@ import torch.nn.functional as F
 
 
 def loss(better, worse, y):
-    return F.margin_ranking_loss(better, worse, y)
+    return F.margin_ranking_loss(better, worse, y)  # PG106
 """,
         good="""\
 import torch.nn.functional as F

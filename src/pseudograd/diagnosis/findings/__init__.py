@@ -32,6 +32,8 @@ def found(evidence: Evidence) -> list[Finding]:
     """Every finding, in the order in which a backward meets its line; what was seen at no line of a backward comes last."""
     findings = [one for kind in KINDS for one in kind.find(evidence)]
     findings += _of_starved([one for one in evidence.starved if one.parameter not in evidence.with_narrow_windows])
+    left_out = evidence.deliberate.codes
+    findings = [replace(one, is_muted=one.is_muted or one.number in left_out) for one in findings]
     evidence.deliberate.muted = len(_folded(one for one in findings if one.is_muted))
     met: dict[tuple[str, str], int] = {}
     for at, site in enumerate(evidence.sites):

@@ -89,9 +89,9 @@ def _sides(site: Site) -> str:
     return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
 
 
-def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[str, float]]:
+def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[Site, float]]:
     """Also those that cut too little for a finding."""
-    return ((site.where, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
+    return ((site, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
 
 
 KIND = Kind(
@@ -109,7 +109,7 @@ from pseudograd import diagnose
 
 p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
 with diagnose() as d:
-    p.clamp(0.0, 1.0).sum().backward()
+    p.clamp(0.0, 1.0).sum().backward()  # PG204
 """,
     good="""\
 import torch

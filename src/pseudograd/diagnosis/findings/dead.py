@@ -33,4 +33,25 @@ KIND = Kind(
     meaning="nothing of what arrives at any other op leaves, in every call and towards any input",
     details="Ops that move elements are judged by how many leave",
     next_step="`override` with a slope, or a look at the values that enter",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(2, 3)
+with diagnose(layer) as d:
+    h = layer(torch.ones(4, 2))
+    bonus = torch.relu(h - 100)  # PG205
+    (h + bonus).sum().backward()
+""",
+    good="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(2, 3)
+with diagnose(layer) as d, pseudograd.override(relu="leaky"):
+    h = layer(torch.ones(4, 2))
+    bonus = torch.relu(h - 100)
+    (h + bonus).sum().backward()
+""",
 )

@@ -58,4 +58,21 @@ KIND = Kind(
     find=_find,
     meaning="a thousandth or more of what arrives at a clamp stands exactly at its bound, where the eras of torch differ",
     next_step="`pin_edge`",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
+with diagnose() as d:
+    x.clamp(0.0, 1.0).sum().backward()  # PG206
+""",
+    good="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
+with diagnose() as d, pseudograd.pin_edge("torch<=2.13"):
+    x.clamp(0.0, 1.0).sum().backward()
+""",
 )

@@ -34,7 +34,7 @@ from pseudograd import diagnose
 
 x = torch.tensor([-1.0, 4.0], requires_grad=True)
 with diagnose() as d:
-    x.clamp(min=0.0).sqrt().sum().backward()
+    x.clamp(min=0.0).sqrt().sum().backward()  # PG201
 """,
     good="""\
 import torch

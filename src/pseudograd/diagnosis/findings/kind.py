@@ -90,7 +90,7 @@ class Kind:
     is_alone: bool = False
     protects: bool = False
     blame: Callable[[Sequence[Starved]], Iterable[Finding]] | None = None
-    places: Callable[[Sequence[Site]], Iterable[tuple[str, float]]] | None = None
+    places: Callable[[Sequence[Site]], Iterable[tuple[Site, float]]] | None = None
     bad: str = ""
     good: str = ""
 

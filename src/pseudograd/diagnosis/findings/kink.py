@@ -56,7 +56,7 @@ from pseudograd import diagnose
 
 p = torch.nn.Parameter(torch.zeros(3))
 with diagnose() as d:
-    p.clamp(-1.0, 0.0).sum().backward()
+    p.clamp(-1.0, 0.0).sum().backward()  # PG202
 """,
     good="""\
 import torch

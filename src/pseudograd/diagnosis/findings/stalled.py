@@ -42,4 +42,34 @@ KIND = Kind(
     "swallows the step",
     next_step="weights in float32 under `autocast`",
     is_alone=True,
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(4, 4).to(torch.bfloat16)
+torch.nn.init.constant_(layer.weight, 2.0)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+x = torch.ones(1, 4, dtype=torch.bfloat16)
+with diagnose(layer) as d:
+    for step in range(12):
+        optimizer.zero_grad()
+        layer(x).sum().backward()
+        optimizer.step()  # PG208
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(4, 4)
+torch.nn.init.constant_(layer.weight, 2.0)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+x = torch.ones(1, 4)
+with diagnose(layer) as d:
+    for step in range(12):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x).sum()
+        loss.backward()
+        optimizer.step()
+""",
 )

@@ -69,6 +69,7 @@ def _blame(starved: Sequence[Starved]) -> Iterator[Finding]:
             first.why,
             _remedy(first),
             module=_module(first.cause),
+            parameters=tuple(names),
             is_muted=_is_deliberate(first),
         )
 
@@ -153,17 +154,18 @@ KIND = Kind(
 import torch
 from pseudograd import diagnose
 
-net = torch.nn.Linear(2, 1)
-net.unused = torch.nn.Parameter(torch.ones(1))
-with diagnose(net) as d:
-    net(torch.ones(3, 2)).sum().backward()
+layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+with diagnose(torch.nn.Sequential(layer, head)) as d:
+    h = layer(torch.ones(3, 2)).detach()  # PG203
+    head(h).sum().backward()
 """,
     good="""\
 import torch
 from pseudograd import diagnose
 
-net = torch.nn.Linear(2, 1)
-with diagnose(net) as d:
-    net(torch.ones(3, 2)).sum().backward()
+layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+with diagnose(torch.nn.Sequential(layer, head)) as d:
+    h = layer(torch.ones(3, 2))
+    head(h).sum().backward()
 """,
 )

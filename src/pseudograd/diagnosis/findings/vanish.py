@@ -39,8 +39,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         f"the norm of the gradient falls from {found.norm_last:.3g} ({found.last}) to {found.norm_first:.3g} ({found.first}) along "
         f"{found.layers} weights, {each:.3g} times with each of them",
         _why_it_fades(sites),
-        "Put torch.nn.LayerNorm before each activation, or a residual connection around each layer; relu in place of sigmoid, with "
-        "torch.nn.init.kaiming_normal_ for its weights. d.norms lists every parameter.",
+        "Put a residual connection around each layer; or take relu, with torch.nn.LayerNorm before it or torch.nn.init.kaiming_normal_ "
+        "for its weights. d.norms lists every parameter.",
         share=1 - found.norm_first / found.norm_last,
         is_muted=place is not None and place.is_deliberate,
     )
@@ -60,6 +60,32 @@ KIND = Kind(
     order=90,
     find=_find,
     meaning="the norm of the gradient falls a million times or more along the weights, with four of them or more and not at one alone",
-    next_step="normalise, or skip connections",
+    next_step="residual connections around the layers, or relu with a normalisation or fitting initial weights",
     is_alone=True,
+    bad="""\
+import torch
+from torch import nn
+from pseudograd import diagnose
+
+torch.manual_seed(0)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
+with diagnose(net) as d:
+    net(torch.randn(16, 8)).sum().backward()  # PG209
+""",
+    good="""\
+import torch
+from torch import nn
+from pseudograd import diagnose
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+torch.manual_seed(0)
+net = nn.Sequential(*[Residual(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
+with diagnose(net) as d:
+    net(torch.randn(16, 8)).sum().backward()
+""",
 )

@@ -42,4 +42,33 @@ KIND = Kind(
     "while the forward saturates",
     details="Also where it came back later",
     next_step="`project`, or `inward`",
+    bad="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor(0.9))
+optimizer = torch.optim.SGD([p], lr=0.1)
+with diagnose() as d:
+    for step in range(30):
+        optimizer.zero_grad()
+        y = pseudograd.clamp(p, 0.0, 1.0, rule="identity")  # PG207
+        (y - 2).pow(2).backward()
+        optimizer.step()
+""",
+    good="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor(0.9))
+optimizer = torch.optim.SGD([p], lr=0.1)
+pseudograd.optim.project(optimizer, {p: (0.0, 1.0)})
+with diagnose() as d:
+    for step in range(30):
+        optimizer.zero_grad()
+        y = pseudograd.clamp(p, 0.0, 1.0, rule="identity")
+        (y - 2).pow(2).backward()
+        optimizer.step()
+""",
 )

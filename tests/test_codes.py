@@ -1,0 +1,195 @@
+"""Every code of the one table: its example says it at the line that is marked, is silent when mended, and what it says is so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pseudograd as pg
+from pseudograd_lint.check import check, parsed
+from pseudograd_lint.code import Code
+from pseudograd_lint.codes import LINT, table
+from pseudograd_lint.start import main
+
+OLD, NEW = "torch<=2.13", "torch>=2.14"
+DIAGNOSE = [code for code in table() if not code.from_source]
+
+
+def marked(program: str, number: str) -> int:
+    """The line whose comment is the number."""
+    (line,) = [at for at, text in enumerate(program.split("\n"), 1) if text.endswith(f"  # {number}")]
+    return line
+
+
+def ran(program: str, file: Path) -> dict[str, Any]:
+    file.write_text(program)
+    found: dict[str, Any] = {"__name__": "example"}
+    exec(compile(program, str(file), "exec"), found)
+    return found
+
+
+def test_every_code_has_an_example() -> None:
+    assert len(table()) == len(LINT) + len(DIAGNOSE) >= 22
+    assert [code.number for code in table() if not code.bad or not code.good] == []
+
+
+@pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
+def test_lint_says_it_at_the_line(code: Code) -> None:
+    every = [one.number for one in LINT]
+    for program, expected in ((code.bad, [marked(code.bad, code.number)]), (code.good, [])):
+        found = check(parsed(program), program.split("\n"), "x.py", every)
+        assert [one.line for one in found if one.code == code.number] == expected
+
+
+@pytest.mark.parametrize("code", DIAGNOSE, ids=lambda code: code.number)
+def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
+    file = tmp_path / "example.py"
+    for program, expected in ((code.bad, [(code.number, marked(code.bad, code.number))]), (code.good, [])):
+        d = ran(program, file)["d"]
+        assert [(one.number, int(one.where.rpartition(":")[2])) for one in d.findings] == expected
+        assert d.errors == []
+
+
+@pytest.mark.parametrize("code", table(), ids=lambda code: code.number)
+def test_explain_shows_them(code: Code, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", code.number]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{code.number} {code.name}  (pseudograd {code.said_by})\n")
+    lines = [line.removeprefix("    ") for line in shown.split("\n")]
+    for program in (code.bad, code.good):
+        assert re.search(re.escape(program.rstrip()), "\n".join(lines)), "as it is run above"
+
+
+# --- what lint says of its example is so -------------------------------------------------------------------------------
+
+
+def gradient(compute: Callable[..., Tensor], *inputs: Tensor, era: str | None = None) -> list[float]:
+    """Of the sum, towards the first input."""
+    x, *rest = inputs
+    x = x.detach().clone().requires_grad_()
+    if era is None:
+        compute(x, *rest).sum().backward()
+    else:
+        with pg.pin_edge(era):
+            compute(x, *rest).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()  # type: ignore[no-any-return]
+
+
+def is_finite(values: list[float]) -> bool:
+    return bool(torch.tensor(values).isfinite().all())
+
+
+def learns(model: torch.nn.Module, era: str = NEW) -> bool:
+    """Does every parameter get a gradient other than 0?"""
+    with pg.pin_edge(era):
+        model(torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    return all(p.grad is not None and bool((p.grad != 0).all()) for p in model.parameters())
+
+
+def _born(bad: Any, good: Any) -> None:
+    assert [learns(bad["Polar"](3), era) for era in (OLD, NEW)] == [True, False]
+    assert [learns(good["Polar"](3), era) for era in (OLD, NEW)] == [True, True]
+
+
+def _era_guard(bad: Any, good: Any) -> None:
+    x = torch.tensor([[1.0, 2.0]])
+    assert not is_finite(gradient(bad["distance"], x, x.clone(), era=OLD))
+    assert gradient(bad["distance"], x, x.clone(), era=NEW) == [[0, 0]]
+    for era in (OLD, NEW):
+        assert gradient(good["distance"], x, x.clone(), era=era) == [[0, 0]]
+
+
+def _lost_epsilon(bad: Any, good: Any) -> None:
+    p, y = torch.tensor([1.0]), torch.tensor([0.0])
+    assert bad["loss"](p, y).item() == float("inf")
+    assert good["loss"](p, y).item() == pytest.approx(13.8, abs=0.1)
+
+
+def _late_guard(bad: Any, good: Any) -> None:
+    p = torch.tensor([0.0, 0.5])
+    assert not is_finite(gradient(bad["entropy"], p))
+    assert is_finite(gradient(good["entropy"], p))
+    assert bad["entropy"](p) == good["entropy"](p)
+
+
+def _inexact_identity(bad: Any, good: Any) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    exact = x.clamp(-0.3, 0.7)
+    assert (bad["clamp_ste"](x) != exact).any()
+    assert bad["clamp_ste"](torch.tensor([1e9, float("inf")])).nan_to_num(-1).tolist() == [0, -1]
+    assert torch.equal(good["clamp_ste"](x), exact)
+    assert gradient(bad["clamp_ste"], x) == gradient(good["clamp_ste"], x) == [1.0] * 1000
+
+
+def _tied_margin(bad: Any, good: Any) -> None:
+    a, y = torch.zeros(2), torch.ones(2)
+    grads = {era: gradient(bad["loss"], a, a.clone(), y, era=era) for era in (OLD, NEW)}
+    assert grads == {OLD: [-0.5, -0.5], NEW: [0, 0]}
+    for era in (OLD, NEW):
+        assert gradient(good["loss"], a, a.clone(), y, era=era) == [-0.5, -0.5]
+
+
+def _flat_start(bad: Any, good: Any) -> None:
+    assert not learns(bad["Gain"](3))
+    assert learns(good["Gain"](3))
+
+
+def _copied_rule(bad: Any, good: Any) -> None:
+    """Of gradients whose product with the excess underflows in half precision, the copy passes the wrong ones."""
+    x = torch.tensor([1.0 + 2**-9], dtype=torch.float16)
+    small = 2.0**-20
+    outward = gradient(lambda x: bad["ClampWithGrad"].apply(x, 0, 1) * -small, x)
+    assert outward == [-small], "it leads further outside"
+    assert gradient(lambda x: good["bounded"](x) * -small, x) == [0]
+    assert gradient(lambda x: good["bounded"](x) * small, x) == [small]
+
+
+def _rounded_parameter(bad: Any, good: Any) -> None:
+    assert not learns(bad["Quantised"](3))
+    assert learns(good["Quantised"](3))
+
+
+def _crossed_bounds(bad: Any, good: Any) -> None:
+    x = torch.tensor([-3.0, 0.0, 3.0])
+    assert bad["bounded"](x).tolist() == [-1, -1, -1]
+    assert gradient(bad["bounded"], x) == [0, 0, 0]
+    assert good["bounded"](x).tolist() == [-1, 0, 1]
+
+
+def _clamped_parameter(bad: Any, good: Any) -> None:
+    for found, moves in ((bad, False), (good, True)):
+        model = found["Leak"]()
+        torch.nn.init.constant_(model.beta, 1.5)
+        assert learns(model) is moves
+
+
+def _clamped_grid(bad: Any, good: Any) -> None:
+    x, scale = torch.tensor([1.0, 0.0]), torch.tensor(1.0)
+    assert [gradient(bad["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [0, 1]]
+    assert [gradient(good["quantize"], x, scale, era=era) for era in (OLD, NEW)] == [[1, 1], [1, 1]]
+
+
+def _inexact_straight_through(bad: Any, good: Any) -> None:
+    x, code = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+    assert 0.1 < (bad["straight_through"](x, code) != code).float().mean() < 0.9
+    assert torch.equal(good["straight_through"](x, code), code)
+
+
+HOLDS = {
+    "PG101": _born, "PG102": _era_guard, "PG103": _lost_epsilon, "PG104": _late_guard, "PG105": _inexact_identity, "PG106": _tied_margin,
+    "PG107": _flat_start, "PG108": _copied_rule, "PG109": _rounded_parameter, "PG110": _crossed_bounds, "PG151": _clamped_parameter,
+    "PG152": _clamped_grid, "PG153": _inexact_straight_through,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", LINT, ids=lambda code: code.number)
+def test_what_lint_says_of_its_example_is_so(code: Code, tmp_path: Path) -> None:
+    bad, good = ran(code.bad, tmp_path / "bad.py"), ran(code.good, tmp_path / "good.py")
+    HOLDS[code.number](bad, good)
