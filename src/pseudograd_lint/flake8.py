@@ -12,7 +12,8 @@ from .codes import LINT
 class Plugin:
     name = "pseudograd"
     version = "1"
-    off_by_default = tuple(code.number for code in LINT if not code.is_default)
+    # not `off_by_default`, by which flake8 would leave out the whole plugin
+    opinions = tuple(code.number for code in LINT if not code.is_default)
 
     def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
         self.tree, self.lines, self.filename = tree, lines, filename
@@ -20,7 +21,7 @@ class Plugin:
     @classmethod
     def add_options(cls, parser: object) -> None:
         """flake8 reports what its own options leave: opinions only where `--extend-select PG15` asks."""
-        parser.extend_default_ignore(list(cls.off_by_default))  # type: ignore[attr-defined]
+        parser.extend_default_ignore(list(cls.opinions))  # type: ignore[attr-defined]
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:
         lines = [line.rstrip("\r\n") for line in self.lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -733,3 +734,25 @@ def test_a_detached_tensor_may_be_swapped() -> None:
         torch.utils.swap_tensors(layer.weight, nn.Parameter(other))
         layer(torch.ones(1, 2)).sum().backward()
     assert codes(d) == []
+
+
+@pytest.mark.parametrize("start", [[0.0, 0.2, 0.5, 1.0], [0.0, 0.0]])
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[float], is_outside: bool) -> None:
+    """No mode is entered then, and another torch would do the same: the eras do not differ there."""
+
+    def findings(*contexts: contextlib.AbstractContextManager[object]) -> list[str]:
+        p = nn.Parameter(torch.tensor(start))
+        d = diagnose()
+        order = [*contexts, d] if is_outside else [d, *contexts]
+        with contextlib.ExitStack() as stack:
+            for one in order:
+                stack.enter_context(one)
+            p.clamp(0.0, 2.0).sum().backward()
+        return codes(d)
+
+    assert set(findings()) <= {"edge", "kink"}
+    assert findings() != []
+    assert findings(pg.pin_edge("torch<=2.13")) == []
+    assert "edge" not in findings(pg.pin_edge("torch>=2.14"))
+    assert findings() != [], "what was pinned before is not pinned any more"

@@ -277,7 +277,7 @@ def test_flake8_gets_every_code_once() -> None:
 
     ((line, column, text, kind),) = Plugin(ast.parse(BAD), BAD.splitlines(keepends=True)).run()
     assert (line, column, text[:5], kind) == (5, 11, "PG102", Plugin)
-    assert Plugin.off_by_default == tuple(code.number for code in LINT if not code.is_default)
+    assert Plugin.opinions == tuple(code.number for code in LINT if not code.is_default)
 
 
 LABELS = [

@@ -63,7 +63,9 @@ class Output:
         if not found.backwards:
             problems.append(Problem(self.program, 0, "no backward pass was seen, so nothing is known"))
         shown = self._notices(found)
-        return FORMATS[self.format](Report("diagnose", __version__, shown, problems, findings.CODES, known=len(found.known)))
+        return FORMATS[self.format](
+            Report("diagnose", __version__, shown, problems, findings.CODES, known=len(found.known))
+        )
 
     def as_baseline(self, found: Any) -> str:
         return baseline.text(self._notices(found))

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from .. import torch_composites, torch_forms
 from ..engine import primitive_of
 from ..formula import own
+from ..rewrite import entered_contexts
 from ..torch_private import (
     backward_pass,
     current_node,
@@ -141,6 +142,7 @@ class Recorder:
         noted[self._attached] = to = self._tally(name, place)
         if to.function is None and name[-1] not in _DIGITS:  # nodes of torch's own are numbered
             to.function = getattr(type(node), "_forward_cls", None)
+        to.is_pinned = to.is_pinned or entered_contexts.is_pinned_to_its_own()
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
             return
@@ -364,6 +366,7 @@ class Recorder:
                 return None
             if found is None:
                 found = self.values[key] = values.Values(spelling, place, *read)
+                found.is_pinned = entered_contexts.is_pinned_to_its_own()
                 if isinstance(given, Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if nodes.of_tensor(given) is None else None

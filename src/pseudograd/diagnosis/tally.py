@@ -62,6 +62,7 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
+        self.is_pinned = False  # to what this torch does, so that another one would do the same
         self.calling: Any = None  # the function of torch that made the node last
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
@@ -78,8 +79,12 @@ class Tally:
             sums[key] = sums[key] + value if key in sums else value
 
     def eras(self) -> dict[str, float]:
-        """What each era of torch passes exactly at the bound; empty where this op has none."""
-        return {} if self.form is None else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
+        """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
+        return (
+            {}
+            if self.form is None or self.is_pinned
+            else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
+        )
 
     def read(self) -> dict[str, float]:
         """Waits for the device."""

@@ -29,6 +29,7 @@ class Values:
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.leaf: Any = None  # the bit of the parameter that x is
         self.upstream = 0
+        self.is_pinned = False  # to what this torch does
         self.round = 0  # the leaves upstream of what x was detached from
         self.detached = 0  # the bit of the parameter that x was detached from
         self.bounds = tuple(None if isinstance(one, Tensor) else one for one in (low, high))

@@ -68,6 +68,7 @@ class Rewriting:
         kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
         if is_idle and not kinks:
             self._entries.append((thread, None))
+            entered_contexts.count_own(1)
             return self
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
@@ -89,6 +90,7 @@ class Rewriting:
             return
         mode = self._last_entry()
         if mode is None:
+            entered_contexts.count_own(-1)
             return
         entered_contexts.take_off_the_stack(mode)
         prepared.pop(mode, None)

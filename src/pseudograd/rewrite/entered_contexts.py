@@ -19,6 +19,7 @@ class Entered(TorchFunctionMode):
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.modes: tuple[Any, ...] = ()
+        self.pins_to_its_own = 0
 
 
 _here = _OfThread()
@@ -27,6 +28,15 @@ _here = _OfThread()
 def modes() -> tuple[Any, ...]:
     """Those of this thread, the innermost last."""
     return _here.modes
+
+
+def is_pinned_to_its_own() -> bool:
+    """Is a pin entered in this thread that asks for what the installed torch does, so that there was no mode to enter?"""
+    return _here.pins_to_its_own > 0
+
+
+def count_own(step: int) -> None:
+    _here.pins_to_its_own += step
 
 
 def add(mode: Entered) -> None:

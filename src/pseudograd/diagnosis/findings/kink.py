@@ -16,6 +16,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not one.upstream or not one.starts_on_a_bound:
             continue
         from_form = shares_at_the_edge(one.form, one.has_tensor_bound)
+        if one.is_pinned:
+            from_form = {era: share for era, share in from_form.items() if era == installed_era()}
         if not from_form or all(share == 1 for share in from_form.values()):
             continue
         names = [leaf.name for leaf in evidence.leaves.named(one.leaf)] if one.leaf else []
