@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.cli import main
 from pseudograd.diagnosis.findings import CODES
+from pseudograd_command import main
 from pseudograd_lint.check import check, parsed
 from pseudograd_lint.code import Code
 from pseudograd_lint.codes import LINT
