@@ -166,7 +166,7 @@ def test_where_nothing_was_seen_nothing_is_clean(capfd: pytest.CaptureFixture[st
     ("arguments", "text"),
     [
         (["--select", "PG2O4"], "--select must be a code such as PG201 or guard, got 'PG2O4'. Did you mean 'PG204'?"),
-        (["--ignore", "PG102"], "--ignore must be a code such as PG201 or guard, got 'PG102'. Did you mean 'PG20"),
+        (["--ignore", "PG102"], "--ignore must be a code such as PG201 or guard, got 'PG102'. Did you mean 'PG2"),
         (["--ignore", "era-guard"], "--ignore must be a code such as PG201 or guard, got 'era-guard'."),
         (["--output-format", "xml"], "--output-format must be one of text, json, github, sarif, got 'xml'."),
         (["--baseline", "train.py"], "--baseline must be a file that --write-baseline wrote, got 'train.py'."),

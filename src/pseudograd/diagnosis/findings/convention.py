@@ -151,7 +151,25 @@ KIND = Kind(
     find=_find,
     meaning="a tenth or more of an update is what torch happens to do at a kink or a tie, where another torch, JAX or TensorFlow does "
     "otherwise; asked with `sensitivity`",
-    next_step="`pin_edge`",
+    next_step="`pin_edge`, or another start",
     details="It says whether that decides the training: by how it goes over the steps, and by whether the parameters move",
     is_alone=True,
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))
+with diagnose(sensitivity=True) as d:
+    for step in range(5):
+        (p + torch.relu(p)).sum().backward()  # PG210
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([0.1, 1.0, 2.0, -1.0]))
+with diagnose(sensitivity=True) as d:
+    for step in range(5):
+        (p + torch.relu(p)).sum().backward()
+""",
 )
