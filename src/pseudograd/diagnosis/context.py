@@ -26,7 +26,7 @@ from .norms import Norm, norms_of
 from .recorder import Recorder, Watch
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .sensitivity import Sensing, Sensitivity, every_of
-from .stalled import Stalls
+from .stalled import Stalled, Stalls
 from .starving import Starving
 from .whatif import Asking, Changed, questions
 
@@ -201,6 +201,11 @@ class Diagnosis:
         return self._once("norms", lambda: norms_of(measured))
 
     @property
+    def stalled(self) -> list[Stalled]:
+        """Of each parameter that an optimiser stepped, how much of what had a gradient did not move; none with detail="counts"."""
+        return self._once("stalled", lambda: [one.record for one in self._stalls.watched() if not one.has_master])
+
+    @property
     def sensitivity(self) -> list[Sensitivity]:
         """How much of the gradient is convention, by family, line and parameter; none unless it was asked for."""
         sensing = self._sensing
@@ -271,6 +276,7 @@ class Diagnosis:
             "whatif": {name: [plain(one) for one in rows] for name, rows in self.whatif.items()},
             "inexact": self.inexact,
             "untouched": self.untouched,
+            "stalled": [plain(one) for one in self.stalled],
             "sensitivity": [plain(one) for one in self.sensitivity],
             "unsensed": self.unsensed,
             "errors": self.errors,

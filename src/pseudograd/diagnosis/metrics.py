@@ -32,6 +32,7 @@ def metrics_of(diagnosis: Any) -> dict[str, float]:
             found[f"at_bound/{line}"] = sum(site.at_bound or 0 for site in sites) / arrived
     found |= {f"dead_units/{one.parameter}": one.share for one in diagnosis.partly}
     found |= {f"norm/{one.parameter}": one.norm for one in diagnosis.norms}
+    found |= {f"stalled/{one.parameter}": one.by_step[-1][1] for one in diagnosis.stalled if one.by_step}
     for one in diagnosis.sensitivity:
         if one.where is None:
             found[f"sensitivity/{one.family}" + (f"/{one.parameter}" if one.parameter else "")] = one.last

@@ -1,8 +1,10 @@
-"""Steps that rounding swallows: weights of half precision that have a gradient and do not move when their optimiser steps."""
+"""Steps that rounding swallows: weights that have a gradient and do not move when their optimiser steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,58 +13,139 @@ from torch import Tensor
 from ..torch_private import without_torch_function
 from ..trace import frames
 from ..trace.frames import NOWHERE
+from .course import Course
+from .expected_step import expected_step, keeps_the_rest, spacing
 from .harmless import Errors, harmless
+from .motion import sample
 from .quietly import quietly
 
-_SAMPLE = 1024  # entries of a parameter that are looked at
 _LEAST = 10  # steps: with fewer nobody can say that an entry never moves
 STALLED = 0.5  # of the entries that have a gradient
 _LOW = (torch.bfloat16, torch.float16)
+_SELDOM = 8  # of others, whose steps are rarely swallowed, every so many steps are looked at
+_NOISE = 2.0  # below it the gradients of all steps together are no larger than noise would leave of them
+_FAINT = 1e-4  # of a weight: a gradient of full precision that is smaller asks for nothing
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """Of one parameter, of at most 1,024 entries that are looked at: what share of those that had a gradient never moved, and how it was
+    by step. dtype: of the weights. size: of a step in the median, as a share of the distance to the next number; NaN where the
+    optimiser is not known. is_noise: what came is no larger, over the steps together, than rounding noise would be.
+    """
+
+    parameter: str
+    dtype: str
+    steps: int
+    share: float
+    size: float
+    by_step: tuple[tuple[int, float], ...]
+    is_noise: bool
 
 
 class Watched:
-    """Some entries of one parameter: which of them ever had a gradient, and which ever moved."""
+    """Some entries of one parameter: which of them ever had a gradient, and which ever moved by it."""
 
     def __init__(self, tensor: Tensor, leaf: Any) -> None:
         self.leaf = leaf
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
+        self.has_master = False  # does the optimiser keep what rounding takes?
+        self.course = Course()
+        self.sizes: Any = None  # of steps, in distances to the next number
         self.had = self.moved = torch.zeros(())
         self._before: Any = None
+        self._now: Any = None  # the gradient of this step
+        self._sum: Any = 0.0
+        self._squares: Any = 0.0
+        self._looks = 0
+
+    @property
+    def is_looked_at(self) -> bool:
+        """In the step that comes."""
+        return self.dtype in _LOW or self.steps < 2 or self.steps % _SELDOM == 0
 
     def before(self, tensor: Tensor) -> None:
-        now = _sample(tensor.detach())
+        now = sample(tensor)
         if self._before is None:
             self.had = self.moved = torch.zeros_like(now, dtype=torch.bool)
-        else:  # as after a copy from weights of full precision, which others keep
+        else:  # as after a copy from weights of full precision, which others keep, and after steps that nobody looked at
             self.moved = self.moved | (now != self._before)
         self._before = now
-        self.had = self.had | (_sample(tensor.grad) != 0)  # type: ignore[arg-type]
+        grad = sample(tensor.grad)  # type: ignore[arg-type]
+        self._now = (grad != 0) & _is_felt(grad, now)
+        self.had = self.had | self._now
+        wide = grad.double() if grad.device.type == "cpu" else grad.float()
+        self._sum, self._squares, self._looks = self._sum + wide, self._squares + (wide * wide).sum(), self._looks + 1
 
-    def after(self, tensor: Tensor) -> None:
-        now = _sample(tensor.detach())
-        self.moved = self.moved | (now != self._before)
+    def after(self, tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        now = sample(tensor)
+        stays = (now == self._before) | (now == _decayed(self._before, group))
+        if not self.steps & (self.steps - 1):  # at powers of two
+            self.has_master |= keeps_the_rest(state, tensor)
+            step = expected_step(tensor, group, state)
+            if step is not None:
+                self.sizes = step / spacing(self._before)
+        if self.sizes is not None:  # what would have moved by more than the next number is held by something else
+            stays = stays & (self.sizes < 1)
+        count = self._now.sum()
+        self.course.add(self.steps + 1, (self._now & stays).sum() / count.clamp(min=1))
+        self.moved = self.moved | (self._now & ~stays)
         self._before = now
-        self.steps += 1
 
     @property
     def counts(self) -> tuple[int, int]:
         """The entries that had a gradient, and those of them that never moved."""
         return int(self.had.sum()), int((self.had & ~self.moved).sum())
 
+    @property
+    def is_noise(self) -> bool:
+        """Of n gradients that are noise the sum has n times the square of one; of n that agree, n * n."""
+        squares = float(self._squares)
+        return self._looks >= _LEAST and squares > 0 and float((self._sum * self._sum).sum()) / squares < _NOISE
+
+    @property
+    def record(self) -> Stalled:
+        had, still = self.counts
+        had_one = self.had if self.sizes is not None else None
+        some = self.sizes[had_one] if had_one is not None and had else None
+        return Stalled(
+            parameter=self.leaf.name,
+            dtype=str(self.dtype).removeprefix("torch."),
+            steps=self.steps,
+            share=still / had if had else 0.0,
+            size=float(some.median()) if some is not None else math.nan,
+            by_step=self.course.values,
+            is_noise=self.is_noise,
+        )
+
+
+def _is_felt(grad: Tensor, weight: Tensor) -> Any:
+    """A model of full precision that has converged has gradients that no rate would make steps of."""
+    return grad.abs() > _FAINT * weight.abs() if weight.dtype not in _LOW else True
+
+
+def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """What weight decay alone would have made of it."""
+    rate, decay = group.get("lr"), group.get("weight_decay")
+    if not (isinstance(rate, float) and isinstance(decay, float) and decay):
+        return before
+    return before * (1 - rate * decay)
+
 
 class Stalls:
-    """The parameters of half precision that an optimiser steps. `Optimisers` hears the steps."""
+    """The parameters that an optimiser steps. `Optimisers` hears the steps."""
 
     def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors) -> None:
         self._leaf_of = leaf_of
         self.noted = noted
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
+        self._looking: set[int] = set()
         self.place = NOWHERE
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Any) -> None:
-        some = _stepped(optimizer)
+        some = [tensor for tensor, _ in _stepped(optimizer)]
         if some:
             with quietly():
                 self._look_before(some)
@@ -74,43 +157,49 @@ class Stalls:
             known = self._all.get(id(tensor))
             if known is None or known.size != tensor.numel():
                 known = self._all[id(tensor)] = Watched(tensor, self._leaf_of(tensor))
-            known.before(tensor)
+            if known.is_looked_at:
+                self._looking.add(id(tensor))
+                known.before(tensor)
 
     @harmless("a step of an optimiser")
     def after(self, optimizer: Any) -> None:
         if not self._all:
             return
-        some = _stepped(optimizer)
         with quietly():
-            for tensor in some:
+            for tensor, group in _stepped(optimizer):
                 known = self._all.get(id(tensor))
-                if known is not None and known.size == tensor.numel():
-                    known.after(tensor)
+                if known is None or known.size != tensor.numel():
+                    continue
+                if id(tensor) in self._looking:
+                    self._looking.discard(id(tensor))
+                    known.after(tensor, group, optimizer.state.get(tensor, {}))
+                known.steps += 1
 
     def counted(self) -> list[Watched]:
-        """The parameters that took enough steps."""
-        return [one for one in self._all.values() if one.steps >= _LEAST and one.leaf is not None]
+        """The parameters that took enough steps, and whose optimiser keeps nothing of what rounding takes."""
+        return [one for one in self.watched() if one.steps >= _LEAST and not one.has_master]
+
+    def watched(self) -> list[Watched]:
+        return [one for one in self._all.values() if one.leaf is not None and one.steps]
 
 
-def _stepped(optimizer: Any) -> list[Tensor]:
+def _stepped(optimizer: Any) -> Iterator[tuple[Tensor, Mapping[str, Any]]]:
     with without_torch_function():
-        return [
-            tensor
-            for group in optimizer.param_groups
-            if _moves(group.get("lr", 1.0))
-            for tensor in group["params"]
-            if tensor.dtype in _LOW
-            and type(tensor) in (Tensor, torch.nn.Parameter)
-            and tensor.grad is not None
-            and not tensor.grad.is_sparse
-        ]
+        return iter(
+            [
+                (tensor, group)
+                for group in optimizer.param_groups
+                if _moves(group.get("lr", 1.0))
+                for tensor in group["params"]
+                if tensor.is_floating_point()
+                and type(tensor) in (Tensor, torch.nn.Parameter)
+                and tensor.numel()
+                and tensor.grad is not None
+                and not tensor.grad.is_sparse
+            ]
+        )
 
 
 def _moves(rate: Any) -> bool:
     """A warm-up may begin with a rate of 0. One on a device is not waited for."""
     return not (isinstance(rate, (int, float)) and rate == 0)
-
-
-def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1)
-    return flat[:: max(flat.numel() // _SAMPLE, 1)].clone()

@@ -1,0 +1,280 @@
+"""Steps that rounding swallows: told where it does, silent on trainings that are well."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pseudograd import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.expected_step import expected_step, spacing
+
+LOW = torch.bfloat16
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+def _train(
+    optimizer_of: Optimizer,
+    dtype: torch.dtype = LOW,
+    *,
+    steps: int = 20,
+    amp: torch.dtype | None = None,
+    batches: bool = False,
+    after: Callable[[nn.Module], None] | None = None,
+) -> tuple[Diagnosis, nn.Module]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)).to(dtype)
+    optimizer = optimizer_of(net.parameters())
+    x, y = torch.randn(256, 64), torch.randint(0, 10, (256,))
+    scaler = torch.amp.GradScaler("cpu", enabled=amp is torch.float16)
+    context = torch.autocast("cpu", amp) if amp is not None else contextlib.nullcontext()
+    with diagnose(net) as d:
+        for _ in range(steps):
+            some = torch.randint(0, 256, (32,)) if batches else torch.arange(256)
+            optimizer.zero_grad()
+            with context:
+                loss = functional.cross_entropy(net(x[some].to(dtype)).float(), y[some])
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if after is not None:
+                after(net)
+    assert d.errors == []
+    return d, net
+
+
+def _adamw(rate: float, decay: float = 0.0) -> Optimizer:
+    return lambda some: torch.optim.AdamW(some, rate, weight_decay=decay)
+
+
+def _codes(d: Diagnosis) -> list[str]:
+    return [one.code for one in d.findings if one.code == "stalled"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "never_moved", "is_told"),
+    [(torch.float32, 3e-6, 0.0, False), (LOW, 1e-3, 0.001, False), (LOW, 1e-4, 0.739, True), (LOW, 3e-6, 0.989, True)],
+)
+def test_the_four_rows(dtype: torch.dtype, rate: float, never_moved: float, is_told: bool) -> None:
+    """As counted over all entries by comparing them before and after; a thousand of each parameter are looked at here."""
+    d, net = _train(_adamw(rate), dtype)
+    sizes = {name: parameter.numel() for name, parameter in net.named_parameters()}
+    share = sum(one.share * sizes[one.parameter] for one in d.stalled) / sum(sizes.values())
+    assert share == pytest.approx(never_moved, abs=0.03)
+    assert bool(_codes(d)) == is_told
+
+
+def test_what_it_says_and_records() -> None:
+    d, _ = _train(_adamw(3e-6))
+    (one,) = [one for one in d.findings if one.code == "stalled"]
+    assert re.search(r"rounded away: a step is 0\.0\d+ of that distance in the median", one.cause)
+    assert "compensated summation or stochastic rounding, or a rate" in one.next_step
+    record = next(one for one in d.stalled if one.parameter == "0.weight")
+    assert (record.dtype, record.steps) == ("bfloat16", 20)
+    assert len(record.by_step) == 20
+    assert min(share for _, share in record.by_step) > 0.9
+    assert 0.001 < record.size < 0.1
+    assert d.metrics()["pseudograd/stalled/0.weight"] == record.by_step[-1][1]
+    assert d.to_json()["stalled"][0]["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
+    values = torch.tensor([1.0, 1.5, -0.7, 2.0, 3e-3, 100.0], dtype=dtype)
+    expected = [_next(float(one.abs()), dtype) - float(one.abs()) for one in values]
+    assert spacing(values).tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def _next(value: float, dtype: torch.dtype) -> float:
+    """By trying: the smallest number of the dtype above it."""
+    step = value * torch.finfo(dtype).eps
+    low, high = 0.0, 2 * step
+    for _ in range(60):
+        middle = (low + high) / 2
+        if float(torch.tensor(value, dtype=torch.float64).add(middle).to(dtype)) > value:
+            high = middle
+        else:
+            low = middle
+    return float(torch.tensor(value + high * 1.001, dtype=torch.float64).to(dtype))
+
+
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [
+        lambda some: torch.optim.SGD(some, 0.1),
+        lambda some: torch.optim.SGD(some, 0.1, momentum=0.9),
+        lambda some: torch.optim.Adam(some, 0.01),
+        lambda some: torch.optim.AdamW(some, 0.01, weight_decay=0.0),
+    ],
+)
+def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
+    p = nn.Parameter(torch.linspace(-1, 1, 7))
+    optimizer = optimizer_of([p])
+    for _ in range(3):
+        p.grad = torch.sin(3 * p.detach())
+        before = p.detach().clone()
+        optimizer.step()
+    found = expected_step(p, optimizer.param_groups[0], optimizer.state[p])
+    assert found is not None
+    assert found.tolist() == pytest.approx((p.detach() - before).abs().tolist(), rel=1e-3)
+
+
+def test_a_rate_that_is_too_small_for_full_precision() -> None:
+    d, _ = _train(lambda some: torch.optim.SGD(some, 1e-9), torch.float32, steps=30)
+    (one,) = [one for one in d.findings if one.code == "stalled"]
+    assert re.fullmatch(r"Give the optimizer a rate [\d,]+ times as large\.", one.next_step)
+    times = float(re.search(r"[\d,]+", one.next_step)[0].replace(",", ""))  # type: ignore[index]
+    assert _codes(_train(lambda some: torch.optim.SGD(some, 1e-9 * times * 4), torch.float32, steps=30)[0]) == []
+
+
+def test_what_weight_decay_alone_moves_has_not_moved() -> None:
+    """A decay of a hundredth in each step changes the weights; of the gradient nothing is left."""
+    d, net = _train(_adamw(1e-5, decay=1000.0))
+    fresh = nn.Linear(64, 64)
+    assert float(net[0].weight.detach().float().abs().mean()) < 0.9 * float(fresh.weight.detach().abs().mean())  # type: ignore[index, union-attr]
+    assert _codes(d) == ["stalled"]
+
+
+class _FrozenRows(torch.optim.SGD):
+    """Puts half of the rows back, as pruning and partial training do."""
+
+    def step(self, closure: Any = None) -> Any:
+        some = [p for group in self.param_groups for p in group["params"]]
+        kept = [p.detach()[: len(p) - 1].clone() for p in some]
+        super().step(closure)
+        with torch.no_grad():
+            for p, rows in zip(some, kept, strict=True):
+                p[: len(p) - 1] = rows
+
+
+def test_rows_that_something_else_holds() -> None:
+    assert _codes(_train(lambda some: _FrozenRows(some, 1.0))[0]) == []
+
+
+class _WithMaster(torch.optim.Optimizer):
+    """Keeps weights of full precision in its state, and hands out what they round to."""
+
+    def __init__(self, some: Any, rate: float) -> None:
+        super().__init__(some, {"lr": rate})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for p in self.param_groups[0]["params"]:
+            master = self.state[p].setdefault("copy", p.float())
+            master -= self.param_groups[0]["lr"] * p.grad.float().sign()
+            p.copy_(master)
+
+
+class _Kahan(torch.optim.Optimizer):
+    def __init__(self, some: Any, rate: float) -> None:
+        super().__init__(some, {"lr": rate})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for p in self.param_groups[0]["params"]:
+            rest = self.state[p].setdefault("kahan_comp", torch.zeros_like(p))
+            rest -= self.param_groups[0]["lr"] * p.grad.sign()
+            before = p.clone()
+            p += rest
+            rest += before - p
+
+
+@pytest.mark.parametrize("kind", [_WithMaster, _Kahan])
+def test_an_optimiser_that_keeps_what_rounding_takes(kind: Any) -> None:
+    assert _codes(_train(lambda some: kind(some, 3e-6))[0]) == []
+
+
+def test_a_converged_model_of_full_precision() -> None:
+    """Least squares at its minimum: what is left of the gradient is rounding."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    y = x @ torch.randn(8, 1) + 0.1 * torch.randn(64, 1)
+    net = nn.Linear(8, 1, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(torch.linalg.lstsq(x.double(), y.double()).solution.T.float())
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+    with diagnose(net) as d:
+        for _ in range(30):
+            optimizer.zero_grad()
+            functional.mse_loss(net(x), y).backward()
+            assert net.weight.grad is not None
+            assert net.weight.grad.any()
+            optimizer.step()
+    assert _codes(d) == []
+
+
+def test_a_converged_model_of_half_precision() -> None:
+    """At the minimum the gradients of batches cancel; they are as large as those of a training."""
+    torch.manual_seed(0)
+    x = torch.randn(4096, 8)
+    y = x @ torch.ones(8, 1) + torch.randn(4096, 1)
+    net = nn.Linear(8, 1, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(torch.linalg.lstsq(x, y).solution.T)
+    net = net.to(LOW)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+    with diagnose(net) as d:
+        for _ in range(40):
+            some = torch.randint(0, 4096, (64,))
+            optimizer.zero_grad()
+            functional.mse_loss(net(x[some].to(LOW)).float(), y[some]).backward()
+            optimizer.step()
+    assert d.stalled[0].share > 0.5
+    assert d.stalled[0].is_noise
+    assert _codes(d) == []
+
+
+HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
+    "SGD": (lambda some: torch.optim.SGD(some, 0.1), torch.float32, {}),
+    "SGD with momentum, batches": (
+        lambda some: torch.optim.SGD(some, 0.01, momentum=0.9),
+        torch.float32,
+        {"batches": True},
+    ),
+    "SGD, a small rate": (lambda some: torch.optim.SGD(some, 1e-4), torch.float32, {}),
+    "Adam": (lambda some: torch.optim.Adam(some, 1e-3), torch.float32, {"batches": True}),
+    "AdamW, fine tuning": (_adamw(1e-6, 0.01), torch.float32, {}),
+    "RMSprop": (lambda some: torch.optim.RMSprop(some, 1e-3), torch.float32, {}),
+    "double": (_adamw(1e-8), torch.float64, {}),
+    "autocast, bfloat16": (_adamw(3e-6), torch.float32, {"amp": LOW}),
+    "autocast, bfloat16, batches": (_adamw(1e-4, 0.1), torch.float32, {"amp": LOW, "batches": True}),
+    "GradScaler": (_adamw(1e-3), torch.float32, {"amp": torch.float16}),
+    "GradScaler, SGD": (lambda some: torch.optim.SGD(some, 0.05), torch.float32, {"amp": torch.float16}),
+    "bfloat16, a usual rate": (_adamw(1e-3), LOW, {"batches": True}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_trainings(name: str) -> None:
+    optimizer_of, dtype, more = HEALTHY[name]
+    assert _codes(_train(optimizer_of, dtype, **more)[0]) == []
+
+
+def test_a_step_of_nothing_known_has_no_size() -> None:
+    d, _ = _train(lambda some: torch.optim.Adagrad(some, 1e-6))
+    assert all(math.isnan(one.size) for one in d.stalled)
+
+
+def test_the_program_is_as_without() -> None:
+    def last(watched: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        net = nn.Linear(8, 8).to(LOW)
+        optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
+        with diagnose(net) if watched else contextlib.nullcontext():
+            for _ in range(4):
+                optimizer.zero_grad()
+                net(torch.randn(4, 8, dtype=LOW)).square().sum().backward()
+                optimizer.step()
+        state = [value for kept in optimizer.state.values() for value in kept.values()]
+        return [*(p.detach().clone() for p in net.parameters()), *state, torch.get_rng_state()]
+
+    for one, other in zip(last(False), last(True), strict=True):
+        assert torch.equal(one, other)
