@@ -47,32 +47,32 @@ def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHan
         tensor([0.0000, 0.7500])
     Source: gradient projection, Goldstein (1964), Levitin & Polyak (1966).
     """
-    kept = _checked(optimizer, bounds)
-    _clamp(kept)
+    bounded = _checked(optimizer, bounds)
+    _clamp(bounded)
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        _clamp(kept)
+        _clamp(bounded)
 
     return optimizer.register_step_post_hook(after_step)
 
 
-Kept = list[tuple[Tensor, Bounds]]
+Bounded = list[tuple[Tensor, Bounds]]
 
 
 @torch.no_grad()
-def _clamp(kept: Kept) -> None:
+def _clamp(bounded: Bounded) -> None:
     """First every min, then every max, as torch.clamp does. Numbers go to all their parameters in one call."""
-    _clamp_side(kept, 0, foreach_clamp_min_, "min")
-    _clamp_side(kept, 1, foreach_clamp_max_, "max")
+    _clamp_side(bounded, 0, foreach_clamp_min_, "min")
+    _clamp_side(bounded, 1, foreach_clamp_max_, "max")
 
 
-def _clamp_side(kept: Kept, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
-    numbers = [(p, pair[side]) for p, pair in kept if is_number(pair[side])]
+def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | None, name: str) -> None:
+    numbers = [(p, pair[side]) for p, pair in bounded if is_number(pair[side])]
     # torch 2.10 takes no list of sharded ones.
     together = [] if clamp_all is None else [one for one in numbers if not hasattr(one[0], "device_mesh")]
     if together:
         clamp_all([p for p, _ in together], [number for _, number in together])  # type: ignore[misc]
-    for p, pair in kept:
+    for p, pair in bounded:
         bound = pair[side]
         if is_number(bound) and (clamp_all is None or hasattr(p, "device_mesh")):
             p.clamp_(**{name: bound})  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def _beside(p: Tensor, bound: Tensor) -> Tensor:
     return bound
 
 
-def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Kept:
+def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(must("project", "optimizer", "be a torch.optim.Optimizer", optimizer))
     if not isinstance(bounds, Mapping):
