@@ -508,7 +508,7 @@ def is_spelling_of(function: Any, form: Form) -> bool:
     return spelling is not None and not spelling.form.hides and spelling.form.shares_a_switch_with(form)
 
 
-class Kept(NamedTuple):
+class SavedValues(NamedTuple):
     """What a node of autograd keeps: its arguments, one for each gradient that leaves it, and how its form reads them."""
 
     values: list[Any]
@@ -516,7 +516,7 @@ class Kept(NamedTuple):
     inputs: tuple[Any, ...]
 
 
-def kept_by(form: Form, node: Any) -> Kept | None:
+def kept_by(form: Form, node: Any) -> SavedValues | None:
     """None where the form's nodes keep too little, and where torch will not hand it out: a checkpoint unpacks once."""
     if not form.saved:
         return None
@@ -525,7 +525,7 @@ def kept_by(form: Form, node: Any) -> Kept | None:
         read = form.arrange(*values)
     except (RuntimeError, AttributeError, TypeError):  # CheckpointError is a RuntimeError
         return None
-    return None if read is None else Kept(values, *read)
+    return None if read is None else SavedValues(values, *read)
 
 
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:

@@ -14,7 +14,7 @@ from ..rewrite.conventions import Pinning, call_of, prepared, rewritten
 from ..rule import Call
 from ..torch_conventions import FAMILIES, KINKED, Kinked, of_node, pins, text_of
 from ..torch_eras import ERAS, OPEN_ERA, installed_era
-from ..torch_forms import SPELLINGS, Kept, kept_by
+from ..torch_forms import SPELLINGS, SavedValues, kept_by
 from . import pools
 from .whatif import under
 
@@ -137,15 +137,15 @@ def _read(node: Any, kinked: Kinked) -> AtKink | None:
     )
 
 
-def _kept_in_place(node: Any, kinked: Kinked) -> Kept | None:
+def _kept_in_place(node: Any, kinked: Kinked) -> SavedValues | None:
     """Of a leaky relu in place the result is kept, which is 0 where x is, and of its sign."""
     if kinked.family != "leaky_relu" or not hasattr(node, "_saved_result") or not node._saved_negative_slope > 0:
         return None
     values = [node._saved_result, node._saved_negative_slope]
-    return Kept(values, *kinked.spelling.form.arrange(*values))
+    return SavedValues(values, *kinked.spelling.form.arrange(*values))
 
 
-def _family(node: Any, family: str, kept: Kept) -> str | None:
+def _family(node: Any, family: str, kept: SavedValues) -> str | None:
     """One node serves relu6 and hardtanh, and another selu and elu."""
     if family == "hardtanh" and tuple(kept.inputs[1:]) == (0.0, 6.0):
         return "relu6"
@@ -154,7 +154,7 @@ def _family(node: Any, family: str, kept: Kept) -> str | None:
     return family
 
 
-def _entries(node: Any, kept: Kept, here: Call, other: Call) -> tuple[int, int]:
+def _entries(node: Any, kept: SavedValues, here: Call, other: Call) -> tuple[int, int]:
     """How many stand where the two differ, and how many there are."""
     metadata = node._input_metadata[0]
     ones = torch.ones(tuple(metadata.shape), dtype=metadata.dtype, device=metadata.device)

@@ -115,7 +115,7 @@ def of_grads(
     arriving: tuple[Any, ...],
     is_full: bool,
     may_move: bool = False,
-    kept: torch_forms.Kept | None = None,
+    kept: torch_forms.SavedValues | None = None,
 ) -> Sums | None:
     """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
 
@@ -163,7 +163,7 @@ def has_sides(counts: Sums) -> bool:
     return "recoverable" in counts
 
 
-def _counted(grads: Grads, is_full: bool, kept: torch_forms.Kept | None) -> Sums:
+def _counted(grads: Grads, is_full: bool, kept: torch_forms.SavedValues | None) -> Sums:
     """Element by element."""
     grad, alike = grads.arrived, grads.left
     x, low, high = (None, None, None) if kept is None else _bounded(kept)
@@ -255,7 +255,7 @@ def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
     return {key: _settled(value) for key, value in found.items()}
 
 
-def _bounded(kept: torch_forms.Kept) -> tuple[Any, Any, Any]:
+def _bounded(kept: torch_forms.SavedValues) -> tuple[Any, Any, Any]:
     """x and its two bounds, as torch compares them; x None where the primitive has other inputs."""
     if kept.primitive == "torch.fmin":
         inputs: tuple[Any, ...] = (kept.inputs[0], None, kept.inputs[1])

@@ -371,7 +371,7 @@ def _instead(
     return under(call, kept, given, leaving, grad)
 
 
-def under(call: Call, kept: torch_forms.Kept, given: Sequence[Any], leaving: Sequence[Any], grad: Tensor) -> Any:
+def under(call: Call, kept: torch_forms.SavedValues, given: Sequence[Any], leaving: Sequence[Any], grad: Tensor) -> Any:
     """What leaves a node that keeps its inputs, where `call` with these stands in for it."""
     slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
