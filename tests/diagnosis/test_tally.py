@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pseudograd.diagnosis import tally
 from pseudograd.kernels import native
-from pseudograd.torch_forms import SavedValues
 
 from ..choices import every_pair
 
@@ -136,7 +135,7 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         expected["recoverable"] += leads_back and leaves == 0
         expected["at_bound"] += "at" in where and g != 0
     for given in (bounds, tuple(one if one is None else torch.tensor(one, dtype=dtype) for one in bounds)):
-        found = tally.of_grads((gone,), (grad,), True, kept=Kept([], "torch.clamp", (x, *given)))
+        found = tally.of_grads((gone,), (grad,), True, kept=SavedValues([], "torch.clamp", (x, *given)))
         assert found is not None
         assert tally.has_sides(found)
         assert {name: int(found[name]) for name in tally._KNOWN} == expected
