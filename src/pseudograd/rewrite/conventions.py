@@ -15,7 +15,7 @@ from ..torch_conventions import FAMILIES, KINKED, OWN, Kinked, pins, text_of
 from ..torch_eras import ERAS, OPEN_ERA, installed_era
 from ..torch_forms import EDGE, Spelling
 from . import edges, sites, slopes_at_kinks, ties
-from .mode import Replacement, Rewrite, pinned, run, why_not
+from .mode import Replacement, Rewrite, pinned, run_stand_in, why_not
 from .report import Log
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -94,7 +94,7 @@ def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwa
         return None
     why = why_not(call, inputs, in_place)
     mode.note(kinked, f"{kinked.family} {convention}", why)
-    return None if why is not None else run(call, inputs, in_place)
+    return None if why is not None else run_stand_in(call, inputs, in_place)
 
 
 def call_of(convention: str, name: str, inputs: Any) -> Call | None:

@@ -174,7 +174,7 @@ class Rewrite(Entered):
         if why is not None:
             return self._left_to_torch(spelling, shown_rule(call), why, func, args, kwargs)
         self._note(spelling, shown_rule(call), None)
-        result = run(call, inputs, in_place)
+        result = run_stand_in(call, inputs, in_place)
         if not (in_place or _is_compiling() or self.log is None or rule is not None):
             at_once.remember_call(self, func, args, kwargs, spelling.name, shown_rule(call), call, inputs)
         return result
@@ -201,7 +201,7 @@ def pinned(name: str, inputs: tuple[Any, ...]) -> str | None:
     return found.of_tensors
 
 
-def run(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
+def run_stand_in(call: Call, inputs: tuple[Any, ...], in_place: bool) -> Any:
     """Run what stands in. Where torch saves nothing of x a program may change it; in compiled code nothing is changed in place."""
     if in_place:
         return engine.run_in_place(call, *inputs)

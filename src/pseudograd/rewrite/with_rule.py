@@ -58,7 +58,7 @@ class WithRule:
             if not torch.compiler.is_compiling():
                 _warn(f"{self._get_name()} has torch's own gradient here: {why}")
             return own(x)
-        return mode.run(call, inputs, in_place)
+        return mode.run_stand_in(call, inputs, in_place)
 
     def _get_name(self) -> str:
         return kind_of(self).__name__
