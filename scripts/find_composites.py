@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kept import keep
+from figures_by_version import keep
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pseudograd import override, pin_edge

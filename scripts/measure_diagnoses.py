@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
-from kept import keep, of_installed
+from figures_by_version import keep, of_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose, pin_edge

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from kept import keep
+from figures_by_version import keep
 from torch import Tensor
 
 from pseudograd import pin_edge

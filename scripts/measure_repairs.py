@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kept import keep, of_installed
+from figures_by_version import keep, of_installed
 from torch import Tensor, nn
 
 from pseudograd import diagnose

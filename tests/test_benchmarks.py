@@ -29,7 +29,18 @@ TINY = ("--rounds", "2", "--seconds", "0")
 def suite() -> Iterator[Any]:
     """The modules of benchmarks, as its scripts see them."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    names = ("cases", "routes", "promises", "measure", "network", "machine", "results", "figures", "page", "words")
+    names = (
+        "cases",
+        "routes",
+        "promises",
+        "measure",
+        "network",
+        "machine",
+        "results",
+        "figures",
+        "page",
+        "names_and_colours",
+    )
     found = {name: importlib.import_module(f"suite.{name}") for name in names}
     yield SimpleNamespace(**found, **{name: importlib.import_module(name) for name in ("speed", "report", "options")})
     sys.path.remove(str(ROOT / "benchmarks"))
@@ -383,9 +394,9 @@ def test_the_bars_of_the_questions_are_the_times_of_the_file(suite: Any, results
             label.get_text(): (bar.get_width(), label.get_fontweight(), bar.get_facecolor())
             for label, bar in zip(panel.get_yticklabels(), panel.patches, strict=True)
         }
-        assert set(drawn) == {suite.words.shown(route, case.op) for route in routes}
+        assert set(drawn) == {suite.names_and_colours.shown(route, case.op) for route in routes}
         for route in routes:
-            width, weight, colour = drawn[suite.words.shown(route, case.op)]
+            width, weight, colour = drawn[suite.names_and_colours.shown(route, case.op)]
             assert width == pytest.approx(run.cases[case][route]["microseconds"] / 1000)
             is_grey = colour[0] == colour[1] == colour[2]
             assert (weight, is_grey) == (("bold", False) if route.startswith(suite.figures._OURS) else ("normal", True))

@@ -10,8 +10,8 @@ from typing import Any
 
 from .cases import Case
 from .measure import PROFILED
+from .names_and_colours import dashes, shade, shown
 from .results import Run
-from .words import dashes, shade, shown
 
 DPI = 110
 _OURS = ("inward", "fewbit", "zero", "sign", "identity")  # what the names of our routes start with

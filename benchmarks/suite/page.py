@@ -10,8 +10,8 @@ from .cases import QUESTIONS, Case, Question
 from .figures import names
 from .machine import in_words
 from .measure import PROFILED
+from .names_and_colours import shown, value_of, varied
 from .results import Run
-from .words import shown, value_of, varied
 
 _ALT = {
     "speed.png": "Time of a clamp against copying twice, over the number of elements; memory that a network keeps for backward",
