@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pseudograd.diagnosis import tally
 from pseudograd.kernels import native
+from pseudograd.torch_forms import SavedValues
 
 from ..choices import every_pair
 
