@@ -160,6 +160,11 @@ def test_a_rule_of_ones_own_for_one_sign_and_the_cell_run_again() -> None:
         for name, way in ways.items():
             torch._dynamo.reset()
             assert way()(lr).tolist() == [-3 * factor, factor], name
+        for rule, expected in (
+            ({"positive": "scaled", "negative": "zero"}, [-factor, 0.0]),
+            ({"positive": "zero", "negative": "scaled"}, [0.0, factor]),
+        ):
+            assert grad(lambda lr, rule=rule: pg.policy.loss(lr, a, rule=rule).sum())(lr).tolist() == expected  # type: ignore[misc]
     torch._dynamo.reset()
 
 

@@ -90,6 +90,21 @@ def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
     assert "elastic" not in OPS["relu"].rules
 
 
+def everywhere(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
+    """A window without an end, which makes NaN of what is infinite."""
+    return -grad * threshold * x / x / bandwidth
+
+
+def test_what_is_not_finite_moves_no_threshold_whatever_the_function_makes_of_it() -> None:
+    _register("jumprelu", everywhere)
+    x = torch.tensor([1.0, math.inf, -math.inf, math.nan, 3.0], requires_grad=True)
+    threshold = torch.tensor([0.5, 0.5, 0.5, 0.5, math.inf], requires_grad=True)
+    y = pg.jumprelu(x, threshold, bandwidth=0.25, window_to_x=True, rule="everywhere")
+    grad_x, grad_threshold = torch.autograd.grad(y, (x, threshold), torch.ones(5))
+    assert grad_threshold.tolist() == [-2.0, 0.0, 0.0, 0.0, 0.0]
+    assert grad_x.tolist() == [3.0, 1.0, 0.0, 1.0, 0.0]
+
+
 def test_it_is_a_rule_of_every_op_of_the_family_whichever_was_named() -> None:
     _register("relu", fading)
     x = torch.tensor([-3.0, 2.0], requires_grad=True)
