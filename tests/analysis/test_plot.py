@@ -253,6 +253,8 @@ def test_several_rules_share_one_forward_and_have_a_panel_for_each_sign(ax: Any)
             x, y = _points(lines[name])
             expected = torch.where(x < -1, sides[0], torch.where(x > 1, sides[1], sign)).double()
             assert torch.equal(y, expected), (name, sign)
+        assert panel.get_ylim() == pytest.approx((-1.2, 1.2))  # all of it, and a tenth more at each end
+    assert drawn.forward[0].get_ylim() == pytest.approx((-1.2, 1.2))
 
 
 def test_coincident_lines_stay_visible_and_are_told_apart_without_colour(ax: Any) -> None:

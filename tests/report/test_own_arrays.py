@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,12 @@ def test_curves_and_pictures_of_a_run_are_on_the_page_and_drawn_again(tmp_path: 
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == sorted(
         path.name for path in (tmp_path / "report").iterdir()
     )
+
+
+def test_runs_without_a_number_are_counted() -> None:
+    def run(clamp: Callable[..., torch.Tensor], seed: int) -> float:
+        return math.nan if seed == 1 else float(clamp(torch.tensor(2.0), 0, 1)) + seed
+
+    (section,) = results_of(pg.compare(run, rules=["inward"], seeds=3)).sections.values()
+    numbers = section.worlds["result"]["inward"].numbers
+    assert (numbers["lost"], numbers["median"]) == (1, 3)  # of 1, 3 and what is worse than any number

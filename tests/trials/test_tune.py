@@ -80,6 +80,7 @@ def test_early_rounds_are_shorter_where_run_takes_steps() -> None:
     assert {steps for name, _, steps in run.calls if name == "torch.clamp"} == {100}
     assert sum(steps or 0 for _, _, steps in run.calls) / 100 == found.spent <= 60
     assert "of 25 steps: dropped" in str(found)
+    assert [one.steps for one in pg.tune(run, budget=60, steps=1).rounds] == [1, 1]
 
 
 def test_an_honest_tie() -> None:
