@@ -205,4 +205,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True -> False",
     ): "no row keeps less of what x asks for where x asks for nothing",
     ("record.py", "module", "True -> False"): "for type checkers",
+    ("rewrite/standard_input.py", "_read", "16 -> 17"): "in which pieces the input is read changes no byte of it",
+    ("analysis/plot.py", "_widths", "1.8 -> 2.8"): "how wide the thinnest line is; that each is thinner than the one below is tested",
+    ("migration/recognise.py", "_clamps", "2 -> 3"): "any number between the bounds, or beyond them, tells as much",
 }

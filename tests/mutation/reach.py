@@ -181,6 +181,10 @@ class Noted(NamedTuple):
         """Its name without parameters."""
         return _without_parameters(self.name)
 
+    @property
+    def parameters(self) -> str:
+        return self.name.partition("[")[2]
+
 
 def read(notes: Path, now: Mapping[str, str]) -> list[Noted]:
     """What was recorded last of each file of tests that is now as it was then: `now` names contents by files."""
@@ -229,21 +233,23 @@ def _read(record: Path) -> list[Noted]:
 def in_order(tests: list[Noted], function: Function) -> list[Noted]:
     """Those that may notice a change of it, the likely and fast ones first.
 
-    First those that enter it, then the others of their files, which may look at what these left in a cache. Where no test is seen to
-    enter it, or it is the module itself, those count that enter any function of its file.
+    First those that enter it, or whose parameters have its name: of a test of every rule only one was recorded. Then the others of their
+    files, which may look at what these left in a cache. Where no test is seen to enter it, or it is the module itself, those count that
+    enter any function of its file.
     """
-    direct = [test for test in tests if function in test.enters]
+    name = function[1].strip("_")
+    direct = [test for test in tests if function in test.enters or (len(name) > 3 and name in test.parameters)]
     if not direct:
         direct = [test for test in tests if any(file == function[0] for file, _ in test.enters)]
     files = {test.file for test in direct}
     entering = {test.name for test in direct}
     beside = [test for test in tests if test.file in files and test.name not in entering]
-    return [*_different_first(direct), *_different_first(beside)]
+    return [*_different_first(direct, name), *_different_first(beside, name)]
 
 
-def _different_first(tests: list[Noted]) -> list[Noted]:
+def _different_first(tests: list[Noted], name: str) -> list[Noted]:
     """A test that enters little is about what it enters. Of each test one set of parameters, then of each a second, and so on."""
-    ranked = sorted(tests, key=lambda test: (0.1 + test.seconds) * len(test.enters))
+    ranked = sorted(tests, key=lambda test: (name not in test.parameters, (0.1 + test.seconds) * len(test.enters)))
     seen: dict[str, int] = defaultdict(int)
     rounds = []
     for test in ranked:

@@ -42,12 +42,13 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pseu
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant: the test that killed it, or None, and how many tests ran."""
+    """What became of a mutant: the test that killed it, or None, how many tests ran, and what names the content of the killer's file."""
 
     mutant: Mutant
     killed_by: str | None
     tests: int
     seconds: float
+    content: str = ""
 
 
 class Court:
@@ -55,7 +56,8 @@ class Court:
 
     def __init__(self, place: Workplace, notes: Path, kept: Path, most_seconds: float) -> None:
         self.place = place
-        self.tests = reach.read(notes, place.files_of_tests())
+        self.files = place.files_of_tests()
+        self.tests = reach.read(notes, self.files)
         self.kept = kept
         self.most_seconds = most_seconds
         self.passes_as_it_is: dict[str, bool] = {}
@@ -69,7 +71,17 @@ class Court:
             raise SystemExit(f"run.py: the tests must pass on the package as it is, got {found!r}. Mend that first.")
 
     def already(self) -> dict[Mutant, Verdict]:
-        return {verdict.mutant: verdict for verdict in _verdicts_in(self.kept)}
+        """What was found of this package with these tests, or by a test whose file has not changed since."""
+        found = {}
+        for file in [*self.kept.parent.glob(f"{VERDICTS}.*.jsonl"), self.kept]:
+            for one in _verdicts_in(file):
+                if file == self.kept or (one.content and one.content == self._content(one.killed_by)):
+                    found[one.mutant] = one
+        return found
+
+    def _content(self, test: str | None) -> str:
+        """What names the content of its file."""
+        return self.files.get((test or "").split("::")[0], "")
 
     def _killed_before(self) -> dict[tuple[str, str, str], list[str]]:
         """The tests that killed a mutant with other tests beside them, or in another state of the package."""
@@ -85,7 +97,7 @@ class Court:
         with tempfile.TemporaryDirectory() as directory:
             source = self.place.with_change(mutant, Path(directory))
             killer, tests = self._killer(source, mutant)
-        verdict = Verdict(mutant, killer, tests, round(time.monotonic() - start, 1))
+        verdict = Verdict(mutant, killer, tests, round(time.monotonic() - start, 1), self._content(killer))
         with self.lock, self.kept.open("a") as file:
             print(json.dumps(verdict._asdict()), file=file)
         return verdict
