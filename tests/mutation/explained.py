@@ -47,7 +47,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_forward",
         "max(-quant_min, quant_max) > _EXACT -> max(-quant_min, quant_max) >= _EXACT",
     ): "a grid that reaches exactly so far is exact in float32 and in float64",
-    ("ops/policy.py", "_exp", "0.0 -> 1.0"): "what is unused is replaced by a bound, in values and derivatives",
+    ("ops/policy_rules.py", "_exp", "0.0 -> 1.0"): "what is unused is replaced by a bound, in values and derivatives",
     (
         "ops/steps.py",
         "_triangle",
@@ -206,6 +206,10 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "no row keeps less of what x asks for where x asks for nothing",
     ("record.py", "module", "True -> False"): "for type checkers",
     ("rewrite/standard_input.py", "_read", "16 -> 17"): "in which pieces the input is read changes no byte of it",
-    ("analysis/plot.py", "_widths", "1.8 -> 2.8"): "how wide the thinnest line is; that each is thinner than the one below is tested",
+    (
+        "analysis/plot.py",
+        "_widths",
+        "1.8 -> 2.8",
+    ): "how wide the thinnest line is; that each is thinner than the one below is tested",
     ("migration/recognise.py", "_clamps", "2 -> 3"): "any number between the bounds, or beyond them, tells as much",
 }
