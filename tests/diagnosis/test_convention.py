@@ -67,9 +67,9 @@ def test_what_it_says() -> None:
     line = one.where.rpartition(":")[2]
     assert one.number == "PG210"
     assert re.fullmatch(
-        rf"All of this update is convention \(another one changes it by 1\.2 times its size\) at line {line}: of a gradient that arrives "
-        r"there pass in torch and TensorFlow 0; in JAX 1\. It decides this training: it stays high, and parameter \d of shape \(2,\) does "
-        r"not move",
+        rf"All of this update is convention \(another one changes it by 1\.2 times its size\) at line {line}: torch / TensorFlow and JAX "
+        r"disagree there, which multiply a gradient by 0 and 1\. It decides this training: it stays high, and parameter \d of shape \(2,\) "
+        r"does not move",
         one.evidence,
     )
     assert one.cause == "100 % of what enters abs stands exactly at a kink or a tie, where it has no slope"

@@ -22,6 +22,7 @@ from .deliberate import Deliberate
 from .findings import Evidence, described, found
 from .force_eager import NOT_COMPILED, eagerly
 from .harmless import harmless, leave, listen
+from .history import History, histories
 from .norms import Norm, norms_of
 from .recorder import Recorder, Watch
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
@@ -51,7 +52,9 @@ class Diagnosis:
         self._recorder = Recorder(detail == "full")
         self.noted = self._recorder.noted
         leaves = self._recorder.leaves
-        self._stalls = Stalls(lambda tensor: next(iter(leaves.named(leaves.set_of(tensor))), None), self.noted)
+        self._stalls = Stalls(
+            lambda tensor: next(iter(leaves.named(leaves.set_of(tensor))), None), self.noted, lambda: leaves.backwards
+        )
         if self._recorder.is_full:
             self._recorder.optimisers.watching.append(self._stalls)
         if model is not None:
@@ -217,6 +220,12 @@ class Diagnosis:
         return {} if self._sensing is None else dict(self._sensing.refused)
 
     @property
+    def history(self) -> list[History]:
+        """Of each parameter the norm, the zeros, the convention and the stalled share by step, the one next to the loss first."""
+        measured = [leaf for _, leaf in self._recorder.leaves if leaf.sizes is not None]
+        return self._once("history", lambda: histories(measured, self.sensitivity, self.stalled))
+
+    @property
     def whatif(self) -> dict[str, list[Changed]]:
         """Of each parameter, by the name of the what-if; "as it is" is what the program computed."""
         return {} if self._asking is None else self._asking.answers()
@@ -279,6 +288,7 @@ class Diagnosis:
             "stalled": [plain(one) for one in self.stalled],
             "sensitivity": [plain(one) for one in self.sensitivity],
             "unsensed": self.unsensed,
+            "history": [plain(one) for one in self.history],
             "errors": self.errors,
         }
 

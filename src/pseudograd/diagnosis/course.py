@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_KEPT = 64  # values; when there are twice as many, every second one is dropped
+_KEPT = 32  # values; when there are twice as many, every second one is dropped
 
 
 class Course:
@@ -30,9 +30,13 @@ class Course:
         self._count += 1
         self._last = step, value
 
+    def pass_over(self) -> None:
+        """A step whose value is not wanted, and was not computed."""
+        self._count += 1
+
     @property
     def values(self) -> tuple[tuple[int, float], ...]:
         some = list(self._all)
-        if self._last is not None and some[-1][0] != self._last[0]:
+        if self._last is not None and some and some[-1][0] != self._last[0]:
             some.append(self._last)
         return tuple((step, float(value)) for step, value in some)

@@ -287,9 +287,12 @@ class Leaves:
     def _add(self, tensor: Tensor, number: int) -> int:
         self.all.append(leaf := Leaf(number, tensor, self.names, self.backwards))
         if self.are_measured and leaf.is_parameter:
-            leaf.sizes = Sizes()
+            leaf.sizes = Sizes(self._now)
         self._remember(tensor, len(self.all) - 1, leaf.entries.settle)
         return len(self.all) - 1
+
+    def _now(self) -> int:
+        return self.backwards + 1
 
     def meet(self, tensor: Tensor) -> Leaf | None:
         """The leaf of a tensor that an optimiser holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ..torch_private import foreach_norm, local
+from .course import Course
+from .motion import sample
 
 _TINY = 1e-18  # below it the squares of float32 come near 0: the norm is taken again, in float64
 _AS_THEY_ARE = (torch.float32, torch.float64)  # their norms are taken in the same dtype
@@ -29,7 +31,11 @@ STEP = 0.3  # factors of ten or more
 class Sizes:
     """The norms of what arrived at one parameter, summed as squares; on its device until they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int] = lambda: 0) -> None:
+        """now(): the number of this backward."""
+        self._now = now
+        self.by_step = Course()
+        self.zeros = Course()  # the share of entries that are 0, of at most 1,024 of them
         self.count = 0
         self.squares: Any = 0.0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
@@ -42,6 +48,12 @@ class Sizes:
         if norm is None:
             norm = _norm(grad)
         self.squares = self.squares + norm * norm
+        self.by_step.add(self._now(), norm)
+        if self.zeros.is_wanted and not grad.is_sparse:
+            share = (sample(local(grad)) == 0).float().mean()
+            self.zeros.add(self._now(), float(share) if share.device.type == "cpu" else share)
+        else:
+            self.zeros.pass_over()
 
     @property
     def mean(self) -> float:

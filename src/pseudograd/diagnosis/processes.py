@@ -93,6 +93,7 @@ def _together(parts: Sequence[Part]) -> dict[str, Any]:
     if not _are_replicas(parts):
         found["parameters"] = [_named(part, name) for part in parts for name in part.content["parameters"]]
     found["stalled"] = parts[0].content["stalled"] if _are_replicas(parts) else _by_parameter(parts, "stalled")
+    found["history"] = parts[0].content["history"] if _are_replicas(parts) else _by_parameter(parts, "history")
     found["sensitivity"] = _sensitivities(parts)
     found["whatif"] = {
         name: [

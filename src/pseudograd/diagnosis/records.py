@@ -187,7 +187,7 @@ def _value(value: Any) -> Any:
         return plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return [_value(one) for one in value] if isinstance(value, tuple) else value
 
 
 def site_of(tally: Any, is_deliberate: bool = False) -> Site:

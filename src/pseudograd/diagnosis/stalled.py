@@ -30,8 +30,8 @@ _FAINT = 1e-4  # of a weight: a gradient of full precision that is smaller asks 
 @dataclass(frozen=True)
 class Stalled:
     """Of one parameter, of at most 1,024 entries that are looked at: what share of those that had a gradient never moved, and how it was
-    by step. dtype: of the weights. size: of a step in the median, as a share of the distance to the next number; NaN where the
-    optimiser is not known. is_noise: what came is no larger, over the steps together, than rounding noise would be.
+    by the number of backward passes. dtype: of the weights. size: of a step in the median, as a share of the distance to the next
+    number; NaN where the optimiser is not known. is_noise: what came is no larger, over the steps together, than rounding noise would be.
     """
 
     parameter: str
@@ -78,7 +78,8 @@ class Watched:
         wide = grad.double() if grad.device.type == "cpu" else grad.float()
         self._sum, self._squares, self._looks = self._sum + wide, self._squares + (wide * wide).sum(), self._looks + 1
 
-    def after(self, tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def after(self, tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, Any], now_at: int) -> None:
+        """now_at: how many backward passes there were."""
         now = sample(tensor)
         stays = (now == self._before) | (now == _decayed(self._before, group))
         if not self.steps & (self.steps - 1):  # at powers of two
@@ -89,7 +90,7 @@ class Watched:
         if self.sizes is not None:  # what would have moved by more than the next number is held by something else
             stays = stays & (self.sizes < 1)
         count = self._now.sum()
-        self.course.add(self.steps + 1, (self._now & stays).sum() / count.clamp(min=1))
+        self.course.add(now_at, (self._now & stays).sum() / count.clamp(min=1))
         self.moved = self.moved | (self._now & ~stays)
         self._before = now
 
@@ -136,8 +137,10 @@ def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor:
 class Stalls:
     """The parameters that an optimiser steps. `Optimisers` hears the steps."""
 
-    def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors) -> None:
+    def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors, now: Callable[[], int] = lambda: 0) -> None:
+        """now(): how many backward passes there were."""
         self._leaf_of = leaf_of
+        self._now = now
         self.noted = noted
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self._looking: set[int] = set()
@@ -172,7 +175,7 @@ class Stalls:
                     continue
                 if id(tensor) in self._looking:
                     self._looking.discard(id(tensor))
-                    known.after(tensor, group, optimizer.state.get(tensor, {}))
+                    known.after(tensor, group, optimizer.state.get(tensor, {}), self._now())
                 known.steps += 1
 
     def counted(self) -> list[Watched]:

@@ -98,12 +98,13 @@ def disagree(family: str, other: Other) -> str:
     for names in groups.values():
         if every <= set(names):
             names[:] = ["torch", *(name for name in names if name not in every)]
-    who = [
-        " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
-        for names in groups.values()
-    ]
-    parts = [f"{name} {share:g}" for name, share in zip(who, groups, strict=True)]
-    return f"of a gradient that arrives there pass in {'; in '.join(parts)}"
+    who = [" / ".join(names) for names in groups.values()]
+    times = [f"{share:g}" for share in groups]
+    return f"{_and(who)} disagree there, which multiply a gradient by {_and(times)}"
+
+
+def _and(some: Sequence[str]) -> str:
+    return f"{', '.join(some[:-1])} and {some[-1]}"
 
 
 def _matters(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity], other: Other) -> str:

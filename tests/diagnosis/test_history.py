@@ -1,0 +1,103 @@
+"""The picture over the steps: its numbers, and what the page draws of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pseudograd import diagnose
+from pseudograd.diagnosis.context import Diagnosis
+
+from .. import browser
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.zeros(1))
+        self.last = nn.Linear(3, 2).to(torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.first(x) * (1 + self.gain.abs())
+        return self.last(inner.bfloat16()).float()
+
+
+def _trained(steps: int = 12) -> tuple[Diagnosis, list[float], list[float]]:
+    torch.manual_seed(0)
+    net, x = _Net(), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-5)
+    norms, still = [], []
+    with diagnose(net, sensitivity=4) as d:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(x).square().sum().backward()
+            assert net.first.weight.grad is not None
+            norms.append(float(net.first.weight.grad.norm()))
+            before = net.last.weight.detach().clone()
+            optimizer.step()
+            still.append(float((net.last.weight.detach() == before).float().mean()))
+    return d, norms, still
+
+
+def test_its_numbers_are_those_of_the_program() -> None:
+    d, norms, still = _trained()
+    rows = {one.parameter: one for one in d.history}
+    assert [one.parameter for one in d.history] == [one.parameter for one in d.norms]
+    assert next(iter(rows)).startswith("last.")
+    steps = range(1, 13)
+    assert rows["first.weight"].norm == tuple(zip(steps, (pytest.approx(one) for one in norms), strict=True))
+    assert rows["gain"].zero == tuple((step, 1.0) for step in steps)
+    assert rows["first.weight"].zero == tuple((step, 0.0) for step in steps)
+    assert rows["gain"].sensitivity == tuple((step, float("inf")) for step in (1, 5, 9))
+    assert rows["first.weight"].sensitivity == ()
+    assert rows["last.weight"].stalled == tuple(zip(steps, (pytest.approx(one) for one in still), strict=True))
+    assert max(still) > 0.5
+
+
+def test_it_is_thinned_out() -> None:
+    rows = _trained(300)[0].history
+    assert all(len(one.norm) <= 66 and one.norm[0][0] == 1 and one.norm[-1][0] == 300 for one in rows)
+
+
+def test_with_counts_alone_there_is_none() -> None:
+    p = nn.Parameter(torch.ones(2))
+    with diagnose(detail="counts") as d:
+        p.sum().backward()
+    assert d.history == []
+    assert d.stalled == []
+
+
+def test_the_page_holds_json_that_a_browser_reads(tmp_path: Path) -> None:
+    text = _trained()[0].write_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data is not None
+    assert "Infinity" not in data[1]
+    rows = json.loads(data[1])["history"]
+    assert {"parameter", "norm", "zero", "sensitivity", "stalled"} == set(rows[0])
+    for name in ("history-section", "history", "history-heads", "history-note", "history-more"):
+        assert text.count(f'id="{name}"') == 1
+
+
+@browser.needs_browser
+def test_the_page_draws_a_row_for_each_parameter(tmp_path: Path) -> None:
+    page = _trained()[0].write_html(tmp_path / "page.html")
+    script = (
+        "document.title = JSON.stringify([...document.querySelectorAll('#history tr')].map((row) => [row.cells[0].textContent, "
+        "...[...row.querySelectorAll('svg')].map((one) => one.getAttribute('aria-label'))]));"
+    )
+    rows = json.loads(browser.title_of(browser.shown(page, script, tmp_path)).replace("&amp;", "&"))
+    by_name = {row[0]: row[1:] for row in rows}
+    assert list(by_name) == [row[0] for row in rows]
+    assert by_name["gain"] == [
+        "norm of gain: 0 at backward 1, 0 at backward 12",
+        "zero of gain: 100 % at backward 1, 100 % at backward 12",
+        "sensitivity of gain: all at backward 1, all at backward 9",
+        "stalled of gain: 0 % at backward 1, 0 % at backward 9",
+    ]
+    assert by_name["last.weight"][-1].startswith("stalled of last.weight: ")
