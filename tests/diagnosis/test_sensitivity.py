@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from pseudograd import diagnose, pin_edge
 from pseudograd.diagnosis.course import Course
 from pseudograd.diagnosis.pools import tied
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+
+from ..commands import answer
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 OTHER_ERA = OPEN_ERA if IS_CLOSED else CLOSED_ERA
@@ -282,3 +286,30 @@ def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
     assert len(course.values) <= 130
     steps = [step for step, _ in course.values]
     assert steps == sorted(set(steps))
+
+
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch\n"
+        "p = torch.nn.Parameter(torch.zeros(2))\n"
+        "for _ in range(12):\n"
+        "    p.grad = None\n"
+        "    (p.abs() + p).sum().backward()\n"
+    )
+    found = tmp_path / "found.json"
+    options = ["--sensitivity-every", "2", "--json", str(found), "--fail-on", "convention"]
+    code, _, text = answer(capfd, "diagnose", *options, str(program))
+    assert code == 4
+    assert f"diagnose: --fail-on holds at {program}:5" in text
+    rows = json.loads(found.read_text())["sensitivity"]
+    assert [step for step, _ in rows[0]["steps"]] == [1, 3, 5, 7, 9, 11]
+    assert rows[0]["share"] == 1.0
+
+
+def test_the_command_with_nothing_behind_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import torch\nx = torch.zeros(2, requires_grad=True)\n(x.abs() + x).sum().backward()\n")
+    code, _, text = answer(capfd, "diagnose", "--sensitivity", str(program))
+    assert code == 0
+    assert "1 step is too few to say whether it matters" in " ".join(text.split())

@@ -104,3 +104,15 @@ def test_between_the_windows_nothing_is_entered() -> None:
 def test_wrong_arguments_are_told_before_any_training(arguments: tuple[object, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Sampler("callback", *arguments)  # type: ignore[arg-type]
+
+
+def test_the_sensitivity_is_among_the_numbers() -> None:
+    p = torch.nn.Parameter(torch.zeros(2))
+    net = torch.nn.ParameterDict({"gain": p})
+    sampler = Sampler("DiagnoseCallback", 1, 1, (), "full", (), True)
+    seen: list[dict[str, float]] = []
+    sampler.before(0, net)
+    (p.abs() + p).sum().backward()
+    sampler.after(1, seen.append)
+    assert seen[0]["pseudograd/sensitivity/abs"] == 1.0
+    assert seen[0]["pseudograd/sensitivity/abs/gain"] == 1.0

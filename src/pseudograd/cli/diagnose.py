@@ -35,12 +35,10 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_output(command, "PG204", ", parameters such as 'teacher.*'")
     command.add_argument(
-        "--sensitivity",
-        metavar="N",
-        type=int,
-        nargs="?",
-        const=1,
-        help="how much of each gradient is convention at kinks and ties? asked in every backward, or in every N-th",
+        "--sensitivity", action="store_true", help="how much of each gradient is convention at kinks and ties?"
+    )
+    command.add_argument(
+        "--sensitivity-every", type=int, metavar="N", help="the same, asked in every N-th backward pass alone"
     )
     command.add_argument("--counts", action="store_true", help="shares of elements alone: cheaper, without sides")
     add_program(command)
@@ -63,7 +61,7 @@ def _diagnose(options: argparse.Namespace) -> int:
             "whatif": options.whatif,
             "detail": "counts" if options.counts else "full",
             "ignore": ignore,
-            "sensitivity": options.sensitivity if options.sensitivity is not None else False,
+            "sensitivity": options.sensitivity if options.sensitivity_every is None else options.sensitivity_every,
         },
         steps=options.steps,
         html=options.html,

@@ -31,7 +31,7 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
         every_n_steps: of the optimiser; the first step is always one of them.
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
-        detail, ignore: as `pseudograd.diagnose` takes them.
+        detail, ignore, sensitivity: as `pseudograd.diagnose` takes them. The finding `convention` judges five steps or more.
     Raises: ValueError for a number of steps that is none, or a code that is unknown.
     Example:
         trainer = lightning.Trainer(callbacks=[DiagnoseCallback(every_n_steps=100, stop_on="starved")])
@@ -47,9 +47,10 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
         stop_on: str | Sequence[str] = (),
         detail: str = "full",
         ignore: Sequence[str] = (),
+        sensitivity: int | bool = False,
     ) -> None:
         super().__init__()
-        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore)
+        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore, sensitivity)
 
     @property
     def last(self) -> Diagnosis | None:

@@ -31,6 +31,7 @@ class Sampler:
         stop_on: str | Sequence[str],
         detail: str,
         ignore: Sequence[str],
+        sensitivity: int | bool = False,
     ) -> None:
         for argument, value in (("every_n_steps", every_n_steps), ("window", window)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -41,7 +42,7 @@ class Sampler:
         self._name = name
         self._every, self._window = every_n_steps, window
         self._stop_on = {text: condition(text) for text in ([stop_on] if isinstance(stop_on, str) else stop_on)}
-        self._how: dict[str, Any] = {"detail": detail, "ignore": tuple(ignore)}
+        self._how: dict[str, Any] = {"detail": detail, "ignore": tuple(ignore), "sensitivity": sensitivity}
         diagnose(None, **self._how)  # the errors of wrong arguments, before any training
         self._open: tuple[int, Diagnosis] | None = None
         self._begun = -1

@@ -24,7 +24,7 @@ class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
         every_n_steps: of the optimiser; the first step is always one of them.
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
-        detail, ignore: as `pseudograd.diagnose` takes them.
+        detail, ignore, sensitivity: as `pseudograd.diagnose` takes them. The finding `convention` judges five steps or more.
     Raises: ValueError for a number of steps that is none, or a code that is unknown.
     Example:
         callback = DiagnoseCallback(trainer, every_n_steps=100, stop_on="starved")
@@ -43,9 +43,10 @@ class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
         stop_on: str | Sequence[str] = (),
         detail: str = "full",
         ignore: Sequence[str] = (),
+        sensitivity: int | bool = False,
     ) -> None:
         self._trainer = trainer
-        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore)
+        self._sampler = Sampler("DiagnoseCallback", every_n_steps, window, stop_on, detail, ignore, sensitivity)
         _close_after(trainer, self._sampler)
 
     @property

@@ -109,7 +109,8 @@ def _and(some: Sequence[str]) -> str:
 
 def _matters(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity], other: Other) -> str:
     if said == "unknown":
-        return f"{len(whole.steps)} steps are too few to say whether it matters"
+        count = len(whole.steps)
+        return f"{count} {'step is' if count == 1 else 'steps are'} too few to say whether it matters"
     if said == "falls":
         return f"It does not decide this training: later it is mostly {percent(whole.level)}"
     if said == "some":
