@@ -39,7 +39,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record", "notebook"},
+    {"reference", "errors", "record", "notebook", "wording"},
     {"public_names"},
 ]
 

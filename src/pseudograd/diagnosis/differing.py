@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..running.program import Part
+from ..wording import shortened
 from .findings import percent
 from .records import Site
 
@@ -51,7 +52,7 @@ class Difference:
             return self._shares()
         if not all(isinstance(value, bool) for value in self.ranks.values()):
             counts = [f"{value:,} in {name}" for name, value in self.ranks.items()]
-            return ", ".join(counts[:_SHOWN]) + (f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else "")
+            return shortened(counts, _SHOWN)
         has, lacks = ([name for name, there in self.ranks.items() if there is wanted] for wanted in (True, False))
         return f"in {listed(has)} alone" if len(has) <= len(lacks) else f"in all but {listed(lacks)}"
 
@@ -79,9 +80,7 @@ def _sentence(names: Sequence[str], where: str, expression: str, told: str) -> s
 
 
 def listed(names: Sequence[str]) -> str:
-    names = list(dict.fromkeys(names))
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    return shortened(list(dict.fromkeys(names)), _SHOWN)
 
 
 def differences(parts: Iterable[Part]) -> list[Difference]:

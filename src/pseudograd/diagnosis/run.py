@@ -18,6 +18,7 @@ from ..errors import must
 from ..rewrite.whole_program import rules_of
 from ..running import program as programs
 from ..running.files import checked_file, write
+from ..wording import shortened
 from . import findings, ranks
 from .context import Diagnosis
 from .notices import Output
@@ -165,8 +166,7 @@ def _who(processes: Sequence[Mapping[str, Any]], done: programs.Run) -> list[str
     here = ranks.rank()
     if len(processes) > 1 or any(not one["is_main"] for one in processes):
         each = [f"{one['name']}: {one['backwards']:,}" for one in processes]
-        rest = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
-        lines.append(f"diagnose: backward passes by process: {', '.join(each[:_SHOWN])}{rest}")
+        lines.append(f"diagnose: backward passes by process: {shortened(each, _SHOWN)}")
     elif here is not None:
         lines.append(f"diagnose: this is rank {here[0]} of {here[1]}; --json and --html hold all ranks")
     lines += [

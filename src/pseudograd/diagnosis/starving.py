@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..trace.frames import named
+from ..wording import counted, shortened
 from .leaves import Leaf
 from .missing_gradients import Missing
 from .records import Partly, Site, Starved, Structural
@@ -223,7 +224,10 @@ class Starving:
                     groups.setdefault(says, []).append(leaf)
             else:
                 groups.setdefault("are not of the model given, and got no gradient", []).append(leaf)
-        return [f"{_counted(some)} of {self._nets(some)} {_agreeing(says, len(some))}" for says, some in groups.items()]
+        return [
+            f"{counted(len(some), 'parameter')} of {self._nets(some)} {_agreeing(says, len(some))}"
+            for says, some in groups.items()
+        ]
 
     def _nets(self, some: Sequence[Leaf]) -> str:
         """The nets that these make up: modules of the model given by their path, others by their class."""
@@ -237,8 +241,7 @@ class Starving:
                 nets[path[0]] = None
             else:
                 nets[path[0] if len(path) > 1 and not path[0].isdigit() else owner.kind] = None
-        names = list(nets)
-        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return shortened(list(nets), 4)
 
     # --- what is starved in part --------------------------------------------------------------------------------------
 
@@ -279,10 +282,6 @@ class Starving:
 
 def _parts(name: str) -> list[str]:
     return name.split(".")
-
-
-def _counted(some: Sequence[Leaf]) -> str:
-    return f"{len(some):,} parameter{'s' if len(some) > 1 else ''}"
 
 
 def _agreeing(says: str, count: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..torch_eras import installed_era
+from ..wording import counted
 from . import differing
 from .differing import Difference
 from .findings import percent
@@ -23,8 +24,8 @@ _SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 def text(diagnosis: Any) -> str:
     findings, sites, starved = diagnosis.findings, diagnosis.sites, diagnosis.starved
     head = (
-        f"diagnose: {_counted(diagnosis.backwards, 'backward pass', 'backward passes')}, torch {torch.__version__} "
-        f"({installed_era()}), gradients seen at {_counted(len(sites), 'place')}: {_counted(len(findings), 'finding')}"
+        f"diagnose: {counted(diagnosis.backwards, 'backward pass', 'backward passes')}, torch {torch.__version__} "
+        f"({installed_era()}), gradients seen at {counted(len(sites), 'place')}: {counted(len(findings), 'finding')}"
     )
     if not diagnosis.backwards:
         nothing = "  no backward started inside the context, so there is nothing to say"
@@ -53,10 +54,10 @@ def text(diagnosis: Any) -> str:
     lines += [*_norms(diagnosis), *_usual(diagnosis), *_sensitivity(diagnosis)]
     if diagnosis.muted:
         lines.append(
-            f"deliberate: {_counted(diagnosis.muted, 'finding')} left out: a comment at the line, ignore or select says so"
+            f"deliberate: {counted(diagnosis.muted, 'finding')} left out: a comment at the line, ignore or select says so"
         )
     if known := getattr(diagnosis, "known", ()):
-        lines.append(f"baseline: {_counted(len(known), 'finding')} left out, known there")
+        lines.append(f"baseline: {counted(len(known), 'finding')} left out, known there")
     for name, reasons in diagnosis.inexact.items():
         lines += [
             "",
@@ -124,7 +125,7 @@ def _usual(diagnosis: Any) -> list[str]:
     if not ops:
         return []
     parts = [
-        f"{op} {percent(cut / arrived)} at {_counted(places, 'place')}"
+        f"{op} {percent(cut / arrived)} at {counted(places, 'place')}"
         for op, (cut, arrived, places) in sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
     ]
     return _wrapped("cut as usual there, no finding: ", ", ".join(parts), indent=0)
@@ -144,7 +145,7 @@ def _sensitivity(diagnosis: Any) -> list[str]:
     )
     for reason, steps in diagnosis.unsensed.items():
         lines += _wrapped(
-            "sensitivity not asked ", f"in {_counted(steps, 'backward pass', 'backward passes')}: {reason}", indent=0
+            "sensitivity not asked ", f"in {counted(steps, 'backward pass', 'backward passes')}: {reason}", indent=0
         )
     return lines
 
@@ -172,9 +173,9 @@ def _what_if(answers: dict[str, list[Any]]) -> list[str]:
             zeros, norms = f"{percent(old.zero)} -> {percent(one.zero)}", f"{old.norm:.5g} -> {one.norm:.5g}"
             lines.append(_ROW.format(zeros, norms, f"{one.cosine:.3f}", one.parameter))
         if len(changed) > _SHOWN:
-            lines.append(f"    and {_counted(len(changed) - _SHOWN, 'parameter')} that change less")
+            lines.append(f"    and {counted(len(changed) - _SHOWN, 'parameter')} that change less")
         if len(rows) > len(changed):
-            lines.append(f"    the gradient of {_counted(len(rows) - len(changed), 'parameter')} stays as it is")
+            lines.append(f"    the gradient of {counted(len(rows) - len(changed), 'parameter')} stays as it is")
     return lines
 
 
@@ -183,10 +184,6 @@ _ROW = "    {:>20} {:>24} {:>8}  {}"
 
 def _short(expression: str) -> str:
     return expression if len(expression) <= _WIDTH else f"{expression[: _WIDTH - 3]}..."
-
-
-def _counted(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _wrapped(label: str, content: str, indent: int = 4) -> list[str]:

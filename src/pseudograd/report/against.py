@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..trials.comparison_text import aligned, listed
+from ..trials.comparison_text import aligned
 from ..trials.variants import NO_CLAMP, PROJECT
+from ..wording import listed
 from .results import KIND, NUMBERS, Results
 from .tables import cell
 

@@ -11,10 +11,11 @@ from ..tasks.base import Section, Settings, Subject
 from ..tasks.experiment import OnStep, run
 from ..trials.compared import spread
 from ..trials.comparison import Comparison
-from ..trials.comparison_text import closing, headlines, listed, sentences
+from ..trials.comparison_text import closing, headlines, sentences
 from ..trials.returned import ONLY
 from ..trials.store import Store
 from ..trials.variants import DEFAULT_RULES
+from ..wording import listed
 from .results import Results, blank
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.comparison_text import listed
+from ..wording import listed
 from .base import OURS, Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 from .curve import bounds, losses
 

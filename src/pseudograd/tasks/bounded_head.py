@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.comparison_text import listed
+from ..wording import listed
 from . import digits as data
 from . import sentences
 from .base import Outcome, Score, Settings, Task, Variant, Worlds

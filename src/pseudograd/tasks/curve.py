@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.gradient import gradient, slope
-from ..trials.comparison_text import listed
+from ..wording import listed
 from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
 
 LOSSES: dict[str, Loss] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..trials.comparison_text import listed
+from ..wording import listed
 from . import sentences
 from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
 

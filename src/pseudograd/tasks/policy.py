@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..ops.policy_rows import policies
-from ..trials.comparison_text import listed
 from ..trials.paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
+from ..wording import listed
 from . import sentences
 from .base import Outcome, Score, Settings, Task, Variant, Worlds
 

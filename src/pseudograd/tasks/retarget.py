@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..trials.comparison_text import listed
+from ..wording import listed
 from . import sentences
 from .base import NO_CLAMP, OURS, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
 from .photos import HEIGHT, WIDTH, displayed, photo, psnr

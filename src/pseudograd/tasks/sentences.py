@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from ..trials.comparison_text import listed
 from ..trials.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Difference
 from ..trials.variants import INSTALLED, eras
+from ..wording import listed
 from .base import World, Worlds
 from .score import OURS, Score, eras_in
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..analysis.palette import colours
+from ..wording import counted
 from .compared import Compared
-from .comparison_text import counted
 from .picture import WIDE, new_axes
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from ..wording import counted, listed
 from .compared import Compared, spread
 from .paired import LEVEL, TEST, Difference
 from .returned import ONLY
@@ -157,11 +158,3 @@ def _how(found: Compared) -> Iterator[str]:
     is_tie = any(len(found.leaders(number)) > 1 for number in found.values)
     if is_tie and family.pairs and not found.too_few_seeds and len(found.seeds) < family.pairs_need:
         yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.pairs_need} seeds."
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

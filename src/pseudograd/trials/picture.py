@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.palette import colours
 from ..errors import not_installed
+from ..wording import counted
 from .compared import Compared
-from .comparison_text import against, counted, less
+from .comparison_text import against, less
 from .family import Values
 from .returned import ONLY
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import not_installed
 from ..rule import Op, RuleObject
 from ..rule_ranges import Range, range_of
-from .comparison_text import counted
+from ..wording import counted
 from .paired import Better
 
 SEEDS = 2  # of each point: the same for all, so that they are compared on equal terms

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import must
 from ..rule import OPS, Op, RuleObject
 from ..torch_forms import SWITCHES
+from ..wording import counted, listed
 from .compare import (
     OnTrial,
     Run,
@@ -27,7 +28,7 @@ from .compare import (
     runner_of,
 )
 from .comparison import Comparison, written
-from .comparison_text import counted, listed, text
+from .comparison_text import text
 from .family import needs
 from .paired import Better
 from .searching import LEAST, SEEDS, Range, Search, runs_for, search, split

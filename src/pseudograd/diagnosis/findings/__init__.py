@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...wording import shortened
 from ..records import Finding, Starved
 from .kind import Evidence, Kind, percent
 
@@ -59,7 +60,7 @@ def _folded(findings: Iterable[Finding]) -> list[Finding]:
         first = min(some, key=lambda one: (rows[one.code].order if one.code in rows else math.inf, -one.share))
         rest = tuple(dict.fromkeys(one.evidence for one in some if one.evidence != first.evidence))
         modules = list(dict.fromkeys(one.module for one in some if one.module))
-        module = ", ".join(modules[:4]) + (f" and {len(modules) - 4} more" if len(modules) > 4 else "")
+        module = shortened(modules, 4)
         issue = next((one.issue for one in some if one.issue), None)
         folded.append(replace(first, also=rest, issue=issue, module=module or None))
     return folded

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from ...torch_conventions import FAMILIES, FRAMEWORKS, text_of
 from ...torch_eras import ERAS, installed_era
+from ...wording import shortened
 from ..kink_nodes import Other, other_of
 from ..pools import FAMILY as POOL
 from ..records import Finding
 from ..sensitivity import HIGH, Sensitivity
-from .kind import Evidence, Kind, listed, percent
+from .kind import Evidence, Kind, percent
 
 DECIDES = 0.5  # of the update, in the median of the later steps
 _STILL = 1e-3  # of its norm: a parameter that came no further does not move
@@ -117,9 +118,11 @@ def _matters(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity], other
         return "It hardly matters here: what it is about moves by the rest of the update"
     whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(leaves), _stopped(leaves)
     if stuck or not stopped:
-        where = f", and {listed(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
+        where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
         return f"It decides this training: it stays high{where}"
-    return f"It decides this training: as in {whose}, {listed(stopped)} would get nothing, and would not begin to move"
+    return (
+        f"It decides this training: as in {whose}, {shortened(stopped)} would get nothing, and would not begin to move"
+    )
 
 
 def _next(said: str, whole: Sensitivity, other: Other) -> str:

@@ -124,8 +124,3 @@ def percent(share: float) -> str:
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first six, and how many more."""
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
+from ...wording import shortened
 from ..records import Finding
 from ..stalled import STALLED, Watched
-from .kind import Evidence, Kind, listed, percent
+from .kind import Evidence, Kind, percent
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -35,7 +36,7 @@ def _of(dtype: torch.dtype, some: list[tuple[str, Watched, float]], evidence: Ev
     yield KIND.at(
         place,
         f"{percent(share)} of the entries that have a gradient never moved in {max(one.steps for _, one, _ in some):,} steps: "
-        f"{listed([name for name, _ in stalled])}",
+        f"{shortened([name for name, _ in stalled])}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away{of_it}",
         _next(dtype, first, sizes),
         share=share,

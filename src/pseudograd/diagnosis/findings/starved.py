@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...wording import shortened
 from .. import advice
 from ..dead_units import grouped
 from ..influence import NEEDS_NOTHING
 from ..records import Finding, Partly, Site, Starved, Structural
 from ..starving import ZEROED
 from .edge import is_cut_by_its_era, passing_era
-from .kind import Evidence, Kind, listed, percent
+from .kind import Evidence, Kind, percent
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -65,7 +66,7 @@ def _blame(starved: Sequence[Starved]) -> Iterator[Finding]:
         yield KIND.finding(
             _where(first.cause),
             "" if first.cause is None else first.cause.expression,
-            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {first.gradient} in every backward: {listed(names)}{elsewhere}",
+            f"{len(names)} parameter{'s' if len(names) > 1 else ''} got {first.gradient} in every backward: {shortened(names)}{elsewhere}",
             first.why,
             _remedy(first),
             module=_module(first.cause),
@@ -127,7 +128,7 @@ def _of_dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
         rule = advice.RULE_TO_TRY.get(site.family or "")
         yield KIND.at_site(
             site,
-            f"{percent(one.share)} of {listed([part.parameter for part in some])} ({one.dead_units:,} of {one.units:,} {what}"
+            f"{percent(one.share)} of {shortened([part.parameter for part in some])} ({one.dead_units:,} of {one.units:,} {what}"
             f"{' of the shard here' if one.is_shard else ''}) got no gradient in any of {one.backwards:,} backwards",
             f"they stand where the slope of {site.op} is 0, for everything that was put in",
             advice.override(site, site.family, rule)

@@ -1,0 +1,18 @@
+"""Numbers and names inside sentences, as every text of the library writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def shortened(names: Sequence[str], most: int = 6) -> str:
+    """The first of them, and how many more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
