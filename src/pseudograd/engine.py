@@ -269,10 +269,11 @@ def _state_of(node: Any) -> _State | None:
     return None if state is None else _State(*state)
 
 
-def primitive_of(node: Any) -> str | None:
-    """The name of what a node of ours computes; None for another's."""
+def call_of(node: Any) -> Call | None:
+    """What a node of ours computes; None for another's."""
     state = _state_of(node)
-    return None if state is None else state.call.primitive.name
+    found = getattr(getattr(type(node), "_forward_cls", None), "call", None) if state is None else state.call
+    return found if isinstance(found, Call) else None  # a Function of another may have an attribute of that name
 
 
 def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
@@ -476,6 +477,8 @@ def _between(made: PreparedBetween) -> type[Function]:
     value, pull, columns = made.forward, made.backward, made.columns
 
     class Pseudograd(Function):
+        call = made.call  # read by `call_of` alone
+
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> Tensor:
             ctx.save_for_backward(*tensors[::-1])
@@ -506,6 +509,8 @@ def _keeping_x(made: Prepared) -> type[Function]:
     value, pull, settings = made.forward, made.backward, made.settings
 
     class Pseudograd(Function):
+        call = made.call  # read by `call_of` alone
+
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -529,6 +534,8 @@ def _keeping_code(made: Prepared) -> type[Function]:
     encode, decode, settings = made.encode, made.decode, made.settings
 
     class Pseudograd(Function):
+        call = made.call  # read by `call_of` alone
+
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             y, code, ctx.order = encode(x, settings)
@@ -553,6 +560,8 @@ def _passing(made: Prepared) -> type[Function]:
     value, settings = made.forward, made.settings
 
     class Pseudograd(Function):
+        call = made.call  # read by `call_of` alone
+
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return value(x, settings)

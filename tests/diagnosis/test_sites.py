@@ -123,7 +123,7 @@ WAYS: dict[str, tuple[Callable[[], None], str, int, int]] = {
     "custom Function": (lambda: backward(Own.apply), "OwnBackward", 41, OUTSIDE + AT_BOUND),
     "ours": (
         lambda: backward(lambda x: pg.clamp(x, -1, 1, rule="zero", edge="open")),
-        "PseudogradBackward",
+        "clamp/zero/open",
         41,
         OUTSIDE + AT_BOUND,
     ),

@@ -44,7 +44,7 @@ def revive(site: Site) -> str:
     """Where an op is dead: a slope, if its family has one that is nowhere 0."""
     if site.family in SWITCHES and "leaky" in OPS[SWITCHES[site.family]].rules:
         return override(site, site.family, "leaky")
-    return "Look at the values that enter here: print their range."
+    return site.own_remedy or "Look at the values that enter here: print their range."
 
 
 def inside(one: Any, names: list[str]) -> str:

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from .. import torch_composites, torch_forms
-from ..engine import primitive_of
+from ..engine import call_of
 from ..formula import own
 from ..rewrite import entered_contexts
 from ..torch_private import (
@@ -54,6 +54,7 @@ _HAND_ON = (
 )
 _DIGITS = "0123456789"
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
+_ASKED = (slices.NODE, windows.NODE)  # nodes that are looked at in every pass, even where counts alone are wanted
 _names = itertools.count()
 _REGISTER_HOOK = Tensor.register_hook
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
@@ -205,7 +206,7 @@ class Recorder:
         if self.is_full and to.op == windows.NODE:
             self._look_at_windows(to, leaving)
         is_first = not to.calls
-        node = current_node() if self.is_full or is_first or to.op == slices.NODE else None
+        node = current_node() if self.is_full or is_first or to.op in _ASKED else None
         noted, form = None, to.form
         if to.op == slices.NODE:
             leaving, arriving, noted = slices.seen(node, leaving, arriving)
@@ -223,8 +224,8 @@ class Recorder:
             self._order += 1
             to.order = self._order
             to.form = form
-            if to.op == windows.NODE:
-                to.primitive = primitive_of(node)
+        if node is not None and to.op == windows.NODE and (own_call := call_of(node)) is not None:
+            to.hear(own_call)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
         if kept is not None and tally.has_sides(counted):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..trace.frames import Place, named, span_at
+from . import own_ops
 from .tally import SIDES, SIGNS
 
 
@@ -47,6 +48,7 @@ class Site:
     order: int = field(default=0, repr=False)
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+    own_remedy: str = field(default="", repr=False)  # of an op of this library
 
     @property
     def cut_share(self) -> float:
@@ -174,7 +176,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted")
+        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted", "own_remedy")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
@@ -193,6 +195,7 @@ def _value(value: Any) -> Any:
 def site_of(tally: Any, is_deliberate: bool = False) -> Site:
     """The record of a Tally; waits for the device."""
     sums = tally.read()
+    own = list(tally.own_calls.values())
     known: dict[str, Any] = {}
     if tally.is_known:
         sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
@@ -204,7 +207,7 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
             "sides": sides,
         }
     return Site(
-        op=_op(tally.op) if tally.form is None else tally.form.names[0],
+        op=own_ops.called(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
         **_places(tally.place),
         module=tally.place.module,
         calls=tally.calls,
@@ -222,13 +225,14 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
         order=tally.order,
         upstream=tally.leaves,
         source=source_of(tally.place),
+        own_remedy=own_ops.remedy(own) if own else "",
         **known,
     )
 
 
 def _family(tally: Any) -> str | None:
     """The switch of `override` that is meant for it; of our own ops a quantiser alone is judged like torch's."""
-    if tally.primitive == "fake_quantize":
+    if any(call.primitive.name == "fake_quantize" for call in tally.own_calls.values()):
         return "fake_quantize"
     return tally.form.switches[0] if tally.form is not None and tally.form.switches else None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import torch_forms
 from ..kernels import native
-from ..rule import BOUNDED, PRIMITIVES
+from ..rule import BOUNDED, PRIMITIVES, Call
 from ..torch_private import physical
 from ..trace.frames import Place
 from .windows import Windows
@@ -47,6 +47,7 @@ _ELEMENTWISE = frozenset(
     )
 )
 
+_MOST_CALLS = 8  # of one line: with as many rules nobody asks for the ninth
 Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
 
 
@@ -66,12 +67,19 @@ class Tally:
         self.calling: Any = None  # the function of torch that made the node last
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
-        self.primitive: str | None = None  # of an op of ours
+        self.own_calls: dict[
+            tuple[Any, ...], Call
+        ] = {}  # of an op of ours: what its nodes compute, by what tells them apart
         self.function: Any = None  # the class of a custom Function
         self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
         self.passed = 0  # and those that it handed more
         self.sums: Sums = {}
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
+
+    def hear(self, call: Call) -> None:
+        """A node of ours ran."""
+        if len(self.own_calls) < _MOST_CALLS:
+            self.own_calls.setdefault(call.spec, call)
 
     def add(self, found: Sums) -> None:
         sums = self.sums

@@ -100,7 +100,7 @@ def _remedy(starved: Starved) -> str:
             return advice.pin(cause, passing_era(cause))
         if cause.family in advice.RULE_TO_TRY:
             return advice.override(cause, cause.family, advice.RULE_TO_TRY[cause.family])
-        return "Look at the values that enter there: print their range."
+        return cause.own_remedy or "Look at the values that enter there: print their range."
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if isinstance(cause, Structural):
