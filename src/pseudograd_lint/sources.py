@@ -169,7 +169,7 @@ def _of_notebook(content: bytes, path: str, numbers: Sequence[str]) -> tuple[lis
     whole = ast.Module(body=[], type_ignores=[])
     problems: list[Problem] = []
     for at, source in enumerate(sources, 1):
-        text = _without_magics(source)
+        text = without_magics(source)
         starts.append(len(lines))
         tree, problem = _tree(text, path)
         if problem is not None:
@@ -187,7 +187,7 @@ def _in_cell(one: Notice, starts: Sequence[int]) -> Notice:
     return one._replace(cell=cell + 1, line=one.line - starts[cell], end_line=one.end_line - starts[cell])
 
 
-def _without_magics(source: str) -> str:
+def without_magics(source: str) -> str:
     """Lines that are IPython's are `pass`, so that every other line keeps its number."""
     lines = _lines(source)
     first = next((line for line in lines if line.strip()), "")
@@ -195,8 +195,11 @@ def _without_magics(source: str) -> str:
         return "\n" * (len(lines) - 1)
     made = []
     continues = False
+    indent = ""
     for line in lines:
         is_magic = continues or (_MAGIC.match(line) is not None and not line.lstrip().startswith("%s"))
-        made.append(line[: len(line) - len(line.lstrip())] + "pass" if is_magic else line)
+        if is_magic and not continues:  # what continues it may be indented as it likes
+            indent = line[: len(line) - len(line.lstrip())]
+        made.append(f"{indent}pass" if is_magic else line)
         continues = is_magic and line.rstrip().endswith("\\")
     return "\n".join(made)

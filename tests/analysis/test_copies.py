@@ -247,6 +247,18 @@ def test_diagnose_is_silent_about_ops_of_ours_of_torch_and_of_others(tmp_path: P
         assert "by what it computes" not in str(d)
 
 
+def test_a_copy_of_inward_is_not_told_to_become_inward(tmp_path: Path) -> None:
+    """Its values run away for other reasons; of what is no copy that advice stands."""
+    for text, codes in ((classes.POPULAR, []), (classes.BROKEN, ["wind-up"])):
+        cls = _class(tmp_path, text)
+        x = torch.nn.Parameter(torch.full((4,), 1.5))
+        with pg.diagnose() as d:
+            for _ in range(14):
+                cls.apply(x, -1, 1).sum().backward()
+                x.data.add_(0.2)
+        assert [one.code for one in d.findings] == codes
+
+
 def test_a_class_of_an_installed_package_is_named_and_not_to_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,61 @@ def test_a_notebook_is_edited_cell_by_cell(tmp_path: Path) -> None:
     assert "+from pseudograd.familiar import ClampWithGrad" in made.diff
 
 
+ODD = (
+    "import torch\n%pip install ftfy \\\n    regex\nfiles = !ls\nversion = %sx pip show torch\n",
+    POPULAR + "clamp = ClampWithGrad.apply\n",
+    "torch.clamp?",
+    "if",
+)
+
+
+def test_what_is_ipython_s_alone_stops_nothing(tmp_path: Path) -> None:
+    """And a cell that is no Python at all is left as it is."""
+    made = migrated(_file(tmp_path, _notebook(*ODD), "old.ipynb"))
+    sources = ["".join(cell["source"]) for cell in json.loads(made.after)["cells"]][1:]
+    assert sources == [
+        ODD[0],
+        "from pseudograd.familiar import ClampWithGrad\nclamp = ClampWithGrad.apply\n",
+        *ODD[2:],
+    ]
+    assert "old.ipynb:cell 2:1: ClampWithGrad is ClampWithGrad" in str(made)
+
+
+@pytest.mark.parametrize("unread", ["if ClampWithGrad.forward", "if print(ClampWithGrad)"])
+def test_a_use_in_a_cell_that_cannot_be_read_counts(tmp_path: Path, unread: str) -> None:
+    made = migrated(_file(tmp_path, _notebook("import torch", POPULAR, unread), "old.ipynb"))
+    assert made.after == made.before
+    assert "a cell that cannot be read uses it: it stays" in str(made)
+    gone = migrated(_file(tmp_path, _notebook("import torch", POPULAR, "if ClampWithGrad.apply"), "other.ipynb"))
+    assert gone.after != gone.before
+
+
+@pytest.mark.parametrize("indent", [1, 2, None])
+def test_a_notebook_keeps_how_it_was_stored(tmp_path: Path, indent: int | None) -> None:
+    stored = json.loads(_notebook("import torch", POPULAR + "# ü"))
+    for is_ascii in (True, False):
+        text = json.dumps(stored, indent=indent, ensure_ascii=is_ascii)
+        made = migrated(_file(tmp_path, text, "old.ipynb"))
+        after = json.loads(made.after)
+        assert made.after == json.dumps(after, indent=indent, ensure_ascii=is_ascii)
+        assert after != stored
+
+
+def test_a_class_that_is_defined_twice_stays(tmp_path: Path) -> None:
+    """Which of the two a use means is not to be told; and the other may be no copy."""
+    text = f"import torch\n{POPULAR}{IDENTITY.replace('Straight', 'ClampWithGrad')}y = ClampWithGrad.apply\n"
+    made = migrated(_file(tmp_path, text))
+    assert made.after == text
+    assert "defines ClampWithGrad again: it stays" in str(made)
+
+
+def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
+    text = f"import torch\nx = '\x0c'\n{POPULAR}y = 1\n"
+    assert migrated(_file(tmp_path, text)).after == (
+        "import torch\nfrom pseudograd.familiar import ClampWithGrad\nx = '\x0c'\ny = 1\n"
+    )
+
+
 def test_a_use_in_another_cell_counts(tmp_path: Path) -> None:
     text = _notebook("import torch", POPULAR, "print(ClampWithGrad)")
     assert migrated(_file(tmp_path, text, "old.ipynb")).after == text
@@ -221,7 +276,7 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
         in out
     )
     assert "-class ReplaceGrad(torch.autograd.Function):" in out
-    assert out.endswith("--apply writes it.\n")
+    assert out.endswith("--apply writes it.\nWhere it runs: pip install pseudograd\n")
     assert file.read_text() == SCRIPT
     code, out, err = answer(capsys, "migrate", "--apply", str(link))
     assert (code, err) == (0, "")

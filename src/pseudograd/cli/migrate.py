@@ -29,6 +29,8 @@ def _migrate(options: argparse.Namespace) -> int:
     pending = [one for one in found if one.after != one.before and not options.apply]
     if pending:
         print(f"\n--apply writes {'it' if len(pending) == 1 else f'these {len(pending)} files'}.")
+    if any(one.after != one.before for one in found):
+        print("Where it runs: pip install pseudograd")
     return 0
 
 

@@ -22,6 +22,17 @@ def copied(tallies: Iterable[Any]) -> list[Copied]:
     return list(_recognised(uses))
 
 
+def inward_codes(tallies: Iterable[Any]) -> set[Any]:
+    """Of the forwards of copies that let pass what leads back inside: a clamp in there has that rule already."""
+    classes = {tally.function for tally in tallies if tally.function is not None}
+    with quietly():
+        return {
+            inspect.unwrap(cls.forward).__code__
+            for cls in classes
+            if (found := known(cls)) is not None and '"inward"' in found.meaning
+        }
+
+
 def _recognised(uses: dict[Any, list[str]]) -> Iterator[Copied]:
     for cls, places in uses.items():
         with quietly():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from pseudograd_lint.sources import without_magics
 
 from ..errors import must
 from ..notebook import shown
@@ -18,12 +21,15 @@ from .recognise import name_of
 
 @dataclass(frozen=True)
 class Found:
-    """A class of the script: its name and line, what it is in `pseudograd.familiar` (None: nothing there), and why it stays, if it does."""
+    """A class of the script: its name and line, what it is in `pseudograd.familiar` (None: nothing there), and why it stays, if it does.
+    cell: the number of its cell among those of code, from 1, in a notebook; then the line is the cell's.
+    """
 
     name: str
     line: int
     is_known_as: str | None
     why_it_stays: str = ""
+    cell: int | None = None
 
     @property
     def goes(self) -> bool:
@@ -52,7 +58,8 @@ class Migration:
     def __str__(self) -> str:
         lines = []
         for one in self.found:
-            place = f"{self.file}:{one.line}: {one.name}"
+            where = f"{one.line}" if one.cell is None else f"cell {one.cell}:{one.line}"
+            place = f"{self.file}:{where}: {one.name}"
             if one.is_known_as is None:
                 lines.append(f"{place} is no class that pseudograd.familiar has: it stays")
             elif one.why_it_stays:
@@ -85,33 +92,36 @@ def _of_notebook(text: str) -> tuple[list[Found], str]:
     """Cell by cell. A class may be used in other cells, so all of them are looked at for its uses."""
     notebook = json.loads(text)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    trees = [ast.parse(_without_magic(_source(cell))) for cell in cells]
-    whole = ast.Module([node for tree in trees for node in tree.body], [])
+    trees = [_tree(_source(cell)) for cell in cells]
+    unread = "\n".join(_source(cell) for cell, tree in zip(cells, trees, strict=True) if tree is None)
+    whole = ast.Module([node for tree in trees if tree is not None for node in tree.body], [])
     found: list[Found] = []
-    for cell, tree in zip(cells, trees, strict=True):
-        of_cell = [_judged(one, whole) for one in _functions(tree)]
+    for number, (cell, tree) in enumerate(zip(cells, trees, strict=True), 1):
+        if tree is None:
+            continue
+        of_cell = [replace(_judged(one, whole, unread), cell=number) for one in _functions(tree)]
         if any(one.goes for one in of_cell):
             lines = _edited(_source(cell), tree, of_cell).splitlines(keepends=True)
             cell["source"] = lines if isinstance(cell["source"], list) else "".join(lines)
         found += of_cell
     if not any(one.goes for one in found):
         return found, text
-    return found, json.dumps(notebook, indent=1, ensure_ascii=False) + ("\n" if text.endswith("\n") else "")
+    spaces = re.match(r"\{\r?\n( *)", text)  # as it was stored
+    indent = len(spaces[1]) if spaces else None
+    stored = json.dumps(notebook, indent=indent, ensure_ascii=text.isascii())
+    return found, stored + ("\n" if text.endswith("\n") else "")
 
 
 def _source(cell: Any) -> str:
     return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
 
 
-def _without_magic(source: str) -> str:
-    """Lines for IPython or the shell say nothing to Python; they keep their place."""
-    lines = source.split("\n")
-    if lines and lines[0].lstrip().startswith("%%"):
-        return "\n" * (len(lines) - 1)
-    return "\n".join(
-        line[: len(line) - len(line.lstrip())] + "pass" if line.lstrip().startswith(("!", "%", "?")) else line
-        for line in lines
-    )
+def _tree(source: str) -> ast.Module | None:
+    """Of a cell; None of one that is no Python, as it may be for IPython."""
+    try:
+        return ast.parse(without_magics(source))
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _as_script(text: str) -> str:
@@ -130,9 +140,13 @@ def _functions(tree: ast.AST) -> list[ast.ClassDef]:
     ]
 
 
-def _judged(node: ast.ClassDef, tree: ast.Module) -> Found:
+def _judged(node: ast.ClassDef, tree: ast.Module, unread: str = "") -> Found:
+    """unread: what of the program could not be read, and may use it."""
     known = _known_as(node, tree)
-    return Found(node.name, node.lineno, known, "" if known is None else _other_use(node, tree))
+    why = "" if known is None else _other_use(node, tree)
+    if known is not None and not why and re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
+        why = "a cell that cannot be read uses it"
+    return Found(node.name, node.lineno, known, why)
 
 
 def _known_as(node: ast.ClassDef, tree: ast.Module) -> str | None:
@@ -155,6 +169,11 @@ def _is_of_torch(node: ast.stmt) -> bool:
 def _other_use(node: ast.ClassDef, tree: ast.Module) -> str:
     """What of the class the script uses beside `apply`, which is all that the imported one has."""
     inside = set(map(id, ast.walk(node)))
+    named = [
+        one for one in ast.walk(tree) if isinstance(one, (ast.ClassDef, ast.FunctionDef)) and one.name == node.name
+    ]
+    if len(named) > 1:
+        return f"line {next(one.lineno for one in named if one is not node)} defines {node.name} again"
     applied = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.attr == "apply"}
     for one in ast.walk(tree):
         is_it = isinstance(one, ast.Name) and one.id == node.name
@@ -170,7 +189,7 @@ def _edited(text: str, tree: ast.Module, found: list[Found]) -> str:
     going = {one.name: one for one in found if one.goes}
     if not going:
         return text
-    lines = text.splitlines(keepends=True)
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)  # as ast counts them: a form feed ends none
     nodes = [node for node in _functions(tree) if node.name in going]
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     for node in reversed(nodes):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...trace.frames import named
 from .. import advice
+from ..copied import inward_codes
 from ..records import Finding
 from ..windows import NODE
 from .kind import Evidence, Kind, expression_at
@@ -17,7 +18,10 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if site.family == "clamp" or site.op == NODE:
             key = site.where, site.expression
             cuts[key] = cuts.get(key, 0) + site.cut
+    inward = inward_codes(evidence.tallies)
     for one in evidence.values:
+        if one.place.call is not None and one.place.call.code in inward:
+            continue
         key, run = (named(one.place.call), expression_at(one.place)), one.run
         if not one.runs_away or cuts.get(key, 0) > 0.5 * int(one.outside):
             continue
