@@ -101,10 +101,10 @@ def _born(bad: Any, good: Any) -> None:
 
 def _era_guard(bad: Any, good: Any) -> None:
     x = torch.tensor([[1.0, 2.0]])
-    assert not is_finite(gradient(bad["distance"], x, x.clone(), era=OLD))
-    assert gradient(bad["distance"], x, x.clone(), era=NEW) == [[0, 0]]
+    assert not is_finite(gradient(bad["distance_loss"], x, x.clone(), era=OLD))
+    assert gradient(bad["distance_loss"], x, x.clone(), era=NEW) == [[0, 0]]
     for era in (OLD, NEW):
-        assert gradient(good["distance"], x, x.clone(), era=era) == [[0, 0]]
+        assert gradient(good["distance_loss"], x, x.clone(), era=era) == [[0, 0]]
 
 
 def _lost_epsilon(bad: Any, good: Any) -> None:

@@ -13,6 +13,7 @@ from .terms import key_of
 from .walk import Spot, Walker
 
 DELIBERATE = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
+_OF_TRAINING = re.compile(r"loss|backward|gradient|autograd|requires_grad|differentiab|Parameter\(", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa\b(?P<codes>:\s*[A-Za-z]+\d+(?:[\s,]+[A-Za-z]+\d+)*)?(?!:)", re.IGNORECASE)
 
 
@@ -38,7 +39,9 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
             if isinstance(spot.term.node, rule.kinds) and (message := rule.find(spot)) is not None:
                 found.append(_notice(rule, spot.term.node, message, lines, path))
 
-    Walker(tree, tuple({kind for rule in rules for kind in rule.kinds}), judge, path).run()
+    walker = Walker(tree, tuple({kind for rule in rules for kind in rule.kinds}), judge, path)
+    walker.module.speaks_of_gradients = _OF_TRAINING.search(text) is not None
+    walker.run()
     told = [one for one in dict.fromkeys(found) if not is_muted(one, lines)]
     return sorted(_without_opinions_on_the_same(told), key=lambda one: (one.line, one.column, one.code))
 

@@ -59,6 +59,12 @@ def called(term: Term) -> Called | None:
     return Called(name.rstrip("_") if in_place else name, arguments, named, in_place, is_method)
 
 
+def is_named(call: ast.Call, *names: str) -> bool:
+    """By the last part of what is called."""
+    func = call.func
+    return (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")) in names
+
+
 def is_in_place(term: Term) -> bool:
     call = called(term)
     return call is not None and call.in_place

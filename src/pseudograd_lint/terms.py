@@ -69,6 +69,7 @@ class Module:
 
     def __init__(self, tree: ast.Module) -> None:
         self.imports = _imports(tree)
+        self.speaks_of_gradients = True  # is there a word of training in it?
         self.parameters: dict[str, Parameter] = {}
         self.buffers: frozenset[str] = frozenset()
 

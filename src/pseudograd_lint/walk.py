@@ -38,7 +38,7 @@ _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
 )
 _QUIET_NAMES = re.compile(
-    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)"
+    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
 )
 
 

@@ -9,7 +9,7 @@ from pseudograd_lint.notice import Notice
 from pseudograd_lint.rules import RULES
 
 ALL = [rule.code.number for rule in RULES]
-HEAD = "import math\nimport torch\nimport torch as th\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+HEAD = "import math  # the loss\nimport torch\nimport torch as th\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 
 
 def found(text: str) -> list[Notice]:
@@ -281,3 +281,35 @@ def test_names_of_names_take_no_time(depth: int) -> None:
     lines = "".join(f"    a{n + 1} = a{n} + a{n}\n" for n in range(depth))
     assert codes(f"def f(x):\n    a0 = 1.0\n{lines}    return x.clamp(min=a{depth})\n") == []
     assert codes(f"def f(x):\n    a0 = x\n{lines}    return torch.sqrt(a{depth}.clamp(min=0))\n") == ["PG102"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("import torch\n", False),
+        ("import torch\n# the loss\n", True),
+        ("import torch\np = torch.nn.Parameter(torch.ones(1))\n", True),
+        ("import torch\ndef train(p): p.backward()\n", True),
+    ],
+)
+def test_a_guard_is_told_where_something_is_trained(text: str, is_told: bool) -> None:
+    text += "def f(x):\n    return x.clamp(-1, 1).acos()\n"
+    assert bool(check(parsed(text), text.split("\n"), "x.py", ALL)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_told"),
+    [
+        ("torch.rad2deg(x.clamp(-1, 1).acos())", False),
+        ("x.clamp(-1, 1).acos() * 180 / math.pi", False),
+        ("x.clamp(-1, 1).acos() * (180 / math.pi)", False),
+        ("x.clamp(-1, 1).acos() * 2", True),
+    ],
+)
+def test_an_angle_in_degrees_is_for_people(expression: str, is_told: bool) -> None:
+    assert codes(f"def f(x):\n    return {expression}\n") == (["PG102"] if is_told else [])
+
+
+def test_nan_to_num_leaves_a_finite_value_and_its_slope() -> None:
+    assert codes("def f(x):\n    return torch.nan_to_num(x.acos())\n") == []
+    assert codes("def f(x):\n    return torch.nan_to_num(x.log())\n") == ["PG104"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import math
 
 from ..code import Code
-from ..numbers import shown
-from ..ops import clamp_of, is_detached, is_in_place, may_learn, peeled, singular_of
+from ..numbers import number, shown
+from ..ops import clamp_of, is_detached, is_in_place, is_named, may_learn, peeled, singular_of
 from ..walk import Spot
 from .rule import Rule
 
@@ -17,6 +18,8 @@ def _find(spot: Spot) -> str | None:
         return None
     if singular.name == "div" or is_in_place(spot.term):
         return None  # a number over 0 is infinite, so nothing was guarded; in place no graph was thought of
+    if not spot.term.module.speaks_of_gradients or _is_in_degrees(spot):
+        return None
     for point in singular.points:
         inner, at = peeled(singular.x, point)
         clamp = clamp_of(inner)
@@ -33,6 +36,17 @@ def _find(spot: Spot) -> str | None:
     return None
 
 
+def _is_in_degrees(spot: Spot) -> bool:
+    """An angle that people read: nothing is trained with it."""
+    return any(
+        (isinstance(parent, ast.Call) and is_named(parent, "rad2deg", "degrees"))
+        or (isinstance(parent, ast.BinOp) and any(number(spot.term.of(side)) in _DEGREES for side in (parent.left, parent.right)))
+        for parent in spot.parents
+    )  # fmt: skip
+
+
+_DEGREES = (180.0, 180 / math.pi)
+
 RULE = Rule(
     Code(
         number="PG102",
@@ -41,22 +55,22 @@ RULE = Rule(
         why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded "
         "function is infinite, and it depends on "
         "the version of torch whether the clamp passes it on (up to 2.13, where it becomes inf or NaN) or cuts it (since 2.14). A distance "
-        "of 0, two equal vectors or a black pixel is enough.",
+        "of 0, two equal vectors or a black pixel is enough. Told in files that speak of a loss, a parameter or gradients.",
         mend="Put the bound beside the singular point: `clamp(min=1e-12).sqrt()`, `clamp(-1 + 1e-6, 1 - 1e-6).acos()`. Where the value at "
         "the point must stay exact, `pseudograd.clamp(x, 0, rule='zero', edge='open')` gives 0 there on every torch.",
         bad="""\
 import torch
 
 
-def distance(x, y):
-    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt()  # PG102
+def distance_loss(x, y):
+    return (x - y).pow(2).sum(-1).clamp(min=0).sqrt().mean()  # PG102
 """,
         good="""\
 import torch
 
 
-def distance(x, y):
-    return (x - y).pow(2).sum(-1).clamp(min=1e-12).sqrt()
+def distance_loss(x, y):
+    return (x - y).pow(2).sum(-1).clamp(min=1e-12).sqrt().mean()
 """,
     ),
     kinds=(ast.Call, ast.BinOp),

@@ -19,6 +19,14 @@ _VALUES = {
     "sqrt": 0.0, "log": -float("inf"), "log2": -float("inf"), "log10": -float("inf"), "log1p": -float("inf"),
     "rsqrt": float("inf"), "reciprocal": float("inf"),
 }  # fmt: skip
+_FINITE = (
+    "sqrt",
+    "pow",
+    "acos",
+    "arccos",
+    "asin",
+    "arcsin",
+)  # their value there is left as it is, and so is their slope
 # No value of these is 0, or they are guarded already.
 _POSITIVE = frozenset(
     [
@@ -79,7 +87,7 @@ def _behind_nan_to_num(call: Called) -> str | None:
     if call.name != "nan_to_num":
         return None
     singular = singular_of(moved(call.arguments[0]))
-    if singular is None or singular.name in ("sqrt", "pow") or not _can_be_singular(singular.x):
+    if singular is None or singular.name in _FINITE or not _can_be_singular(singular.x):
         return None
     return _message(singular, "nan_to_num stands behind it and")
 
