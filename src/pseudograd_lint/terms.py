@@ -69,6 +69,7 @@ class Module:
 
     def __init__(self, tree: ast.Module) -> None:
         self.imports = _imports(tree)
+        self.function: ast.AST | None = None  # the one that is looked at
         self.speaks_of_gradients = True  # is there a word of training in it?
         self.parameters: dict[str, Parameter] = {}
         self.buffers: frozenset[str] = frozenset()

@@ -115,7 +115,8 @@ class Walker:
         self.module.parameters, self.module.buffers, self.owner, self.recorded = before
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
-        before = self.recorded, self.function
+        before = self.recorded, self.function, self.module.function
+        self.module.function = node
         if (
             node.name in QUIET_FUNCTIONS
             or _QUIET_NAMES.fullmatch(node.name)
@@ -129,7 +130,7 @@ class Walker:
         later: list[ast.AST] = []
         self._block(node.body, inner, later)
         self._all(later, inner)
-        self.recorded, self.function = before
+        self.recorded, self.function, self.module.function = before
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

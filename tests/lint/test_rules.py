@@ -304,6 +304,7 @@ def test_a_guard_is_told_where_something_is_trained(text: str, is_told: bool) ->
         ("x.clamp(-1, 1).acos() * 180 / math.pi", False),
         ("x.clamp(-1, 1).acos() * (180 / math.pi)", False),
         ("x.clamp(-1, 1).acos() * 2", True),
+        ("x.clamp(min=0).sqrt() * 180", True),
     ],
 )
 def test_an_angle_in_degrees_is_for_people(expression: str, is_told: bool) -> None:

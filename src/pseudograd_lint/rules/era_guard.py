@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import math
 
 from ..code import Code
-from ..numbers import number, shown
+from ..numbers import shown
 from ..ops import clamp_of, is_detached, is_in_place, is_named, may_learn, peeled, singular_of
 from ..walk import Spot
 from .rule import Rule
+
+_ANGLES = ("acos", "arccos", "asin", "arcsin")
 
 
 def _find(spot: Spot) -> str | None:
@@ -18,7 +19,7 @@ def _find(spot: Spot) -> str | None:
         return None
     if singular.name == "div" or is_in_place(spot.term):
         return None  # a number over 0 is infinite, so nothing was guarded; in place no graph was thought of
-    if not spot.term.module.speaks_of_gradients or _is_in_degrees(spot):
+    if not spot.term.module.speaks_of_gradients or (singular.name in _ANGLES and _is_in_degrees(spot)):
         return None
     for point in singular.points:
         inner, at = peeled(singular.x, point)
@@ -37,15 +38,14 @@ def _find(spot: Spot) -> str | None:
 
 
 def _is_in_degrees(spot: Spot) -> bool:
-    """An angle that people read: nothing is trained with it."""
+    """Does the function make an angle that people read? Nothing is trained with it."""
+    inside = ast.walk(spot.term.module.function or spot.term.node)
     return any(
-        (isinstance(parent, ast.Call) and is_named(parent, "rad2deg", "degrees"))
-        or (isinstance(parent, ast.BinOp) and any(number(spot.term.of(side)) in _DEGREES for side in (parent.left, parent.right)))
-        for parent in spot.parents
-    )  # fmt: skip
+        (isinstance(node, ast.Call) and is_named(node, "rad2deg", "degrees"))
+        or (isinstance(node, ast.Constant) and node.value in (180, 180.0))
+        for node in inside
+    )
 
-
-_DEGREES = (180.0, 180 / math.pi)
 
 RULE = Rule(
     Code(
