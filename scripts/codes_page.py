@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pseudograd.diagnosis.findings import CODES
 from pseudograd_lint.code import Code
@@ -37,24 +38,24 @@ def _section(code: Code) -> str:
 def precision() -> str:
     """Of the findings that somebody labelled: how many are true and worth knowing, rule by rule."""
     labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
-    rows = ["| code | name | told by default | labelled | true and worth knowing |", "|---|---|---|---|---|"]
+    rows = [
+        "| code | name | told by default | true and worth knowing | of these in packages that no rule was fitted to |",
+        "|---|---|---|---|---|",
+    ]
     for code in LINT:
-        verdicts = [one["verdict"] for one in labels if one["code"] == code.number]
-        shown = (
-            f"{sum(verdicts)} of {len(verdicts)} ({sum(verdicts) / len(verdicts):.2f})"
-            if verdicts
-            else "none was found or labelled"
-        )
+        own = [one for one in labels if one["code"] == code.number]
+        fresh = [one for one in own if one["fresh"]]
         rows.append(
-            f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | "
-            f"{'yes' if code.is_default else 'no'} | {len(verdicts)} | {shown} |"
+            f"| [{code.number}](codes.md#{code.number.lower()}) | {code.name} | {'yes' if code.is_default else 'no'} | "
+            f"{_share(own)} | {_share(fresh)} |"
         )
     default = {code.number for code in LINT if code.is_default}
-    told = [one["verdict"] for one in labels if one["code"] in default]
+    told = [one for one in labels if one["code"] in default]
     packages = len({one["package"] for one in labels})
-    rows += [
-        "",
-        f"The default rules together: {sum(told)} of {len(told)} ({sum(told) / len(told):.2f}); {len(labels)} "
-        f"labels in {packages} packages.",
-    ]
+    rows += ["", f"The default rules together: {_share(told)}; {len(labels)} labels in {packages} packages."]
     return "\n".join(rows)
+
+
+def _share(some: list[dict[str, Any]]) -> str:
+    right = sum(one["verdict"] for one in some)
+    return f"{right} of {len(some)} ({right / len(some):.2f})" if some else "none was found"

@@ -59,7 +59,7 @@ def _unknown(where: str, argument: str, codes: Sequence[Code], got: str) -> Valu
 
 def explained(code: Code) -> str:
     """A page of it, as text."""
-    told = "" if code.is_default else "\nAn opinion: told only where --select asks for it."
+    told = "" if code.is_default else "\nOff by default: told only where --select asks for it."
     parts = [f"{code.number} {code.name}  (pseudograd {code.said_by})", f"{_sentence(code.meaning)}{told}"]
     parts += [f"{'Why' if code.from_source else 'More'}: {code.why}"] if code.why else []
     parts.append(f"Do: {code.mend}")

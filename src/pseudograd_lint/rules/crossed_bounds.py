@@ -45,6 +45,7 @@ import torch
 def bounded(x):
     return torch.clamp(x, -1.0, 1.0)
 """,
+        is_default=False,
     ),
     kinds=(ast.Call,),
     words=("clamp", "clip", "hardtanh"),

@@ -119,6 +119,7 @@ class Gain(nn.Module):
     def forward(self, x):
         return x * F.softplus(self.gain)
 """,
+        is_default=False,
     ),
     kinds=(ast.Call, ast.BinOp),
     words=("Parameter", "requires_grad"),

@@ -58,6 +58,7 @@ class Quantised(nn.Module):
     def forward(self, x):
         return x * (self.weight + (torch.round(self.weight) - self.weight).detach())
 """,
+        is_default=False,
     ),
     kinds=(ast.Call,),
     words=("Parameter", "requires_grad"),

@@ -69,6 +69,7 @@ import torch.nn.functional as F
 def loss(better, worse, y):
     return F.margin_ranking_loss(better, worse, y, margin=0.1)
 """,
+        is_default=False,
     ),
     kinds=(ast.Call,),
     words=("argin", "mbedding"),
