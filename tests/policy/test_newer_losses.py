@@ -15,7 +15,7 @@ from torch import Tensor
 import pseudograd as pg
 
 from .formulas import tokens
-from .test_other_projects import mean_of_means, of_trl, of_verl, ragged, slope_of
+from .test_other_projects import EDGE, mean_of_means, of_trl, of_verl, ragged, slope_of
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 NEW = ("luspo", "gpg", "up_grpo")
@@ -180,11 +180,11 @@ def bounds_of_the_batch(lr: Tensor, a: Tensor, budget: float) -> tuple[float, fl
 
 @pytest.mark.parametrize("budget", [0.04, 0.5, 2.0])
 def test_m2po_is_ppo_with_the_bounds_of_its_batch(budget: float) -> None:
-    """Its authors' code: what is silent is what lies further outward than tau."""
+    """Its authors' code: what is silent is what lies further outward than tau, whose own token is a tie."""
     lr, a = tokens()
     low, high = bounds_of_the_batch(lr, a, budget)
     expected = slope_of(lambda lr: clipped(lr.exp(), a, 1 - low, 1 + high).sum(), lr)[1]
-    found = slope_of(lambda lr: pg.policy.presets["ppo"](lr, a, low=low, high=high).sum(), lr)[1]
+    found = slope_of(lambda lr: pg.policy.presets["ppo"](lr, a, low=low, high=high, edge=EDGE).sum(), lr)[1]
     torch.testing.assert_close(found, expected, **ROUNDING)
     outward = (lr * a > 0) & ((lr > math.log1p(high)) | (lr < math.log1p(-low)))
     assert torch.equal(found == 0, outward | (a == 0))

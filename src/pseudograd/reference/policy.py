@@ -72,19 +72,22 @@ def of_users(
     low: Number | None,
     high: Number | None,
     ceiling: Number | None,
-    *space_and_value: Number,
+    in_log: Number,
+    without_min: Number,
+    *,
     edge: str,
     fl: Round,
     given: dict[str, float],
 ) -> tuple[Number, ...]:
     """The same of a user's rule, whose function says what the log ratio gets; the ceiling and the value are the op's."""
-    bounds = low, high, ceiling, *space_and_value
-    _, to_advantage, *none = gradient("reinforce", log_ratio, grad, advantage, *bounds, edge=edge, fl=fl)
+    _, to_advantage, *none = gradient(
+        "reinforce", log_ratio, grad, advantage, low, high, ceiling, in_log, without_min, edge=edge, fl=fl
+    )
     r = _wide(fl)
     least, most = 0.0 if low is None else r(1 - low), math.inf if high is None else r(1 + high)
     ratio = r(_exp(log_ratio))
     found = of_one(grad, ratio, advantage, least, most, fl=fl, given=given)
-    over, at_ceiling = _side(log_ratio if bounds[3] else ratio, ceiling, bounds[3], r, 1)
+    over, at_ceiling = _side(log_ratio if in_log else ratio, ceiling, in_log, r, 1)
     if advantage < 0 and (over or at_ceiling):
         found = r(_SHARES[edge] * found) if at_ceiling else 0.0
     return fl(found), to_advantage, *none
