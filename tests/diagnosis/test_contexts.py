@@ -49,7 +49,7 @@ def _compiled_afresh() -> Iterator[None]:
         (),
         (),
     )
-    assert not quietly.aside.depth
+    assert not quietly.unheard.depth
     assert harmless._listening == ()
     assert not isinstance(torch.utils.swap_tensors, swaps._Announced)
     assert not mode_stack()

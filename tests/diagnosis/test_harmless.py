@@ -226,7 +226,7 @@ def calls_are_heard() -> bool:
 def assert_nothing_is_left() -> None:
     assert not mode_stack()
     assert dispatch_modes() == 0
-    assert (own.depth, quietly.aside.depth) == (0, 0)
+    assert (own.depth, quietly.unheard.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
     assert (around_backward._subscribers, functions._watchers, harmless._listening, swaps._subscribers) == (

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .harmless import harmless
-from .quietly import aside
+from .quietly import unheard
 
 NAME = "hook"
 
@@ -34,11 +34,11 @@ class Hook:
 
     @harmless("the gradients at a hook")
     def _arrives(self, grad: Tensor) -> None:
-        if self._recorder.is_on and not aside.depth:
+        if self._recorder.is_on and not unheard.depth:
             self._before = grad
 
     @harmless("the gradients at a hook")
     def _leaves(self, grad: Tensor) -> None:
         before, self._before = self._before, None
-        if before is not None and self._recorder.is_on and not aside.depth:
+        if before is not None and self._recorder.is_on and not unheard.depth:
             self._recorder.count_hook(self._tally, self._upstream, before, grad)

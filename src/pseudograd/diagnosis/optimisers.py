@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ..torch_private import local, without_torch_function
 from .harmless import Errors, harmless
 from .leaves import Leaf, Leaves, has_numbers, moves
-from .quietly import aside, quietly
+from .quietly import quietly, unheard
 
 _KEPT = 64  # optimisers that are gone
 
@@ -87,7 +87,7 @@ class Optimisers:
                 one.after(optimizer)
 
     def _hears(self) -> bool:
-        return self._is_on() and not aside.depth and not is_compiling()
+        return self._is_on() and not unheard.depth and not is_compiling()
 
     @harmless("a step of an optimiser")
     def _heard(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> None:

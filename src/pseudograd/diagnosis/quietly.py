@@ -21,7 +21,7 @@ from .harmless import note
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
-aside = Depth()  # in computations of a diagnosis, in this thread
+unheard = Depth()  # in computations of a diagnosis, in this thread
 
 
 class quietly:  # noqa: N801  (a context)
@@ -34,7 +34,7 @@ class quietly:  # noqa: N801  (a context)
     __slots__ = ("_contexts", "_has_grad")
 
     def __enter__(self) -> None:
-        aside.depth += 1
+        unheard.depth += 1
         modes = without_torch_function()
         self._has_grad = False
         self._contexts: list[tuple[Any, Any]] = [(modes.__enter__(), modes)]
@@ -54,7 +54,7 @@ class quietly:  # noqa: N801  (a context)
         self._contexts.append((context.__enter__(), context))  # noted as soon as it is entered
 
     def __exit__(self, *exception: Any) -> None:
-        aside.depth -= 1
+        unheard.depth -= 1
         while len(self._contexts) > 1:
             self._contexts.pop()[1].__exit__(None, None, None)
         if self._has_grad:
@@ -69,7 +69,7 @@ def quiet(what: str) -> Callable[[Hook], Hook]:
     def wrap(function: Hook) -> Hook:
         @functools.wraps(function)
         def call(heard: Any, *args: Any) -> None:
-            if heard.is_on and not aside.depth:
+            if heard.is_on and not unheard.depth:
                 try:
                     with quietly():
                         function(heard, *args)

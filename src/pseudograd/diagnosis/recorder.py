@@ -42,7 +42,7 @@ from .influence import SILENT, Influence
 from .leaves import Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
-from .quietly import aside, quiet, quietly
+from .quietly import quiet, quietly, unheard
 from .tally import Tally
 from .zeros import Zeros
 
@@ -120,7 +120,7 @@ class Recorder:
     @harmless("a node of autograd")
     def made(self, node: Any) -> None:
         """A node was made, on a torch that says so."""
-        if not self.is_on or own.depth or aside.depth:
+        if not self.is_on or own.depth or unheard.depth:
             return
         name, local = nodes.name_of(node), self._local
         if name == _LEAF:
@@ -336,7 +336,7 @@ class Recorder:
     @harmless("a custom Function")
     def applied(self, result: Any) -> None:
         """A custom Function ran."""
-        if not self.is_on or aside.depth:
+        if not self.is_on or unheard.depth:
             return
         if not functions.is_inside():
             with without_torch_function():
@@ -382,7 +382,7 @@ class Recorder:
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def around_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
-        if not self.is_on or aside.depth:
+        if not self.is_on or unheard.depth:
             return _nothing
         local = self._local
         depth = local.backwards
@@ -579,7 +579,7 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self.recorder
-        if func in SILENT or not recorder.is_on or own.depth or aside.depth or is_compiling():
+        if func in SILENT or not recorder.is_on or own.depth or unheard.depth or is_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
         before = None
         try:

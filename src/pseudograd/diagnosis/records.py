@@ -9,7 +9,9 @@ from typing import Any
 
 from ..trace.frames import Place, named, span_at
 from . import own_ops
-from .tally import SIDES, SIGNS
+from .influence import Cut
+from .leaves import Leaves
+from .tally import SIDES, SIGNS, Tally
 
 
 @dataclass(frozen=True)
@@ -230,14 +232,14 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
     )
 
 
-def _family(tally: Any) -> str | None:
+def _family(tally: Tally) -> str | None:
     """The switch of `override` that is meant for it; of our own ops a quantiser alone is judged like torch's."""
     if any(call.primitive.name == "fake_quantize" for call in tally.own_calls.values()):
         return "fake_quantize"
     return tally.form.switches[0] if tally.form is not None and tally.form.switches else None
 
 
-def structural_of(cut: Any, leaves: Any, is_deliberate: bool = False) -> Structural:
+def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:
     return Structural(
         kind=cut.kind,
         **_places(cut.place),

@@ -19,6 +19,7 @@ from ..dynamo import when_dynamo_arrives
 from ..errors import must
 from ..notebook import shown
 from ..running import program as programs
+from ..torch_forms import Spelling
 from ..trace import frames
 from .context import Rewriting
 from .mode import Replacement
@@ -252,7 +253,7 @@ class _AtPlaces(RuleBySite):
         super().__init__(lambda site: rule)
         self._change, self._places, self._seen = rule, places, seen
 
-    def rule(self, spelling: Any, primitive: str, inputs: tuple[Any, ...]) -> Any:
+    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[Any, ...]) -> Any:
         path = tuple(_path())
         key = (spelling.name, *path)
         if key not in self._seen:

@@ -85,13 +85,13 @@ class Rewrite(Entered):
                 if result is not None:
                     return result
         replacement = None if spelling is None else self._replacement(spelling)
-        if replacement is None:
+        if spelling is None or replacement is None:
             if _is_compiling() or self.log is None:
                 return func(*args, **kwargs)
             return self.log.watched(self, func, args, kwargs)
-        if spelling.form.hides:  # type: ignore[union-attr]
+        if spelling.form.hides:
             return self._written_out(spelling, func, args, kwargs)
-        if spelling.form.each:  # type: ignore[union-attr]
+        if spelling.form.each:
             return self._each(spelling, func, args, kwargs)
         result = self._rewritten(spelling, replacement, func, args, kwargs)
         if self.log is not None and not _is_compiling():
@@ -104,7 +104,7 @@ class Rewrite(Entered):
                 return self.replacements[switch]
         return None
 
-    def _each(self, spelling: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def _each(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> Any:
         """A function of lists, as calls of the method that does the same to one; torch's own where no derivative is recorded."""
         given = spelling.read_each(args, kwargs)
         if given is None or not engine.is_recording(*[value for values in given for value in values]):
@@ -113,7 +113,7 @@ class Rewrite(Entered):
         results = [self.__torch_function__(method, (), values) for values in given]
         return None if spelling.in_place else tuple(results)
 
-    def _written_out(self, spelling: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def _written_out(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> Any:
         """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
@@ -147,7 +147,7 @@ class Rewrite(Entered):
             self.log.nodes.forget()
         return result
 
-    def _rewritten(self, spelling: Any, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> Any:
+    def _rewritten(self, spelling: Spelling, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> Any:
         read = spelling.read(args, kwargs)
         if read is None:
             return func(*args, **kwargs)
@@ -179,11 +179,11 @@ class Rewrite(Entered):
             at_once.remember_call(self, func, args, kwargs, spelling.name, shown_rule(call), call, inputs)
         return result
 
-    def _left_to_torch(self, spelling: Any, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _left_to_torch(self, spelling: Spelling, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(spelling, rule, why)
         return func(*args, **kwargs)
 
-    def _note(self, spelling: Any, rule: str, why: str | None) -> None:
+    def _note(self, spelling: Spelling, rule: str, why: str | None) -> None:
         if _is_compiling():
             sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
         elif self.log is not None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from .. import torch_forms
 from ..notebook import shown
+from ..rule import Call
 from ..torch_private import node_number
 from ..trace import frames
 from ..trace.nodes import Ranges
@@ -222,6 +223,6 @@ def _name(func: Any) -> str:
     return getattr(func, "__name__", None) or str(func)
 
 
-def shown_rule(call: Any) -> str:
+def shown_rule(call: Call) -> str:
     edge = call.edge
     return call.rule.name if edge is None else f"{call.rule.name}/{edge}"

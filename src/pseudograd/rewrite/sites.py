@@ -10,6 +10,7 @@ import torch
 
 from .. import torch_forms
 from ..rule import PRIMITIVES
+from ..torch_forms import Spelling
 from ..torch_private import constant_result
 from ..trace import frames
 from . import entered_contexts
@@ -43,7 +44,7 @@ class RuleBySite:
     def __init__(self, function: Callable[[Site], Any]) -> None:
         self.function = function
 
-    def rule(self, spelling: Any, primitive: str, inputs: tuple[Any, ...]) -> Any:
+    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[Any, ...]) -> Any:
         low, high = _bounds(primitive, inputs)
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():

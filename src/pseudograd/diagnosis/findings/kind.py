@@ -15,6 +15,7 @@ from ..records import Finding, Partly, Site, Starved
 from ..sensitivity import Sensitivity
 from ..stalled import Stalls
 from ..tally import Tally
+from ..values import Values
 
 # They cut on purpose: a factor of 0, a mask, a choice, a place that was not chosen or is overwritten.
 _ON_PURPOSE = (
@@ -42,7 +43,7 @@ class Evidence:
 
     sites: Sequence[Site]
     starved: Sequence[Starved]
-    values: Sequence[Any]
+    values: Sequence[Values]
     tallies: Sequence[Tally]
     leaves: Any
     deliberate: Deliberate
