@@ -326,17 +326,23 @@ POLICY_LOSS = register(
 )
 
 
-def _among(name: str, rules: Mapping[str, Rule], of_sequences: bool) -> Primitive:
+def _of(what: str, rules: Mapping[str, Rule], of_sequences: bool) -> Primitive:
     """What the engine runs besides: the loss of tokens or of sequences, with one rule or with one for each sign."""
-    rest = (
-        {"forward": _forward_of_sequences, "inputs": (*INPUTS, "mask"), "through": _of_the_mean, "saves": "as torch"}
-        if of_sequences
-        else {"forward": forward, "inputs": INPUTS}
+    return register(
+        Primitive(
+            name=f"{_OP} {what}",
+            inputs=(*INPUTS, "mask") if of_sequences else INPUTS,
+            forward=_forward_of_sequences if of_sequences else forward,
+            rules=rules,
+            rule_set=POLICY_LOSS.rule_set,
+            edges=EDGES,
+            default_edge=POLICY_LOSS.default_edge,
+            through=_of_the_mean if of_sequences else None,
+            saves="as torch" if of_sequences else "rule",
+        )
     )
-    shared = {"rule_set": POLICY_LOSS.rule_set, "edges": EDGES, "default_edge": POLICY_LOSS.default_edge}
-    return register(Primitive(name=f"{_OP} {name}", rules=rules, **shared, **rest))
 
 
-_OF_SEQUENCES = _among("of sequences", RULES, True)
-_BY_SIGN = _among("by sign", JOINED, False)
-_OF_SEQUENCES_BY_SIGN = _among("of sequences by sign", JOINED, True)
+_OF_SEQUENCES = _of("of sequences", RULES, True)
+_BY_SIGN = _of("by sign", JOINED, False)
+_OF_SEQUENCES_BY_SIGN = _of("of sequences by sign", JOINED, True)
