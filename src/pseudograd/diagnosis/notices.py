@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,12 @@ class Output:
         """In the format that was asked for. What nobody saw is a problem, so that an empty report is not taken for a clean one."""
         if self.format == "text":
             return f"{found}\n"
-        from .. import __version__
-
         problems = [Problem(self.program, 0, f"{one} was not seen to its end") for one in found.unseen]
         if not found.backwards:
             problems.append(Problem(self.program, 0, "no backward pass was seen, so nothing is known"))
         shown = self._notices(found)
         return FORMATS[self.format](
-            Report("diagnose", __version__, shown, problems, findings.CODES, known=len(found.known))
+            Report("diagnose", version("pseudograd"), shown, problems, findings.CODES, known=len(found.known))
         )
 
     def as_baseline(self, found: Any) -> str:
