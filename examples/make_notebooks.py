@@ -1,4 +1,4 @@
-"""Execute the scripts beside this file as notebooks: `python examples/make_notebooks.py`.
+"""Execute the scripts beside this file as notebooks, and tutorials/ as pages of docs: `python examples/make_notebooks.py [NAME ...]`.
 
 Needs jupytext, nbconvert and ipykernel. The notebooks are for reading on the web; the scripts are what is edited and
 tested. What would differ from run to run or from machine to machine is taken out: cell ids, execution times, versions.
@@ -7,15 +7,19 @@ tested. What would differ from run to run or from machine to machine is taken ou
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
+from nbconvert import MarkdownExporter
 from nbconvert.preprocessors import ExecutePreprocessor
 
 HERE = Path(__file__).parent
 SCRIPTS = ("analysis_of_clamp_with_grad", "questions")
+TUTORIALS = tuple(sorted(path.stem for path in (HERE / "tutorials").glob("*.py")))
+PAGES = HERE.parent / "docs" / "tutorials"
 ANY_PYTHON = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -56,10 +60,29 @@ def anonymous(notebook: Any) -> Any:
     return notebook
 
 
+def write_notebook(name: str) -> Path:
+    target = HERE / f"{name}.ipynb"
+    nbformat.write(anonymous(executed(HERE / f"{name}.py")), target)
+    return target
+
+
+def write_page(name: str) -> Path:
+    """Markdown, and beside it the pictures."""
+    kept = {"unique_key": name, "output_files_dir": ""}
+    text, found = MarkdownExporter().from_notebook_node(anonymous(executed(HERE / "tutorials" / f"{name}.py")), kept)
+    PAGES.mkdir(exist_ok=True)
+    for path, content in found["outputs"].items():
+        (PAGES / path).write_bytes(content)
+    target = PAGES / f"{name}.md"
+    told = f"{text.strip()}\n\nThis page is the script `examples/tutorials/{name}.py`, executed.\n"
+    target.write_text(re.sub(r"\n{3,}", "\n\n", told), encoding="utf-8")
+    return target
+
+
 def main() -> None:
-    for name in SCRIPTS:
-        target = HERE / f"{name}.ipynb"
-        nbformat.write(anonymous(executed(HERE / f"{name}.py")), target)
+    chosen = sys.argv[1:] or [*SCRIPTS, *TUTORIALS]
+    for name in chosen:
+        target = write_page(name) if name in TUTORIALS else write_notebook(name)
         print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
 
 

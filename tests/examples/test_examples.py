@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,31 @@ def test_notebook_names_no_machine(name: str) -> None:
 
 def test_notebooks_are_small() -> None:
     assert sum((EXAMPLES / f"{name}.ipynb").stat().st_size for name in NAMES) < 1_500_000
+
+
+TUTORIALS = tuple(sorted(path.stem for path in (EXAMPLES / "tutorials").glob("*.py")))
+
+
+# Each asserts what it tells; one of them every time, the others with all that is slow.
+@pytest.mark.parametrize("name", slow_but(["joint_limits"], TUTORIALS))
+def test_a_tutorial_runs_without_a_warning(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / "tutorials" / f"{name}.py")],
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_page_has_the_cells_of_its_tutorial(name: str) -> None:
+    page = (EXAMPLES.parent / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
+    for kind, text in cells_of_script((EXAMPLES / "tutorials" / f"{name}.py").read_text(encoding="utf-8")):
+        shown = f"```python\n{text}\n```" if kind == "code" else text
+        assert re.sub(r"\n{3,}", "\n\n", shown) in page, "run examples/make_notebooks.py"
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page):
+        assert (EXAMPLES.parent / "docs" / "tutorials" / picture).is_file()

@@ -1,0 +1,63 @@
+# %% [markdown]
+# # Inverse kinematics with joint limits
+#
+# An arm of three links should put its hand on a point. Each joint has limits, and the search starts far outside them. What should the
+# gradient be of a joint beyond its limit?
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+
+import pseudograd as pg
+
+LIMIT = 1.2  # of each joint, in radians
+links = torch.tensor([1.0, 0.8, 0.6])
+target = torch.tensor([2.2, -0.5])
+start = torch.tensor([-1.75, -2.4, 2.5])
+
+
+def places(joints):
+    """(4, 2): the shoulder, the two elbows and the hand."""
+    angles = joints.cumsum(0)
+    ends = torch.stack([links * angles.cos(), links * angles.sin()], 1).cumsum(0)
+    return torch.cat([torch.zeros(1, 2), ends])
+
+
+def solve(clamp, project=False, steps=200):
+    joints = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([joints], 0.05)
+    if project:
+        pg.optim.project(optimizer, {joints: (-LIMIT, LIMIT)})
+    for _ in range(steps):
+        loss = (places(clamp(joints, -LIMIT, LIMIT))[-1] - target).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return places(clamp(joints, -LIMIT, LIMIT).detach())
+
+
+solved = {
+    "torch.clamp": solve(torch.clamp),
+    "inward": solve(pg.clamp),
+    "clipped after each step": solve(lambda x, low, high: x, project=True),
+}
+distances = {name: (arm[-1] - target).norm().item() for name, arm in solved.items()}
+for name, distance in distances.items():
+    print(f"{name:24} the hand ends {distance:.3f} from the point")
+assert distances["torch.clamp"] > 0.5 > 0.01 > distances["inward"]
+assert distances["clipped after each step"] < 0.05
+
+# %%
+figure, panels = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
+for axes, (name, arm) in zip(panels, solved.items(), strict=True):
+    axes.plot(*arm.T, "o-", color="#0072B2", linewidth=3)
+    axes.plot(*target, "x", color="#D55E00", markersize=12, markeredgewidth=3)
+    axes.set(title=f"{name}\n{distances[name]:.2f} from the point", aspect="equal")
+plt.show()
+
+# %% [markdown]
+# All three joints start beyond their limits, where torch.clamp passes nothing: the arm never moves. `inward` lets each joint come back.
+#
+# The joints are the parameters themselves. There the honest answer is to clip them after each step, which `pg.optim.project` does; over
+# 200 targets it was among the best, and [no rule was better](../which_rule.md). Where the angles come out of a network, they cannot be
+# clipped, and the rule is what is left.

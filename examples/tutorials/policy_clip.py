@@ -1,0 +1,53 @@
+# %% [markdown]
+# # What PPO's clip does to a batch
+#
+# PPO's loss is `-min(r A, clip(r, 1 - eps, 1 + eps) A)` with the ratio r of the new policy to the old one and the advantage A. That is a
+# clamp whose gradient is cut on one side, which depends on the sign of A. `clip_report` counts what it silences.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+
+import pseudograd as pg
+
+torch.manual_seed(0)
+log_ratio = 0.25 * torch.randn(4000)
+advantage = torch.randn(4000)
+report = pg.policy.clip_report(log_ratio, advantage, low=0.2, high=0.2)
+print(report)
+
+# %% [markdown]
+# Only two of the six cells are silenced: where A > 0 the ratio must not grow further, where A < 0 it must not shrink further. What would
+# lead back passes. It is the rule `inward`, seen from the loss.
+#
+# ## The same loss by other rules
+#
+# Published variants of the clip are other rules in the same place. Here each gives its gradient to the log ratio, for A = 1:
+
+# %%
+ratios = torch.linspace(0.5, 1.6, 221)
+figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+for rule, colour, style in (
+    ("inward", "#0072B2", "-"),
+    ("zero", "#D55E00", "--"),
+    ("identity", "#E69F00", ":"),
+    ("leaky", "#56B4E9", "-."),
+):
+    x = ratios.log().requires_grad_()
+    pg.policy.loss(x, torch.ones(()), low=0.2, high=0.2, rule=rule).sum().backward()
+    axes.plot(ratios, x.grad, style, color=colour, label=rule, linewidth=2)
+axes.axvspan(0.8, 1.2, color="#eeeeee")
+axes.set(xlabel="ratio", ylabel="dL / d log ratio", title="What each rule passes where the advantage is 1")
+axes.legend()
+plt.show()
+
+# %%
+presets = [name for name in ("ppo", "dapo", "gspo", "cispo") if name in pg.policy.presets]
+for name in presets:
+    settings = pg.policy.presets[name].settings
+    print(
+        f"{name:6} {pg.policy.clip_report(log_ratio, advantage, **settings).silenced_share:6.1%} of the tokens silenced   {settings}"
+    )
+
+# %% [markdown]
+# [Policy clips](../policy_clips.md) has them all, with papers, and with what differs from the code of other libraries.

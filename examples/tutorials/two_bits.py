@@ -1,0 +1,72 @@
+# %% [markdown]
+# # Two-bit training: half of the weights stand on a bound
+#
+# A quantiser rounds weights to a few levels and clamps what lies beyond the last. With two bits there are four levels, and after rounding a
+# large part of the weights lies *exactly* on the first or the last one. What the clamp passes there decides the training.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+
+import pseudograd as pg
+
+digits = load_digits()
+images = torch.tensor(digits.data[:512], dtype=torch.float32) / 16
+labels = torch.tensor(digits.target[:512])
+
+
+def quantised(weight, clamp, bits=2):
+    """The weight on 2 ** bits levels, with the gradient of the unrounded one; `clamp` decides what passes at and beyond the ends."""
+    top = 2 ** (bits - 1)
+    scale = weight.detach().abs().max() / (top - 0.5) / 1.5
+    return clamp(pg.round(weight / scale), -top, top - 1) * scale
+
+
+def train(clamp, seed=0, steps=120):
+    torch.manual_seed(seed)
+    first, last = nn.Linear(64, 32), nn.Linear(32, 10)
+    optimizer = torch.optim.Adam([*first.parameters(), *last.parameters()], 1e-2)
+    losses = []
+    for _ in range(steps):
+        hidden = functional.gelu(functional.linear(images, quantised(first.weight, clamp), first.bias))
+        loss = functional.cross_entropy(functional.linear(hidden, quantised(last.weight, clamp), last.bias), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+clamps = {
+    "torch <= 2.13 (zero/closed)": lambda *x: pg.clamp(*x, rule="zero", edge="closed"),
+    "torch >= 2.14 (zero/open)": lambda *x: pg.clamp(*x, rule="zero", edge="open"),
+    "inward": pg.clamp,
+}
+losses = {name: train(clamp) for name, clamp in clamps.items()}
+for name, of in losses.items():
+    print(f"{name:28} final loss {of[-1]:.3f}")
+assert losses["torch <= 2.13 (zero/closed)"][-1] < 0.5 * losses["torch >= 2.14 (zero/open)"][-1]
+
+# %% [markdown]
+# The forward passes are the same to the bit. Only what passes exactly on a bound differs.
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+for (name, of), colour in zip(losses.items(), ("#D55E00", "#8C2D04", "#0072B2"), strict=True):
+    axes.plot(of, label=name, color=colour)
+axes.set(xlabel="step", ylabel="loss", yscale="log", title="Two bits: the same forward, another gradient at the bound")
+axes.legend()
+plt.show()
+
+# %% [markdown]
+# ## How many stand there?
+
+# %%
+with pg.diagnose() as found:
+    train(torch.clamp, steps=5)
+site = max((site for site in found.sites if site.op == "clamp"), key=lambda site: site.at_bound)
+print(f"{site.at_bound} of {site.elements} weights that came by in five steps stood exactly on a bound")
+assert site.at_bound > 0.1 * site.elements
