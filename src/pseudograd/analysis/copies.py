@@ -173,7 +173,7 @@ def _three(computed: Computed, name: str) -> Known | None:
     return None
 
 
-def _clamps(computed: Computed, ends: tuple[float, float], rule: str, edge: str, parameters: dict[str, float]) -> bool:
+def _clamps(computed: Computed, ends: tuple[float, float], rule: str, edge: str, parameters: dict[str, Any]) -> bool:
     low, high = map(_fl, ends)
 
     def pull(grad: float, x: float) -> float:
@@ -218,7 +218,7 @@ def _replaces(computed: Computed) -> bool:
     return are_alone and _is(y, _X) and _is(grads[1], grad.tolist()) and _is(summed[1], (3 * grad).tolist())
 
 
-def _bounds(computed: Computed, at: int, bound: float, rule: str, edge: str, parameters: dict[str, float]) -> bool:
+def _bounds(computed: Computed, at: int, bound: float, rule: str, edge: str, parameters: dict[str, Any]) -> bool:
     """One bound, as a tensor: that is how the classes take it."""
     ends: list[float | None] = [None, None]
     ends[at] = _fl(bound)

@@ -84,7 +84,9 @@ def _passes(family: str, form: Any, convention: str) -> float:
     call = call_of(convention, name, inputs)
     assert call is not None, "the table has it"
     wants = tuple(isinstance(one, Tensor) for one in inputs)
-    return float(formula.pull(torch.ones(1), list(inputs), wants, call)[0])
+    to_x, *_ = formula.pull(torch.ones(1), list(inputs), wants, call)
+    assert to_x is not None, "wanted"
+    return float(to_x)
 
 
 def at_kinks(behind: Any) -> Iterator[AtKink]:
@@ -125,13 +127,12 @@ def _read(node: Any, kinked: Kinked) -> AtKink | None:
         for text in (text_of(FAMILIES[family].of_torch(installed_era())), other.convention)
         if prepared({family: text})
     ]
-    if None in calls:
+    here, call = calls
+    if here is None or call is None:
         return None
-    entries, elements = _entries(node, kept, *calls)
+    entries, elements = _entries(node, kept, here, call)
     if not entries:
         return None
-    call = calls[1]
-    assert call is not None, "checked above"
     return AtKink(
         node, family, entries, elements, lambda leaving, arriving: under(call, kept, kept.inputs, leaving, arriving[0])
     )
@@ -142,7 +143,8 @@ def _kept_in_place(node: Any, kinked: Kinked) -> SavedValues | None:
     if kinked.family != "leaky_relu" or not hasattr(node, "_saved_result") or not node._saved_negative_slope > 0:
         return None
     values = [node._saved_result, node._saved_negative_slope]
-    return SavedValues(values, *kinked.spelling.form.arrange(*values))
+    read = kinked.spelling.form.arrange(*values)
+    return None if read is None else SavedValues(values, *read)
 
 
 def _family(node: Any, family: str, kept: SavedValues) -> str | None:
@@ -273,9 +275,9 @@ def note_after(noted: Any, args: Any, result: Any) -> None:
     elif isinstance(noted, Tied):
         before = node.next_functions[0][0] if node.next_functions else None
         if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):
-            node.metadata[NOTED] = noted
+            node.metadata[NOTED] = noted  # type: ignore[index]
     elif node.name().startswith("ReluBackward"):
-        node.metadata[NOTED] = noted
+        node.metadata[NOTED] = noted  # type: ignore[index]
 
 
 def _of_noted(node: Any, noted: Any) -> AtKink | None:

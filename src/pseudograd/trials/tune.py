@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import must
 from ..rule import OPS, Op, RuleObject
+from ..rule_ranges import Range
 from ..torch_forms import SWITCHES
 from ..wording import counted, listed
 from .compare import (
@@ -31,7 +32,7 @@ from .comparison import Comparison, written
 from .comparison_text import text
 from .family import needs
 from .paired import Better
-from .searching import LEAST, SEEDS, Range, Search, runs_for, search, split
+from .searching import LEAST, SEEDS, Search, runs_for, search, split
 from .training import Training
 
 FINALISTS = 2
