@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 import pseudograd
 from pseudograd.diagnosis.findings.convention import by_line, verdict
-from pseudograd.diagnosis.kink_nodes import other_of
+from pseudograd.diagnosis.other_conventions import other_of
 from pseudograd.torch_eras import ERAS
 
 STEPS, SEEDS = 100, 3

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..torch_private import local
 
-_SAMPLE = 1024
+SAMPLE = 1024
 
 
 def sample(tensor: Tensor) -> Tensor:
     """At most some entries of it, evenly spread; a copy."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(flat.numel() // _SAMPLE, 1)].clone()
+    return flat[:: max(flat.numel() // SAMPLE, 1)].clone()
 
 
 class Motion:

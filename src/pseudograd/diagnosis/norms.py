@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..torch_private import foreach_norm, local
 from .course import Course
-from .motion import sample
+from .motion import SAMPLE
 
 _TINY = 1e-18  # below it the squares of float32 come near 0: the norm is taken again, in float64
 _AS_THEY_ARE = (torch.float32, torch.float64)  # their norms are taken in the same dtype
@@ -50,8 +50,7 @@ class Sizes:
         self.squares = self.squares + norm * norm
         self.by_step.add(self._now(), norm)
         if self.zeros.is_wanted and not grad.is_sparse:
-            share = (sample(local(grad)) == 0).float().mean()
-            self.zeros.add(self._now(), float(share) if share.device.type == "cpu" else share)
+            self.zeros.add(self._now(), _zero_share(local(grad)))
         else:
             self.zeros.pass_over()
 
@@ -59,6 +58,12 @@ class Sizes:
     def mean(self) -> float:
         """The root of the mean square over the backward passes."""
         return math.sqrt(float(self.squares) / self.count) if self.count else 0.0
+
+
+def _zero_share(grad: Tensor) -> Any:
+    some = grad if grad.numel() <= SAMPLE else grad.detach().reshape(-1)[:: grad.numel() // SAMPLE]
+    count = torch.count_nonzero(some)
+    return 1.0 - (int(count) if count.device.type == "cpu" else count) / max(some.numel(), 1)
 
 
 def _norm(grad: Tensor) -> Any:

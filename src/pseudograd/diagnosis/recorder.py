@@ -35,7 +35,7 @@ from ..torch_private import (
 )
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
-from . import hooks, kink_nodes, slices, tally, values, whatif, windows
+from . import hooks, noted_kinks, slices, tally, values, whatif, windows
 from .arrivals import Arrivals, nobody_else_runs
 from .harmless import Errors, harmless, note
 from .influence import SILENT, Influence
@@ -278,9 +278,9 @@ class Recorder:
     def _note_kink(self, func: Any, args: Any, kwargs: Any) -> None:
         """What stands at a kink where the node of the call will not keep it."""
         self._local.at_kink = None
-        if func in kink_nodes.NOTED_CALLS and self.asking.sensing.is_asked(self.backwards + 1):  # type: ignore[union-attr]
+        if func in noted_kinks.NOTED_CALLS and self.asking.sensing.is_asked(self.backwards + 1):  # type: ignore[union-attr]
             with quietly():
-                self._local.at_kink = kink_nodes.note_before(func, args, kwargs or {})
+                self._local.at_kink = noted_kinks.note_before(func, args, kwargs or {})
 
     def tally_of(self, node: Any) -> Tally | None:
         """What is counted at the call that made it."""
@@ -295,7 +295,7 @@ class Recorder:
             local.calling = _NOBODY
             if local.at_kink is not None:
                 with quietly():
-                    kink_nodes.note_after(local.at_kink, args, result)
+                    noted_kinks.note_after(local.at_kink, args, result)
                 local.at_kink = None
             spelling = torch_forms.SPELLINGS.get(func)
             if spelling is not None:

@@ -17,10 +17,11 @@ from ..errors import must
 from ..trace.frames import NOWHERE, Place, named
 from .course import Course
 from .further_backward import Graph
-from .kink_nodes import AtKink, at_kinks, other_of, within
+from .kink_nodes import AtKink, at_kinks
 from .leaves import Leaf
 from .motion import Motion
 from .numbers import numbers
+from .other_conventions import other_of, within
 from .tally import Tally
 
 HIGH = 0.1  # below a tenth nothing has ever been seen to depend on it

@@ -134,6 +134,29 @@ def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor:
     return before * (1 - rate * decay)
 
 
+class _Seen:
+    """The steps of one optimiser: without weights of half precision most of them are not looked at."""
+
+    def __init__(self) -> None:
+        self.has_low = True
+        self._steps = 0
+        self._since = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self.has_low or self._steps < 2 or self._steps % _SELDOM == 0
+
+    def count(self) -> int:
+        """After a step; how many there were since the last look, 0 where this was none."""
+        was_due = self.is_due
+        self._steps += 1
+        self._since += 1
+        if not was_due:
+            return 0
+        steps, self._since = self._since, 0
+        return steps
+
+
 class Stalls:
     """The parameters that an optimiser steps. `Optimisers` hears the steps."""
 
@@ -144,11 +167,16 @@ class Stalls:
         self.noted = noted
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self._looking: set[int] = set()
+        self._seen: dict[int, _Seen] = {}  # by the id of the optimiser
         self.place = NOWHERE
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Any) -> None:
+        seen = self._seen.setdefault(id(optimizer), _Seen())
+        if not seen.is_due:
+            return
         some = [tensor for tensor, _ in _stepped(optimizer)]
+        seen.has_low = any(tensor.dtype in _LOW for tensor in some)
         if some:
             with quietly():
                 self._look_before(some)
@@ -166,17 +194,24 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def after(self, optimizer: Any) -> None:
-        if not self._all:
+        seen = self._seen.get(id(optimizer))
+        if seen is None:
             return
-        with quietly():
-            for tensor, group in _stepped(optimizer):
-                known = self._all.get(id(tensor))
-                if known is None or known.size != tensor.numel():
-                    continue
-                if id(tensor) in self._looking:
-                    self._looking.discard(id(tensor))
-                    known.after(tensor, group, optimizer.state.get(tensor, {}), self._now())
-                known.steps += 1
+        steps = seen.count()
+        if steps and self._all:
+            with quietly():
+                for tensor, group in _stepped(optimizer):
+                    self._look_after(tensor, group, optimizer, steps)
+
+    def _look_after(self, tensor: Tensor, group: Mapping[str, Any], optimizer: Any, steps: int) -> None:
+        """steps: of this optimiser since the last look."""
+        known = self._all.get(id(tensor))
+        if known is None or known.size != tensor.numel():
+            return
+        if id(tensor) in self._looking:
+            self._looking.discard(id(tensor))
+            known.after(tensor, group, optimizer.state.get(tensor, {}), self._now())
+        known.steps += steps
 
     def counted(self) -> list[Watched]:
         """The parameters that took enough steps, and whose optimiser keeps nothing of what rounding takes."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ...torch_conventions import FAMILIES, FRAMEWORKS, text_of
 from ...torch_eras import ERAS, installed_era
 from ...wording import shortened
-from ..kink_nodes import Other, other_of
+from ..other_conventions import Other, other_of
 from ..pools import FAMILY as POOL
 from ..records import Finding
 from ..sensitivity import HIGH, Sensitivity
