@@ -136,6 +136,15 @@ def test_a_rule_object_prints_as_it_is_written_and_compares_by_value() -> None:
     assert rules.elastic() == rules.elastic(OPS["clamp"].rules["elastic"].parameters["width"])
 
 
+def test_any_rule_takes_its_parameters_by_position_and_by_name() -> None:
+    """`fourier` is no function of the module: so are rules that somebody registered."""
+    assert rules.fourier(0.1) == rules.fourier(amplitude=0.1) == RuleObject("fourier", (("amplitude", 0.1),))
+    with pytest.raises(TypeError, match=r"fourier: parameters must be amplitude, got \(0.1, 2\)"):
+        rules.fourier(0.1, 2)
+    with pytest.raises(TypeError, match="fourier: amplitude must be given once, got 0.2"):
+        rules.fourier(0.1, amplitude=0.2)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_docstring_has_its_seven_parts_in_order(name: str) -> None:
     text = inspect.getdoc(FUNCTIONS[name]) or ""

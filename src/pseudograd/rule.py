@@ -407,8 +407,11 @@ def _call_for_the_first_time(
     return remember(_by_request, key, make_call(op, rule, edge, maximize))
 
 
-def rule_named(name: str, /, **given: Any) -> RuleObject:
-    """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices."""
+def rule_named(name: str, /, *values: Any, **given: Any) -> RuleObject:
+    """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices.
+
+    values: of parameters in the order in which the rule lists them.
+    """
     row = None
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
         other = op.rules.get(name)
@@ -416,6 +419,12 @@ def rule_named(name: str, /, **given: Any) -> RuleObject:
             row = other  # "window" has parameters for sign, and none for jumprelu
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
+    if len(values) > len(row.parameters):
+        raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", values))
+    for key, value in zip(row.parameters, values, strict=False):
+        if key in given:
+            raise TypeError(must(name, key, "be given once", given[key]))
+        given[key] = value
     for key, value in given.items():
         if key not in row.parameters:
             raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", key))

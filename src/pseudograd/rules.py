@@ -87,8 +87,8 @@ def __getattr__(name: str) -> Callable[..., RuleObject]:
     if name.startswith("_") or not any(name in op.rules for op in OPS.values()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
 
-    def make(**parameters: float) -> RuleObject:
-        return rule_named(name, **parameters)
+    def make(*values: float, **parameters: float) -> RuleObject:
+        return rule_named(name, *values, **parameters)
 
     return make
 
