@@ -19,6 +19,7 @@ MODULES = {
     for path in FILES
 }
 HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "rich", "jinja2", "pandas", "sympy")
+HEAVY += ("optuna", "lightning", "pytorch_lightning", "transformers", "accelerate", "pytest")
 # From the top: a part may import only parts of a higher number. design.md section 8.
 LEVELS = [
     {"__main__"},

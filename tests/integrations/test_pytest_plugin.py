@@ -90,6 +90,71 @@ def test_a_marker_alone_pins_one_test(pytester: pytest.Pytester) -> None:
     _run(pytester).assert_outcomes(passed=2)
 
 
+_ENDING_BADLY = """
+import pytest, torch, unittest
+
+def at_the_bound():
+    x = torch.zeros(1, requires_grad=True)
+    torch.clamp(x, 0, 1).sum().backward()
+    return x.grad.item()
+
+@pytest.fixture
+def raising():
+    yield
+    raise RuntimeError("in its teardown")
+
+@pytest.mark.pseudograd_pin("half")
+@pytest.mark.parametrize("how", ["fail", "skip", "xfail", "raise"])
+def test_bad(how):
+    assert at_the_bound() == 0.5
+    getattr(pytest, how)("as asked") if how != "raise" else 1 / 0
+
+@pytest.mark.pseudograd_pin("half")
+def test_bad_teardown(raising):
+    assert at_the_bound() == 0.5
+
+class Old(unittest.TestCase):
+    @pytest.mark.pseudograd_pin("half")
+    def test_old(self):
+        self.assertEqual(at_the_bound(), 0.5)
+
+def doctested():
+    QQQ
+    >>> at_the_bound()
+    EXPECTED
+    QQQ
+
+def test_after():
+    assert at_the_bound() == EXPECTED
+""".replace("QQQ", "'" * 3)
+
+
+@pytest.mark.parametrize(("edge", "expected"), [("open", 0.0), ("closed", 1.0)])
+def test_however_a_test_ends_the_next_one_has_the_pin_of_the_suite(
+    pytester: pytest.Pytester, edge: str, expected: float
+) -> None:
+    pytester.makepyfile(test_bad=_ENDING_BADLY.replace("EXPECTED", str(expected)))
+    done = _run(pytester, f"--pseudograd-pin={edge}", "--doctest-modules")
+    done.assert_outcomes(passed=4, failed=2, skipped=1, xfailed=1, errors=1)
+    done.stdout.fnmatch_lines(["*in its teardown*"])
+
+
+@pytest.mark.slow
+def test_the_pin_holds_in_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", "0.5"), test_more=_PINNED.replace("EXPECTED", "0.5"))
+    is_installed = any(one.value == "pseudograd_pytest" for one in entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "pseudograd_pytest"]
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, "-n2", "--pseudograd-pin=half")
+    done.assert_outcomes(passed=4)
+
+
+def test_the_pin_of_a_suite_can_stand_in_its_settings(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = --pseudograd-pin=torch<=2.13\n")
+    pytester.makepyfile(test_pinned=_PINNED.replace("EXPECTED", "1.0"))
+    _run(pytester).assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize(
     ("marker", "option", "text"),
     [

@@ -51,6 +51,35 @@ def test_the_batches_of_one_accumulated_step_are_diagnosed_together() -> None:
     assert [(step, numbers["pseudograd/backwards"]) for step, numbers in found] == [(1, 3.0), (3, 3.0)]
 
 
+@pytest.mark.parametrize(
+    ("every", "each", "begun"),
+    [(3, 2, [0, 4, 6, 10]), (100, 3, [0, 102, 201, 300]), (4, 2, [0, 4, 8, 12]), (1, 2, [0, 2, 4, 6])],
+)
+def test_a_batch_may_take_several_steps(every: int, each: int, begun: list[int]) -> None:
+    """As in Lightning's manual optimisation with two optimisers, each of which counts."""
+    sampler, net, found = _sampler(every), nn.Linear(2, 1), []
+    for step in range(0, 400, each):
+        sampler.before(step, net)
+        if sampler._open is not None:
+            found.append(step)
+        sampler.after(step + each, lambda numbers: None)
+    assert found[:4] == begun
+
+
+@pytest.mark.parametrize(("start", "begun"), [(5, [6, 9]), (6, [6, 9]), (7, [9, 12])])
+def test_a_training_that_goes_on_keeps_its_steps(start: int, begun: list[int]) -> None:
+    sampler, net = _sampler(3), nn.Linear(2, 1)
+    for _ in range(2):  # and again, after it has ended
+        found = []
+        for step in range(start, 14):
+            sampler.before(step, net)
+            if sampler._open is not None:
+                found.append(step)
+            sampler.after(step + 1, lambda numbers: None)
+        sampler.end()
+        assert found[:2] == begun
+
+
 class Unused(nn.Linear):
     def __init__(self) -> None:
         super().__init__(2, 1)

@@ -47,7 +47,15 @@ def lightning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return package
 
 
-def _fit(lightning: Any, folder: Path, callback: Any, fails_at: int | None = None, **options: Any) -> Any:
+def _fit(
+    lightning: Any,
+    folder: Path,
+    callback: Any,
+    fails_at: int | None = None,
+    by_hand: bool = False,
+    ckpt_path: Path | None = None,
+    **options: Any,
+) -> Any:
     class Logger(lightning.loggers.logger.DummyLogger):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
@@ -61,18 +69,26 @@ def _fit(lightning: Any, folder: Path, callback: Any, fails_at: int | None = Non
         def __init__(self) -> None:
             super().__init__()
             self.net = Gated()
+            self.automatic_optimization = not by_hand
 
-        def training_step(self, batch: Any, number: int) -> Tensor:
+        def training_step(self, batch: Any, number: int) -> Tensor | None:
             if number == fails_at:
                 raise RuntimeError("theirs")
-            return self.net(batch)
+            if not by_hand:
+                return self.net(batch)  # type: ignore[no-any-return]
+            self.manual_backward(self.net(batch))
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
+            return None
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
+        def configure_optimizers(self) -> Any:
+            if by_hand:
+                return [torch.optim.SGD([one], 1e-3) for one in self.parameters()]
             return torch.optim.SGD(self.parameters(), 1e-3)
 
     logger = Logger()
     trainer = lightning.Trainer(
-        max_steps=STEPS,
         accelerator="cpu",
         logger=logger,
         callbacks=[callback],
@@ -80,11 +96,11 @@ def _fit(lightning: Any, folder: Path, callback: Any, fails_at: int | None = Non
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        **options,
+        **{"max_steps": STEPS, **options},
     )
     batches = torch.utils.data.DataLoader([torch.ones(3)] * 100, batch_size=None)
     try:
-        trainer.fit(Lit(), batches)
+        trainer.fit(Lit(), batches, ckpt_path=ckpt_path)
     finally:
         assert not _get_current_function_mode_stack()
     return trainer
@@ -113,6 +129,22 @@ def test_lightning_takes_accumulated_batches_as_one_step(lightning: Any, tmp_pat
     assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(1, 4.0), (3, 4.0), (5, 4.0)]
 
 
+def test_lightning_with_two_optimisers_by_hand(lightning: Any, tmp_path: Path) -> None:
+    """Each counts as a step, so that a batch takes two of them."""
+    callback = _lightning_callback(every_n_steps=3)
+    logged = _fit(lightning, tmp_path, callback, by_hand=True).logger.logged
+    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in logged] == [(2, 1.0), (6, 1.0)]
+    assert [one.parameter for one in callback.last.starved] == ["net.gain"]
+
+
+def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> None:
+    first = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4))
+    assert [step for step, _ in first.logger.logged] == [1, 5]
+    first.save_checkpoint(kept := tmp_path / "kept.ckpt")
+    second = _fit(lightning, tmp_path, _lightning_callback(every_n_steps=4), max_steps=14, ckpt_path=kept)
+    assert [step for step, _ in second.logger.logged] == [9, 13]
+
+
 def test_lightning_stops_on_a_finding(lightning: Any, tmp_path: Path) -> None:
     callback = _lightning_callback(every_n_steps=1, stop_on="starved")
     with pytest.warns(UserWarning, match="DiagnoseCallback: the training is stopped, as asked: starved"):
@@ -137,13 +169,11 @@ def _trainer(folder: Path, net: nn.Module, **options: Any) -> Any:
     pytest.importorskip("accelerate")
     arguments = transformers.TrainingArguments(
         folder,
-        max_steps=STEPS,
         per_device_train_batch_size=2,
         report_to="none",
         use_cpu=True,
-        save_strategy="no",
         disable_tqdm=True,
-        **options,
+        **{"max_steps": STEPS, "save_strategy": "no", **options},
     )
     return transformers.Trainer(net, arguments, train_dataset=[{"x": torch.ones(3)}] * 64)
 
@@ -171,6 +201,18 @@ def test_the_trainer_logs_the_sampled_steps(tmp_path: Path, capsys: pytest.Captu
         assert numbers["pseudograd/norm/scale"] > 0
     assert [one.parameter for one in callback.last.starved] == ["gain"]
     assert not _get_current_function_mode_stack()
+
+
+def test_the_trainer_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    logged = []
+    kept = {"save_strategy": "steps", "save_steps": STEPS, "gradient_accumulation_steps": 2}
+    for steps, checkpoint in ((STEPS, None), (2 * STEPS, tmp_path / f"checkpoint-{STEPS}")):
+        trainer = _trainer(tmp_path, ForTrainer(), max_steps=steps, **kept)
+        _callback(trainer, every_n_steps=4)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        logged.append([(step, numbers["pseudograd/backwards"]) for step, numbers in _logged(trainer)])
+    assert logged[0] == [(1, 2.0), (5, 2.0)]
+    assert logged[1] == [(1, 2.0), (5, 2.0), (9, 2.0)], "the first two are those of the checkpoint"
 
 
 def test_the_trainer_stops_on_a_finding(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._sampler.close()
+        self._sampler.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._sampler.close()
+        self._sampler.end()

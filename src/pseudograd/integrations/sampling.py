@@ -19,7 +19,7 @@ Log = Callable[[dict[str, float]], None]
 class Sampler:
     """Diagnoses `window` steps of the optimiser in every `every_n_steps`, from the first on. Between them it does nothing at all.
 
-    A trainer's callback calls `before` and `after` around each batch with the number of steps that were taken, and `close` at the end,
+    A trainer's callback calls `before` and `after` around each batch with the number of steps that were taken, and `end` at the end,
     also after an error. `last` is the newest diagnosis that has ended, `stops` says that one of `stop_on` was found.
     """
 
@@ -45,15 +45,19 @@ class Sampler:
         self._how: dict[str, Any] = {"detail": detail, "ignore": tuple(ignore), "sensitivity": sensitivity}
         diagnose(None, **self._how)  # the errors of wrong arguments, before any training
         self._open: tuple[int, Diagnosis] | None = None
-        self._begun = -1
+        self._next: int | None = None  # the number of steps from which one is due
         self.last: Diagnosis | None = None
         self.stops = False
 
     def before(self, steps: int, model: nn.Module) -> None:
         """Before a batch, when `steps` steps have been taken. The batches of one accumulated step are diagnosed together."""
-        if self._open is not None or steps % self._every or steps == self._begun:
+        if self._next is None:  # a training that goes on from a checkpoint keeps the steps of the one before
+            self._next = -(-steps // self._every) * self._every
+        if self._open is not None or steps < self._next:
             return
-        self._begun = steps
+        self._next = (
+            steps // self._every + 1
+        ) * self._every  # a batch may take several steps, past the one that was due
         self._open = steps, diagnose(model, **self._how)
         self._open[1].__enter__()
 
@@ -69,6 +73,11 @@ class Sampler:
             self.stops = True
             said = "; ".join(f"{text} at {', '.join(where[:5])}" for text, where in found.items() if where)
             warnings.warn(f"{self._name}: the training is stopped, as asked: {said}\n{self.last}", stacklevel=2)
+
+    def end(self) -> None:
+        """The training has ended; the next one may begin at any step."""
+        self.close()
+        self._next = None
 
     def close(self) -> None:
         """Ends what is open, if anything is."""

@@ -63,7 +63,7 @@ class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._sampler.close()
+        self._sampler.end()
 
 
 def _close_after(trainer: Any, sampler: Sampler) -> None:
@@ -75,6 +75,6 @@ def _close_after(trainer: Any, sampler: Sampler) -> None:
         try:
             return train(*args, **kwargs)
         finally:
-            sampler.close()
+            sampler.end()
 
     trainer.train = closing
