@@ -80,7 +80,7 @@ class Form:
     each: it does to every tensor of a list what the method of that name does to one.
     hides: the functions that it runs inside, where no mode sees them, by the first of their names. Its switches are theirs.
     write: for one that hides others: write(call, *values) is what torch computes, with `call(function, *arguments)` for those others; or
-        None, where torch is left alone. Without it nobody has written the function out.
+        None, where torch is left alone; or why torch has to run it. Without it nobody has written the function out.
     composite_modules: those of torch.nn that call one that hides others.
     modules: those of torch.nn that call it with their attributes, which are called as what it takes. op: the op of ours that has the
         errors of a module's rule, where it is not called as the first of `names`.

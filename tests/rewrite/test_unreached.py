@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pseudograd import override
+from pseudograd.rewrite.whole_program import run
 from pseudograd.torch_composites import FORMS, losses, unreached
 from pseudograd.torch_forms import form_of_node
 
@@ -30,33 +31,52 @@ def test_no_row_is_there_that_nobody_found() -> None:
     assert found == {*BY_NAME}
 
 
-def _network(x: Tensor) -> Tensor:
-    net = nn.RNN(1, 1, nonlinearity="relu")
-    result: Tensor = net(x)[0]
-    return result
+def _learnt(x: Tensor) -> Tensor:
+    found: Tensor = torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 255, 1.0)
+    return found
 
 
 def test_it_is_named_with_its_line() -> None:
-    with override(relu="identity") as context:
-        _network(torch.ones(2, 1, 1)).sum().backward()
+    x = torch.ones(2, requires_grad=True)
+    with override(fake_quantize="identity") as context:
+        _learnt(x).sum().backward()
     (site,) = context.report().missed
-    assert (site.op, site.why) == ("relu", "inside rnn_relu, which torch runs as one call")
+    why = "inside _fake_quantize_learnable_per_tensor_affine, which torch runs as one call"
+    assert (site.op, site.why) == ("fake_quantize_per_tensor_affine", why)
     assert Path(__file__).name in site.user_where
 
 
 def test_in_compiled_code_too() -> None:
-    on = torch.ones(1, dtype=torch.int32)
-    grid = torch.zeros(1), torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.int32)
-
-    def quantized(x: Tensor) -> Tensor:
-        return torch.fused_moving_avg_obs_fake_quant(x, on, on, *grid, 0.1, 0, 255, 0)  # type: ignore[no-any-return]
-
     torch.compiler.reset()
     with override(fake_quantize="identity") as context:
-        torch.compile(quantized, backend="eager")(torch.ones(2, requires_grad=True))
+        torch.compile(_learnt, backend="eager")(torch.ones(2, requires_grad=True))
     lines = {site.where: site.op for site in context.report().missed}  # the graph runs under the context too
     (line,) = [line for line in lines if Path(__file__).name in line]
     assert lines[line] == "fake_quantize_per_tensor_affine"
+
+
+def test_a_program_that_is_run_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "learnt.py"
+    program.write_text(
+        "import torch\nx = torch.ones(2, requires_grad=True)\n"
+        "torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 255, 1.0).sum().backward()\n"
+    )
+    asked = {"pin": None, "overrides": ["fake_quantize=identity"], "imports": []}
+    assert run(str(program), [], False, asked) == 0
+    told = capfd.readouterr().err
+    assert "not reached, so with torch's own rule: 1 call" in told
+    assert "learnt.py:3" in told
+    assert "inside _fake_quantize_learnable_per_tensor_affine, which torch runs as one call" in told
+
+
+def test_a_network_on_another_device_is_named_with_its_line() -> None:
+    """There it is one kernel, which leaves no node of a relu."""
+    net = nn.RNN(1, 1, nonlinearity="relu", device="meta")
+    with override(relu="identity") as context:
+        net(torch.ones(2, 1, 1, device="meta"))
+    (site,) = context.report().missed
+    assert (site.op, site.why) == ("rnn_relu", "inside rnn_relu, which is one kernel on this device")
+    assert Path(__file__).name in site.user_where
 
 
 def test_hidden_forms_are_those_of_the_table() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,32 @@ def _samples(name: str, dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
         sample for sample in of_functions(dtypes, lambda other: other.endswith(name)) if sample.of.endswith(name)
     ]
     kinds = {f"nn.{kind.__name__}" for form in FORMS if form.names[0] == name for kind in form.composite_modules}
-    kinds |= {"rnn_relu_cell": {"nn.RNNCell"}}.get(name, {f"nn.LPPool{name[-2:]}"})
-    return [*of_name, *of_modules(lambda other: other in kinds)]
+    kinds |= {"rnn_relu_cell": {"nn.RNNCell"}, "rnn_relu": {"nn.RNN"}}.get(name, {f"nn.LPPool{name[-2:]}"})
+    made = _observed(dtypes) if name == "fused_moving_avg_obs_fake_quant" else []
+    return [*of_name, *of_modules(lambda other: other in kinds), *made]
+
+
+def _observed(dtypes: tuple[torch.dtype, ...]) -> Iterable[Sample]:
+    """Of the quantiser that moves its observer, of which torch's tests have no sample that is learnt from."""
+    make = torch.Generator().manual_seed(0)
+    for observes, quantises, each, dtype in itertools.product((0, 1), (0, 1), (False, True), dtypes):
+        if dtype.is_complex:
+            continue
+        channels = 4 if each else 1
+        grid = [torch.full((channels,), value) for value in (-0.5, 0.5, 0.1)]
+        state = (
+            torch.tensor([observes]),
+            torch.tensor([quantises]),
+            *grid,
+            torch.full((channels,), 3, dtype=torch.int32),
+        )
+        x = torch.randn(4, 6, generator=make).mul(2).to(dtype).requires_grad_()
+
+        def fresh(x: Tensor, *given: Any) -> tuple[Tensor, ...]:
+            own = [one.clone() if isinstance(one, Tensor) else one for one in given]
+            return torch.fused_moving_avg_obs_fake_quant(x, *own), *own[2:6]
+
+        yield Sample("fused_moving_avg_obs_fake_quant", fresh, x, (*state, 0.5, 0, 15, 0, each, False), {})
 
 
 def _derivatives(sample: Sample) -> list[Tensor | None] | None:
@@ -48,6 +73,8 @@ def _derivatives(sample: Sample) -> list[Tensor | None] | None:
     except (RuntimeError, ValueError, TypeError):
         return None
     learning = [one for one in leaves if one.requires_grad]
+    every = [one.reshape(-1) for one in tree_leaves(value) if isinstance(one, Tensor)]
+    value = value if isinstance(value, Tensor) else torch.cat([one.to(every[0].dtype) for one in every])
     if not value.requires_grad or not learning:
         return None
     weight = torch.linspace(-1.0, 2.0, value.numel()).reshape(value.shape).to(value.dtype)
@@ -89,7 +116,7 @@ def test_away_from_ties_a_sample_of_torch_is_torchs_own(name: str, dtypes: tuple
         wanted = _derivatives(sample)
         if wanted is None:
             continue
-        for context in (pin_edge(OTHER_ERA), override(clamp="zero", relu="zero", sign="zero")):
+        for context in (pin_edge(OTHER_ERA), override(clamp="zero", relu="zero", sign="zero", fake_quantize="zero")):
             with context:
                 found = _derivatives(sample)
             assert found is not None
@@ -283,6 +310,75 @@ def test_a_call_that_is_left_to_torch_says_so() -> None:
         functional.normalize(x, out=out)
     assert context.report().missed == ()
     assert torch.equal(out, functional.normalize(x))
+
+
+def _networks() -> Iterator[tuple[nn.RNN, tuple[Any, ...]]]:
+    """Every way to make one, with an input that itself learns nothing."""
+    lengths = torch.tensor([5, 5, 3, 2])
+    for layers, both, bias, first, kind in itertools.product(
+        (1, 2), (False, True), (False, True), (False, True), ("alone", "padded", "packed")
+    ):
+        torch.manual_seed(0)
+        how = {"bias": bias, "batch_first": first, "dropout": 0.4 * (layers - 1), "bidirectional": both}
+        net = nn.RNN(3, 4, layers, nonlinearity="relu", **how).double()  # type: ignore[arg-type]
+        hidden = [layers * (2 if both else 1), 4, 4]
+        x = torch.randn(*([5, 3] if kind == "alone" else [4, 5, 3] if first else [5, 4, 3]), dtype=torch.float64)
+        if kind == "alone":
+            del hidden[1]
+        given: Any = x if kind != "packed" else nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first)
+        yield net, (given, torch.randn(*hidden, dtype=torch.float64))
+
+
+def test_every_recurrent_network_is_torchs_own_and_takes_a_rule() -> None:
+    count = 0
+    for net, given in _networks():
+
+        def derivatives() -> list[Tensor]:
+            torch.manual_seed(1)  # of its dropout
+            leaves = tree_leaves(net(*given))  # noqa: B023
+            total = torch.stack([(one.double() ** 2).sum() for one in leaves if isinstance(one, Tensor)]).sum()
+            return [total, *torch.autograd.grad(total, list(net.parameters()))]  # noqa: B023
+
+        plain = derivatives()
+        with override(relu="zero") as context:
+            assert all(map(torch.equal, derivatives(), plain))
+        assert {site.op for site in context.report().rewritten} == {"relu"}
+        assert context.report().missed == ()
+        with override(relu="identity"):
+            found = derivatives()
+        assert torch.equal(found[0], plain[0])
+        assert not torch.equal(found[1], plain[1])
+        count += 1
+    assert count == 48
+
+
+def test_a_rule_in_a_recurrent_network_is_that_of_its_steps() -> None:
+    """h = relu(w h + x) with h0 = 1, w = 1, x = (-2, 3): h1 = relu(-1), h2 = relu(h1 + 3); dh2/dw = h1 + w * dh1/dw = 0 + 1 * 1."""
+    net = nn.RNN(1, 1, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        net.weight_ih_l0.fill_(1.0)
+        net.weight_hh_l0.fill_(1.0)
+    x = torch.tensor([[-2.0], [3.0]])
+    for rule, wanted in (("zero", 0.0), ("identity", 1.0), (rules.leaky(0.25), 0.25)):
+        with override(relu=rule):
+            _, last = net(x, torch.ones(1, 1))
+        assert last.item() == 3.0
+        assert torch.autograd.grad(last, net.weight_hh_l0)[0].item() == wanted
+
+
+def test_a_quantiser_with_its_observer_takes_a_rule_and_moves_it_once() -> None:
+    x = torch.tensor([-1.0, 0.2, 5.0], requires_grad=True)
+    state = [torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([0.1]), torch.zeros(1, dtype=torch.int32)]
+    for rule, wanted in (("zero", [0.0, 1.0, 0.0]), ("identity", [1.0, 1.0, 1.0])):
+        seen = [one.clone() for one in state]
+        on = torch.tensor([1])
+        with override(fake_quantize=rule):
+            y = torch.fused_moving_avg_obs_fake_quant(x, on, on, *seen, 0.1, 0, 255, 0)
+            later = torch.fused_moving_avg_obs_fake_quant(10 * x, on, on, *seen, 0.5, 0, 255, 0)
+        assert torch.autograd.grad(y.sum() + 0 * later.sum(), x)[0].tolist() == wanted
+        # min: 0 + .1 * (-1 - 0), then -.1 + .5 * (-10 + .1); max: 1 + .1 * (5 - 1), then 1.4 + .5 * (50 - 1.4)
+        assert seen[0].item() == pytest.approx(-5.05)
+        assert seen[1].item() == pytest.approx(25.7)
 
 
 # --- convert ----------------------------------------------------------------------------------------------------------

@@ -118,10 +118,12 @@ class Rewrite(Entered):
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
         result = None
-        if spelling.form.write is not None and values is not None and engine.is_recording(*values):
+        if spelling.form.write is not None and values is not None and engine.is_recording(*_flat(values)):
             result = spelling.form.write(self._inside, *values)
+        if isinstance(result, str):
+            return self._left_to_torch(spelling, "", result, func, args, kwargs)
         if result is None:
-            if _is_compiling() and engine.is_recording(*args, *kwargs.values()):
+            if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
                 why = f"inside {spelling.name}, which torch runs as one call"
                 for name in spelling.form.hides:
                     sites.note_compiled(name, spelling.form.switches, "", why)
@@ -188,6 +190,17 @@ class Rewrite(Entered):
             sites.note_compiled(spelling.name, spelling.form.switches, rule, why)
         elif self.log is not None:
             self.log.count(spelling.name, rule, why)
+
+
+def _flat(values: Any) -> list[Any]:
+    """With the items of lists: a recurrent network gets its weights in one."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found.extend(value)
+        else:
+            found.append(value)
+    return found
 
 
 def pinned(name: str, inputs: tuple[Any, ...]) -> str | None:

@@ -10,9 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..torch_forms import SPELLINGS, Form, add
-from . import losses, normalising, pooling, recurrent, unreached
+from . import losses, normalising, pooling, quantising, recurrent, unreached
 
-FORMS = [*losses.FORMS, *normalising.FORMS, *pooling.FORMS, *recurrent.FORMS, *unreached.FORMS]
+FORMS = [
+    *losses.FORMS,
+    *normalising.FORMS,
+    *pooling.FORMS,
+    *quantising.FORMS,
+    *recurrent.FORMS,
+    *unreached.FORMS,
+]
 for _form in FORMS:
     add(_form)
 

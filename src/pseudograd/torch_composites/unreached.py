@@ -9,15 +9,14 @@ import torch
 
 from ..torch_forms import Form
 
-# The recurrent ones are kernels of their own on CUDA, and cells in a loop on the CPU. The fused quantiser moves its observer as it
-# quantises; the learnable ones give their scale a gradient, which no rule of these does.
-_QUANTIZE = "fake_quantize_per_tensor_affine"  # whose nodes begin as all of these do
+# They give their scale and zero point a gradient, in the same formula as that of x. A rule is about x alone: written out with one they
+# would learn x by it and the scale by torch's, which no quantiser does that was ever published. torch keeps them private.
 FORMS = [
-    Form(name, switches=(switch,), owners=(torch, torch.ops.aten), overloads=overloads, hides=(hidden,))
-    for name, switch, hidden, overloads in (
-        ("rnn_relu", "relu", "relu", ("input", "data")),
-        ("fused_moving_avg_obs_fake_quant", "fake_quantize", _QUANTIZE, ("default",)),
-        ("_fake_quantize_learnable_per_tensor_affine", "fake_quantize", _QUANTIZE, ("default",)),
-        ("_fake_quantize_learnable_per_channel_affine", "fake_quantize", _QUANTIZE, ("default",)),
+    Form(
+        f"_fake_quantize_learnable_per_{what}_affine",
+        switches=("fake_quantize",),
+        owners=(torch, torch.ops.aten),
+        hides=("fake_quantize_per_tensor_affine",),  # whose nodes begin as these do
     )
+    for what in ("tensor", "channel")
 ]
