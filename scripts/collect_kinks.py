@@ -1,9 +1,9 @@
 """Collect the kink table anew: src/pseudograd/kinks/table.json, from torch 2.8 to 2.15, JAX and TensorFlow.
 
 python scripts/collect_kinks.py                   everything; the first run installs what is missing, several GB
-python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      these anew, the others from the last run
+python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      these anew, the others from the last run, or from the table
 python scripts/collect_kinks.py --join            no measurement: the table from what the last runs found
-python scripts/collect_kinks.py --fast            without the compiled routes, which take minutes a version
+python scripts/collect_kinks.py --fast            without compiled routes: Inductor takes ten minutes a version and a C++ compiler
 
 PSEUDOGRAD_CACHE  where the environments and the measurements live, those of scripts/test_versions.sh too (default: the user's cache folder)
 """
@@ -22,7 +22,7 @@ from pseudograd.kinks.joining import ByVersion, joined
 from pseudograd.kinks.measure import ROUTES
 from pseudograd.kinks.numbers import Outcome
 from pseudograd.kinks.points import defined
-from pseudograd.kinks.table import FILE, version_of
+from pseudograd.kinks.table import FILE, dotted, load, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(
@@ -92,16 +92,33 @@ def _joined(folder: Path) -> dict[str, Any]:
     measured: dict[str, dict[str, dict[str, Any]]] = {}
     for name in ENVIRONMENTS:
         framework = name.partition("-")[0]
-        kept = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        kept = _kept(folder / f"{name}.json", name)
         version = version_of(kept["version"])
         short = ".".join(map(str, version))
         about = {key: kept[key] for key in ("version", "routes", "processor") if key in kept}
         measured.setdefault(framework, {})[short] = about
         for id, outcomes in kept["outcomes"].items():
-            if id in found:
+            if outcomes and id in found:
                 by_version = found[id].setdefault(framework, {})
                 by_version[version] = {route: Outcome.of_json(one) for route, one in outcomes.items()}
     return joined(points, found, measured)
+
+
+def _kept(file: Path, name: str) -> dict[str, Any]:
+    """What the last run found; where there was none on this machine, what the table says of points that are still the same."""
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    print(f"{name}: from the table", file=sys.stderr)
+    framework, _, version = name.partition("-")
+    table, version = load(), dotted(version_of(version))
+    about = table.measured[framework][version]
+    as_defined = {row["id"]: row for row in joined(defined(), {}, {})["points"]}
+    outcomes = {
+        id: {route: found.as_json() for route in about["routes"] if (found := point.outcome(framework, version, route))}
+        for id, point in table.points.items()
+        if joined({id: point}, {}, {})["points"][0] == as_defined.get(id)
+    }
+    return {**about, "outcomes": outcomes}
 
 
 def as_text(table: dict[str, Any]) -> str:

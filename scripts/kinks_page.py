@@ -95,8 +95,15 @@ def _frameworks() -> str:
 
 
 def _compiled() -> str:
-    versions = [version for version, how in TABLE.measured["torch"].items() if "aot_eager" in how["routes"]]
-    return f"measured on torch {' and '.join(versions)}"
+    """Which torch each backend was measured on; in one list where they are the same."""
+    by_backend = {
+        backend: [version for version, how in TABLE.measured["torch"].items() if backend in how["routes"]]
+        for backend in ("aot_eager", "inductor")
+    }
+    lists = {tuple(versions) for versions in by_backend.values()}
+    if len(lists) == 1:
+        return f"measured on torch {', '.join(lists.pop())}"
+    return "; ".join(f"{backend} measured on torch {', '.join(versions)}" for backend, versions in by_backend.items())
 
 
 def _routes() -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .record import Record
-from .torch_eras import CLOSED_ERA, OPEN_ERA
+from .torch_eras import CLOSED_ERA, OPEN_ERA, installed_era, installed_version
 from .torch_forms import MISSING, SPELLINGS, Form, Spelling, StandIn, each_spelling
 from .torch_private import fused_nn
 
@@ -298,12 +298,24 @@ for _row in (
     ),
     ("std", "std", ("dim", "unbiased", "keepdim", "correction"), (None,) * 4, (torch, Tensor)),
     ("atan2", "atan2", ("other",), (MISSING,), _TENSORS, "default"),
-    ("atan2", "arctan2", ("other",), (MISSING,), (torch, Tensor), ""),
+    ("atan2", "arctan2", ("other",), (MISSING,), _TENSORS, "default"),
     ("pow", "pow", ("exponent",), (MISSING,), _TENSORS, "Tensor_Tensor"),
     ("xlogy", "xlogy", ("other",), (MISSING,), _TENSORS, "Tensor"),
     ("xlogy", "xlogy", ("other",), (MISSING,), (torch.special,), ""),
 ):
     _written(*_row)  # type: ignore[arg-type]
+
+
+def gives_grad_to_nan() -> bool:
+    """Of torch 2.14 alone: fmax and fmin of a NaN and a number give both the whole gradient (pytorch#193035 mended it)."""
+    return installed_version() == (2, 14)
+
+
+def is_torchs_own(family: str, text: str) -> bool:
+    """Does the installed torch do this by itself?"""
+    if family in ("fmax", "fmin") and gives_grad_to_nan():
+        return False
+    return text == text_of(FAMILIES[family].of_torch(installed_era()))
 
 
 def text_of(convention: Convention) -> str:

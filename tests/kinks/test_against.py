@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
 
+from pseudograd import pin_edge
 from pseudograd.kinks import against, table
-from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+from pseudograd.torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
 
 from ..commands import answer
 
@@ -16,11 +18,11 @@ HERE = ".".join(torch.__version__.split("+")[0].split(".")[:2])
 
 
 def _rows(name: str) -> dict[str, tuple[str, str]]:
-    return {row["point"]: (row["here"], row["there"]) for row in against.compare(name)["points"]}
+    return {row["point"]: (row["here"], row["there"]) for row in against.compare(name, pin_edge)["points"]}
 
 
 def test_the_installed_version_differs_from_itself_nowhere() -> None:
-    found = against.compare(f"torch=={HERE}")
+    found = against.compare(f"torch=={HERE}", pin_edge)
     assert found["points"] == []
     assert found["compared"] > 400
     assert (
@@ -46,7 +48,7 @@ def test_the_other_era_differs_at_the_bound() -> None:
 
 def test_every_row_is_two_gradients_of_the_table() -> None:
     known = table.load()
-    for row in against.compare("jax")["points"]:
+    for row in against.compare("jax", pin_edge)["points"]:
         theirs = known.points[row["point"]].gradient("jax")
         assert theirs is not None
         assert row["there"] == "; ".join(", ".join(f"{value + 0.0:.4g}" for value in one) for one in theirs)
@@ -56,7 +58,9 @@ def test_the_command_and_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, "doctor", "--against", "jax")
     assert (code, err) == (0, "")
     assert out.startswith(f"torch {torch.__version__} against jax 0.10: ")
-    assert "pseudograd.pin_edge('jax') gives what stands under there" in out
+    code, out, err = answer(capsys, "doctor", "--against", "jax", "--all")
+    assert (code, err) == (0, "")
+    assert all(any(line[2:].startswith(point) for line in out.splitlines()) for point in _rows("jax"))
     code, out, err = answer(capsys, "doctor", "--against", "tensorflow", "--json")
     assert json.loads(out)["against"] == "tensorflow"
     code, out, err = answer(capsys, "doctor", "--against", "jaxx")
@@ -65,3 +69,47 @@ def test_the_command_and_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = answer(capsys, "doctor", "--against", "torch==2.1")
     assert (code, out) == (2, "")
     assert "doctor: --against must name a version" in err
+    code, out, err = answer(capsys, "doctor", "--all")
+    assert (code, out) == (2, "")
+    assert err.endswith("doctor: --all must stand with --against, got it alone. Add --against jax.\n")
+
+
+NAMES = ("jax", "tensorflow", *ERAS, *(f"torch=={version}" for version in table.load().versions("torch")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_of_it_fits_a_screen(name: str) -> None:
+    """Each function that differs is there, and the numbers behind + account for every point."""
+    compared = against.compare(name, pin_edge)
+    lines = against.text(compared).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    shown = [cell for line in lines[2:-3] for cell in (line[:51].rstrip(), line[51:]) if " -> " in cell]
+    more = sum(int(found[1]) for cell in shown if (found := re.search(r" \+(\d+)$", cell)))
+    assert len(shown) + more == len(compared["points"])
+    assert len(shown) == len({(row["family"], row["op"]) for row in compared["points"]})
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    rows = [
+        {"point": f"f{at}@0", "op": f"f{at}", "family": "one", "first": ["0", "1"], "pinned": at == 0}
+        for at in range(200)
+    ]
+    lines = against.text(
+        {"torch": "2", "against": "torch==3", "compared": 300, "pin": "p", "points": rows}
+    ).splitlines()
+    assert len(lines) == 40
+    assert lines[3].split() == ["f0@0", "0", "->", "1", "!", "f35@0", "0", "->", "1"]
+    assert lines[-4].endswith("and 132 lines more: --all")
+
+
+def test_what_the_pin_reaches_is_tried_out() -> None:
+    """On the installed torch, point by point."""
+    rows = {row["point"]: row["pinned"] for row in against.compare("jax", pin_edge)["points"]}
+    assert rows["abs@0"]
+    assert rows["clamp(0,1)@0"]
+    assert not rows["i0@0"]
+    other = {CLOSED_ERA: "torch==2.15", OPEN_ERA: "torch==2.13"}[installed_era()]
+    assert [row["point"] for row in against.compare(other, pin_edge)["points"] if not row["pinned"]] == [
+        id for id in _rows(other) if "quantile" in id and installed_era() == CLOSED_ERA
+    ]

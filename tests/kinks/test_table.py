@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +59,8 @@ def test_bad_lookups_say_what_is_known() -> None:
 def test_infinity_and_nan_come_back_from_json() -> None:
     assert TABLE.points["sqrt(clamp(min=0))@0"].gradient("torch", "2.13") == [[math.inf]]
     assert math.isnan(TABLE.points["maximum@nan,0"].inputs[0][0])
+
+
+def test_where_nothing_was_measured_anew_the_table_stays_as_it_is(script: Callable[[str], Any], tmp_path: Path) -> None:
+    """A machine without JAX can measure torch, and keep the rest."""
+    assert script("collect_kinks")._joined(tmp_path) == json.loads(table.FILE.read_text(encoding="utf-8"))

@@ -421,6 +421,14 @@ def test_a_loss_is_converted_where_it_is_named() -> None:
     assert _ranked(model) == plain
 
 
+def test_a_rule_for_the_whole_model_is_about_its_activations() -> None:
+    """A loss is another loss with it, and a network takes no activation apart; override reaches both."""
+    model = nn.Sequential(nn.ReLU(), nn.RNN(1, 1, nonlinearity="relu"), nn.MarginRankingLoss())
+    assert convert(model, "identity").paths == ("0",)
+    with pytest.raises(TypeError, match="use override around the calls"):
+        convert(model, {nn.RNN: "identity"})
+
+
 def test_a_converted_loss_compiles() -> None:
     model = _Model(nn.MarginRankingLoss(reduction="sum"))
     convert(model, {"loss": rules.leaky(0.5)})

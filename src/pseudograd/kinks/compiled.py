@@ -1,7 +1,9 @@
 """What a backend of torch.compile does at the points.
 
 Many functions are compiled as one program, and each program runs at every place of its functions: this takes a twentieth of the time. The
-compiled code knows shapes, not values, so that it does at each place what it would do alone.
+compiled code knows shapes, not values, so that it does at each place what it would do alone. But a compiler may join the loops of functions
+that have nothing to do with each other, and old Inductors did so wrongly: what a program does otherwise than eager mode is measured once
+more, compiled alone, and that counts.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must, unknown_name
-from .measure import Place, function_of, in_one_line, numbers_of, weighted
+from .measure import EAGER, Place, function_of, in_one_line, measured, numbers_of, weighted
 from .numbers import Outcome
 from .point import Point
 
@@ -42,7 +44,14 @@ def compiled(points: Sequence[Point], backend: Backend, device: str = "cpu") -> 
     if found and all(outcome.error.startswith(NOT_COMPILED) for outcome in found.values()):
         why = next(iter(found.values())).error.removeprefix(NOT_COMPILED)
         raise ValueError(must("kinks", "--backend", "compile at least one point", name_of(backend), f"It fails: {why}"))
+    for point in points:
+        if _is_doubtful(found[point.id], measured(point, EAGER, device)):
+            found.update(_together([[point]], backend, device))
     return found
+
+
+def _is_doubtful(found: Outcome, eager: Outcome | None) -> bool:
+    return not found.error and eager is not None and not found.has_same_effect_as(eager)
 
 
 def name_of(backend: Backend) -> str:

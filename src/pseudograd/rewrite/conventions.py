@@ -11,8 +11,8 @@ from torch import Tensor
 from .. import engine
 from ..formula import own as own_depth
 from ..rule import PRIMITIVES, Call, call_for
-from ..torch_conventions import FAMILIES, KINKED, OWN, Kinked, pins, text_of
-from ..torch_eras import ERAS, OPEN_ERA, installed_era
+from ..torch_conventions import KINKED, OWN, Kinked, is_torchs_own, pins
+from ..torch_eras import ERAS, OPEN_ERA
 from ..torch_forms import EDGE, Spelling
 from . import edges, sites, slopes_at_kinks, ties
 from .mode import Replacement, Rewrite, pinned, run_stand_in, why_not
@@ -20,7 +20,7 @@ from .report import Log
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 
-NO_ORDER = f"in which order {OPEN_ERA} leaves ties nobody has measured"
+NO_ORDER = f"{OPEN_ERA} takes them from a partial selection, whose order is that of the C++ library it was built with"
 
 
 _NORM_OF_A_TENSOR = Tensor.norm
@@ -89,7 +89,7 @@ def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwa
     name, inputs, in_place = read
     if not engine.is_recording(*inputs):
         return None
-    call = call_of(convention, name, inputs)
+    call = call_of(convention, name, inputs, in_place)
     if call is None:
         return None
     why = why_not(call, inputs, in_place)
@@ -97,10 +97,10 @@ def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwa
     return None if why is not None else run_stand_in(call, inputs, in_place)
 
 
-def call_of(convention: str, name: str, inputs: Any) -> Call | None:
+def call_of(convention: str, name: str, inputs: Any, in_place: bool = False) -> Call | None:
     """What stands in for a primitive under a convention of its family, which was prepared; None where nobody has measured any."""
     if convention not in ERAS:
-        primitive = slopes_at_kinks.primitive_of(name)
+        primitive = slopes_at_kinks.primitive_of(name, in_place)
         return call_for(primitive, convention, primitive.default_edge)
     of_era = pinned(name, inputs)
     if of_era is None:
@@ -119,11 +119,15 @@ def _written(mode: Pinning, kinked: Kinked, convention: str, func: Any, args: An
     if convention == OPEN_ERA:
         mode.note(kinked, "", NO_ORDER)
         return None
+    x = values[0]
+    if spelling.in_place:  # the result is written into x at the end, of which nothing may be a view
+        func = getattr(Tensor, spelling.name.removesuffix("_"))
+        values = [value.clone() if isinstance(value, Tensor) else value for value in values]
     found = ties.WRITE[spelling.form.op](convention, _own(func, args, kwargs), *values)
     if found is not None:
         mode.note(kinked, f"{kinked.family} {convention}", None)
         if spelling.in_place:
-            return values[0].copy_(found)
+            return x.copy_(found)
     return found
 
 
@@ -156,5 +160,4 @@ def prepared(kinks: dict[str, str]) -> dict[str, str]:
 
 def acting(kinks: dict[str, str]) -> dict[str, str]:
     """Those that are not what the installed torch does by itself."""
-    era = installed_era()
-    return {name: text for name, text in kinks.items() if text != text_of(FAMILIES[name].of_torch(era))}
+    return {name: text for name, text in kinks.items() if not is_torchs_own(name, text)}

@@ -130,7 +130,8 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: a rule's name or a rule object for every module above that has the rule, losses aside; or a dictionary from a class, or the
+        mapping: a rule's name or a rule object for every module above that has the rule, but for losses, which another gradient beyond the
+            margin would make another loss; or a dictionary from a class, or the
             path of a module (patterns such as "encoder.*" too), to a rule, another module, or a function from the old module to the new
             one. Where several match, the last one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several are undone in any order.

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from ..arguments import as_number
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..torch_conventions import FAMILIES, FRAMEWORKS, OWN, Convention, Family, text_of
-from ..torch_eras import ERAS, Version, era_named, installed_era, installed_version
+from ..torch_conventions import FAMILIES, FRAMEWORKS, OWN, Convention, Family, gives_grad_to_nan, text_of
+from ..torch_eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
 from ..torch_forms import EDGE
 from . import edges
 from .context import Rewriting
@@ -25,10 +25,10 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     Forward:  torch's values, bit for bit.
     Backward: torch's, but at the points that are named. An edge is about clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
         Versions of torch are about what changed between them: these, and which of equal entries quantile and nanquantile take. A pin to
-        "torch>=2.14" on an older one leaves those two, and its report says so. A framework is about all of `families`: also maximum,
-        minimum and relu. Saves what torch saves, or, of an edge and 4096
-        elements or more on CPU, one to three bits of each in their place; for the last nine families more. Linear in grad; forward
-        mode and second derivatives have the same slope.
+        "torch>=2.14" on an older one leaves those two, and its report says so; of NaN it means fmax and fmin of 2.15. A framework is about
+        all of `families`: also maximum, minimum and relu. Saves what torch saves, or, of an edge and 4096 elements or more on CPU, one to
+        three bits of each in their place; for the last nine families more. Linear in grad; forward mode and second derivatives have the
+        same slope.
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as
@@ -77,6 +77,8 @@ def _of_era(asked: str, installed: str) -> dict[str, str]:
     found = {"quantile": asked} if asked != installed else {}
     if installed_version() < ATAN2_SINCE:
         found["atan2"] = "0.0"
+    if asked == OPEN_ERA and gives_grad_to_nan():
+        found.update(dict.fromkeys(("fmax", "fmin"), text_of(FAMILIES["fmax"].of_torch(asked))))
     return found
 
 

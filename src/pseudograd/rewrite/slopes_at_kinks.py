@@ -51,9 +51,10 @@ def prepare(kinks: dict[str, str]) -> None:
             )
 
 
-def primitive_of(name: str) -> Primitive:
+def primitive_of(name: str, in_place: bool = False) -> Primitive:
     """What stands in for `name`, with a rule for each convention that was prepared."""
-    return PRIMITIVES[f"{name}, pinned"]
+    found = PRIMITIVES.get(f"{name}{IN_PLACE}, pinned") if in_place else None
+    return PRIMITIVES[f"{name}, pinned"] if found is None else found
 
 
 def share(grad: Tensor, of: float) -> Any:
@@ -125,8 +126,11 @@ def _of_leaky_relu(grad: Tensor, x: Tensor, negative_slope: Any) -> Tensor:
     return torch.where(x > 0, grad, grad * negative_slope)
 
 
+_SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
 def _of_selu(grad: Tensor, x: Tensor) -> Tensor:
-    return _aten.elu_backward(grad, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0, False, x)
+    return _aten.elu_backward(grad, *_SELU, 1.0, False, x)
 
 
 def _of_elu(grad: Tensor, x: Tensor, alpha: Any) -> Tensor:
@@ -136,6 +140,38 @@ def _of_elu(grad: Tensor, x: Tensor, alpha: Any) -> Tensor:
 def _of_celu(grad: Tensor, x: Tensor, alpha: Any) -> Tensor:
     return _aten.elu_backward(grad, alpha, 1.0, 1.0 / alpha, False, x)
 
+
+# In place torch has the slope of the result, which rounds otherwise.
+
+
+def _of_selu_in_place(grad: Tensor, y: Tensor) -> Tensor:
+    return _aten.elu_backward(grad, *_SELU, 1.0, True, y)
+
+
+def _of_elu_in_place(grad: Tensor, y: Tensor, alpha: Any) -> Tensor:
+    return _aten.elu_backward(grad, alpha, 1.0, 1.0, True, y)
+
+
+def _of_celu_in_place(grad: Tensor, y: Tensor, alpha: Any) -> Tensor:
+    return _aten.elu_backward(grad, alpha, 1.0, 1.0 / alpha, True, y)
+
+
+def _pull_in_place(
+    of_result: Callable[..., Tensor], convention: str, grad: Tensor, x: Tensor, *others: Any, y: Tensor, wants: Any
+) -> Gradients:
+    elsewhere = of_result(grad, y, *others)
+    none = (None,) * len(others)
+    return torch.where(x == 0, share(grad, float(convention)), elsewhere), *none
+
+
+IN_PLACE = " in place"
+for _name, _of_result, _forward, _inputs in (
+    ("torch.selu", _of_selu_in_place, torch.selu, ("x",)),
+    ("torch.elu", _of_elu_in_place, functional.elu, ("x", "alpha")),
+    ("torch.celu", _of_celu_in_place, torch.celu, ("x", "alpha")),
+):
+    _made = partial(partial, _pull_in_place, _of_result)
+    _register(_name.removeprefix("torch."), _name + IN_PLACE, _made, _forward, _inputs, True)
 
 _X, _BOUNDED = ("x",), ("x", "min", "max")
 for _name, _kink, _forward, _inputs in (
@@ -208,10 +244,10 @@ def _pull_of_fextreme(
 
 def _pull_of_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any) -> Gradients:
     if convention == OWN:
-        return grad * (x / y), grad * (other / y)
+        return grad * x / y, grad * other / y
     nowhere, at_zero = (x == 0) & (other == 0), share(grad, float(convention))
     y = torch.where(nowhere, 1.0, y)
-    to_x, to_other = grad * (x / y), grad * (other / y)
+    to_x, to_other = grad * x / y, grad * other / y  # in torch's order, which rounds otherwise than grad * (x / y)
     return torch.where(nowhere, at_zero, to_x), torch.where(nowhere, at_zero, to_other)
 
 

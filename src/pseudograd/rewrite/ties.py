@@ -139,7 +139,7 @@ def _quantile(
     chosen = below if high is None else torch.lerp(below, ordered.gather(-1, high.expand(each)), weight.expand(each))
     chosen = chosen.movedim(-1, 0)  # the ranks come first
     if keepdim:
-        chosen = chosen.unsqueeze(axis + 1) if dim is not None else chosen.reshape(-1, *[1] * x.dim())
+        chosen = chosen.unsqueeze(axis + 1) if dim is not None and x.dim() > 0 else chosen.reshape(-1, *[1] * x.dim())
     return replaced(found, chosen[0] if q.dim() == 0 else chosen)
 
 
