@@ -154,6 +154,28 @@ def test_a_class_that_is_used_for_more_stays(tmp_path: Path, use: str) -> None:
     assert "uses more of it than `ClampWithGrad.apply`: it stays" in str(made)
 
 
+@pytest.mark.parametrize(
+    ("other", "stays"),
+    [
+        ("from old import ClampWithGrad\nprint(ClampWithGrad.forward)", True),
+        ("from .old import ClampWithGrad as C\nclass More(C): pass", True),
+        ("import old\nprint(old.ClampWithGrad)", True),
+        ("from . import old as o\nprint(o.ClampWithGrad.backward)", True),
+        ("import old\nf = old.ClampWithGrad.apply", False),
+        ("from old import ClampWithGrad\nf = ClampWithGrad.apply", False),
+        ("from new import ClampWithGrad\nprint(ClampWithGrad.forward)", False),
+        ("ClampWithGrad = 1\nprint(ClampWithGrad)", False),
+        ("def ClampWithGrad(:", False),
+    ],
+)
+def test_what_the_files_beside_it_use(tmp_path: Path, other: str, stays: bool) -> None:
+    _file(tmp_path, other, "other.py")
+    text = f"import torch\n{POPULAR}"
+    made = migrated(_file(tmp_path, text))
+    assert (made.after == text) == stays
+    assert ("but other.py:2 uses more of it than `ClampWithGrad.apply`: it stays" in str(made)) == stays
+
+
 def test_a_script_without_one_is_said_to_have_none(tmp_path: Path) -> None:
     made = migrated(_file(tmp_path, "print(1)\n"))
     assert made.after == made.before

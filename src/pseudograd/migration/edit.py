@@ -16,6 +16,7 @@ from pseudograd_lint.sources import without_magics
 
 from ..errors import must
 from ..notebook import shown
+from .beside import use_beside
 from .recognise import name_of
 
 
@@ -75,16 +76,17 @@ def migrated(file: Path) -> Migration:
     """What `migrate` would make of it; nothing is written. Raises ValueError for what is no script and no notebook."""
     try:
         text = file.read_bytes().decode("utf-8")  # with its own line ends
-        found, after = _of_notebook(text) if file.suffix == ".ipynb" else _of_script(text)
+        found, after = _of_notebook(text) if file.suffix == ".ipynb" else _of_script(text, file)
     except (OSError, UnicodeDecodeError, SyntaxError, json.JSONDecodeError, KeyError, TypeError) as error:
         told = " ".join(str(error).split())
         raise ValueError(must("migrate", "PATH", "be a script or a notebook", str(file), told)) from error
     return Migration(file, tuple(found), text, after)
 
 
-def _of_script(text: str) -> tuple[list[Found], str]:
+def _of_script(text: str, file: Path) -> tuple[list[Found], str]:
     tree = ast.parse(text)
     found = [_judged(one, tree) for one in _functions(tree)]
+    found = [replace(one, why_it_stays=use_beside(file, one.name)) if one.goes else one for one in found]
     return found, _edited(text, tree, found)
 
 
