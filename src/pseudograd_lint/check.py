@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from .notice import Notice
 from .rules import RULES, Rule
-from .terms import key_of
+from .terms import key_of, written
 from .walk import Spot, Walker
 
 DELIBERATE = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _OF_TRAINING = re.compile(r"loss|backward|gradient|autograd|requires_grad|differentiab|Parameter\(", re.IGNORECASE)
+_MARK = re.compile(r"noqa|deliberate", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa\b(?P<codes>:\s*[A-Za-z]+\d+(?:[\s,]+[A-Za-z]+\d+)*)?(?!:)", re.IGNORECASE)
 
 
@@ -42,8 +43,16 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
     walker = Walker(tree, tuple({kind for rule in rules for kind in rule.kinds}), judge, path)
     walker.module.speaks_of_gradients = _OF_TRAINING.search(text) is not None
     walker.run()
-    told = [one for one in dict.fromkeys(found) if not is_muted(one, lines)]
+    told = _without_muted(dict.fromkeys(found), lines)
     return sorted(_without_opinions_on_the_same(told), key=lambda one: (one.line, one.column, one.code))
+
+
+def _without_muted(found: Iterable[Notice], lines: Sequence[str]) -> list[Notice]:
+    """Lines without a word of muting are not looked at again: one line may hold thousands of findings."""
+    marked = {at for at, line in enumerate(lines, 1) if "#" in line and _MARK.search(line)}
+    return [
+        one for one in found if marked.isdisjoint(range(one.line - 1, one.end_line + 1)) or not is_muted(one, lines)
+    ]
 
 
 def _without_opinions_on_the_same(found: Sequence[Notice]) -> Iterator[Notice]:
@@ -67,13 +76,13 @@ def _notice(rule: Rule, node: ast.AST, message: str, lines: Sequence[str], path:
     column = _characters(lines, node.lineno, node.col_offset) + 1
     end = _characters(lines, node.end_lineno, node.end_col_offset) + 1
     return Notice(
-        rule.code.number, rule.code.name, path, node.lineno, column, node.end_lineno, end, message, ast.unparse(node)
+        rule.code.number, rule.code.name, path, node.lineno, column, node.end_lineno, end, message, written(node)
     )
 
 
 def _characters(lines: Sequence[str], line: int, offset: int) -> int:
     """ast counts bytes."""
-    if line > len(lines):
+    if line > len(lines) or lines[line - 1].isascii():
         return offset
     return len(lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "replace"))
 

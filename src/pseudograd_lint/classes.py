@@ -13,6 +13,9 @@ _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.Unini
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+_ALL = "*"  # parameters, in a loop over them
+
+
 class Facts(NamedTuple):
     parameters: dict[str, Parameter]
     buffers: frozenset[str]
@@ -33,7 +36,11 @@ def facts_of(node: ast.ClassDef, env: Env, module: Module) -> Facts:
             values.setdefault(f"self.{statement.targets[0].id}", []).append((Term(statement.value, env, module), True))
         if isinstance(statement, _FUNCTIONS):
             _of_method(statement, env, module, values, starts, buffers)
-    made = {name: found for name, found in starts.items() if any(_is_made(term) for term, _ in values.get(name, ()))}
+    made = {
+        name: [*found, *([(0, None)] if _ALL in starts or name.removeprefix("self.") in module.set_from_afar else [])]
+        for name, found in starts.items()
+        if any(_is_made(term) for term, _ in values.get(name, ()))
+    }
     parameters = {name: _parameter(name, found) for name, found in made.items()}
     attributes = {
         name: some[0][0] if len(some) == 1 and some[0][1] and name not in parameters else None
@@ -109,10 +116,19 @@ def _of_method(
                 )
         elif isinstance(node, ast.AugAssign):
             for name in _names(node.target):
+                starts.setdefault(name.removesuffix(".data"), []).append((node.lineno, None))
                 values.setdefault(name, []).append((Term(node.value, bindings(node.value, inner), module), False))
         elif isinstance(node, ast.Call):
+            if key_of(node.func) in ("self.parameters", "self.named_parameters") and _sets_up(method.name):
+                starts[_ALL] = [(node.lineno, None)]
             for name, start in _set_by(Term(node, bindings(node, inner), module), buffers):
+                if start is None and isinstance(node.func, ast.Name) and not _sets_up(method.name):
+                    continue
                 starts.setdefault(name, []).append((node.lineno, start))
+
+
+def _sets_up(method: str) -> bool:
+    return "init" in method or "reset" in method
 
 
 def _off_by_default(method: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> set[int]:
@@ -165,6 +181,7 @@ def _set_by(call: Term, buffers: set[str]) -> Iterator[tuple[str, frozenset[floa
     node = call.node
     assert isinstance(node, ast.Call)
     if not isinstance(node.func, ast.Attribute):
+        yield from _handed_over(call, node)
         return
     name = node.func.attr
     first = node.args[0] if node.args else None
@@ -175,13 +192,45 @@ def _set_by(call: Term, buffers: set[str]) -> Iterator[tuple[str, frozenset[floa
     if not name.endswith("_") or name.endswith("__") or name == "requires_grad_":
         return
     is_init = (call.module.dotted(node.func, call.env) or "").startswith("torch.nn.init.")
-    target = key_of(first if is_init and first is not None else node.func.value)
+    named = next((one.value for one in node.keywords if one.arg == "tensor"), None) if is_init else None
+    target = key_of(named or (first if is_init and first is not None else node.func.value))
     if target is None or not target.startswith("self."):
         return
     arguments = [call.of(one) for one in (node.args[1:] if is_init else node.args)]
     arguments += [call.of(one.value) for one in node.keywords if one.arg in ("val", "value")]
     value = filled_with(name, arguments)
     yield target.removesuffix(".data"), None if value is None else frozenset({value})
+
+
+_LOOK = frozenset(
+    [
+        "print",
+        "len",
+        "isinstance",
+        "repr",
+        "str",
+        "getattr",
+        "hasattr",
+        "id",
+        "type",
+        "list",
+        "dict",
+        "set",
+        "super",
+        "setattr",
+    ]
+)
+
+
+def _handed_over(call: Term, node: ast.Call) -> Iterator[tuple[str, None]]:
+    """`trunc_normal_(self.x)`, `helper(self.x)`: what it holds then is not known."""
+    if isinstance(node.func, ast.Name) and node.func.id in _LOOK:
+        return
+    if (call.module.dotted(node.func, call.env) or "").startswith("torch.nn.functional."):
+        return
+    for one in (*node.args, *(keyword.value for keyword in node.keywords)):
+        if (key := key_of(one)) is not None and key.startswith("self."):
+            yield key.removesuffix(".data"), None
 
 
 def _names(target: ast.AST) -> Iterator[str]:

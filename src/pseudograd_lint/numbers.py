@@ -35,16 +35,17 @@ def number(term: Term | None, depth: int = 10) -> float | None:
         return None
     term = term.resolved()
     node = term.node
-    if isinstance(node, ast.Constant):
-        return float(node.value) if isinstance(node.value, (int, float)) and not isinstance(node.value, bool) else None
     try:
+        if isinstance(node, ast.Constant):
+            is_one = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+            return float(node.value) if is_one else None  # type: ignore[arg-type]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
             value = number(term.of(node.operand), depth - 1)
             return value if value is None or isinstance(node.op, ast.UAdd) else -value
         if isinstance(node, ast.BinOp):
             return _of_two(term, node, depth - 1)
         if isinstance(node, ast.Call):
-            return _of_call(term, node)
+            return _of_call(term, node, depth - 1)
         if isinstance(node, ast.Attribute):
             return _of_attribute(term, node)
     except (ArithmeticError, ValueError, TypeError):
@@ -66,19 +67,19 @@ def _of_two(term: Term, node: ast.BinOp, depth: int) -> float | None:
     return value if isinstance(value, float) else None
 
 
-def _of_call(term: Term, node: ast.Call) -> float | None:
+def _of_call(term: Term, node: ast.Call, depth: int) -> float | None:
     if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1 and not node.keywords:
         (one,) = node.args
         return (
             float(one.value)
             if isinstance(one, ast.Constant) and isinstance(one.value, (int, float, str))
-            else number(term.of(one))
+            else number(term.of(one), depth)
         )
     act = _FUNCTIONS.get(term.module.dotted(node.func, term.env) or "")
-    values = [number(term.of(one)) for one in node.args]
-    if act is None or node.keywords or None in values or len(values) > 2:
+    if act is None or node.keywords or len(node.args) > 2:
         return None
-    return act(*values)
+    values = [number(term.of(one), depth) for one in node.args]
+    return None if None in values else act(*values)
 
 
 def _of_attribute(term: Term, node: ast.Attribute) -> float | None:

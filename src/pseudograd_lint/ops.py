@@ -65,6 +65,11 @@ def is_named(call: ast.Call, *names: str) -> bool:
     return (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")) in names
 
 
+def has_rest(call: ast.Call) -> bool:
+    """Arguments that nobody sees: `*more` and `**more`."""
+    return any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
+
+
 def is_in_place(term: Term) -> bool:
     call = called(term)
     return call is not None and call.in_place

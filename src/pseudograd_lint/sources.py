@@ -45,6 +45,7 @@ _LEFT_OUT = frozenset(
     ]
 )
 _LARGEST = 32 * 1024 * 1024  # bytes; larger than any file that a person wrote
+_TOO_DEEP = "is nested too deeply to be read"
 _MAGIC = re.compile(r"^\s*(?:%|!|\?)|^\s*[\w.]+\s*\?\??\s*$|^\s*[\w, ]+=\s*[%!]")
 _ELSEWHERE = (
     "%%bash",
@@ -79,7 +80,7 @@ def _below(folder: str, exclude: Sequence[str]) -> Iterator[str]:
         folders[:] = sorted(one for one in folders if not _is_left_out(here, one, exclude))
         for name in sorted(names):
             path = os.path.join(here, name)
-            if name.endswith(SUFFIXES) and not _matches(path, name, exclude):
+            if name.endswith(SUFFIXES) and not _matches(path, name, exclude) and os.path.isfile(path):
                 yield os.path.normpath(path)
 
 
@@ -129,7 +130,7 @@ def of_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[No
     try:
         return ([], [problem]) if tree is None else (check(tree, _lines(text), path, numbers), [])  # type: ignore[list-item]
     except RecursionError:
-        return [], [Problem(path, 0, "is nested too deeply to be read")]
+        return [], [Problem(path, 0, _TOO_DEEP)]
 
 
 def _decoded(content: bytes) -> str:
@@ -150,7 +151,7 @@ def _tree(text: str, path: str) -> tuple[ast.Module | None, Problem | None]:
     except ValueError as error:
         return None, Problem(path, 0, f"is no Python: {error}")
     except (RecursionError, MemoryError):
-        return None, Problem(path, 0, "is nested too deeply to be read")
+        return None, Problem(path, 0, _TOO_DEEP)
 
 
 # --- notebooks --------------------------------------------------------------------------------------------------------
@@ -169,16 +170,22 @@ def _of_notebook(content: bytes, path: str, numbers: Sequence[str]) -> tuple[lis
     whole = ast.Module(body=[], type_ignores=[])
     problems: list[Problem] = []
     for at, source in enumerate(sources, 1):
-        text = without_magics(source)
+        text = source
         starts.append(len(lines))
         tree, problem = _tree(text, path)
+        if tree is None:  # Python as it stands, or with what is IPython's
+            text = without_magics(source)
+            tree, problem = _tree(text, path)
         if problem is not None:
             problems.append(problem._replace(line=0, message=f"cell {at}, line {problem.line}: {problem.message}"))
         if tree is not None:
             ast.increment_lineno(tree, len(lines))
             whole.body += tree.body
         lines += _lines(text)
-    found = check(whole, lines, path, numbers)
+    try:
+        found = check(whole, lines, path, numbers)
+    except RecursionError:
+        return [], [*problems, Problem(path, 0, _TOO_DEEP)]
     return [_in_cell(one, starts) for one in found], problems
 
 

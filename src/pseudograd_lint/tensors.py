@@ -68,7 +68,7 @@ def moved(term: Term) -> Term:
 def _inner(term: Term) -> Term | None:
     node = term.node
     if isinstance(node, ast.Subscript):
-        return term.of(node.value)
+        return None if _is_mask(term.of(node.slice)) else term.of(node.value)
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         return term.of(node.value)
     if not isinstance(node, ast.Call):
@@ -81,6 +81,36 @@ def _inner(term: Term) -> Term | None:
     if isinstance(node.func, ast.Attribute) and node.func.attr in MOVES:
         return term.of(node.func.value)
     return None
+
+
+_ASKS = frozenset(
+    [
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "ne",
+        "eq",
+        "isfinite",
+        "isnan",
+        "nonzero",
+        "where",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+    ]
+)
+
+
+def _is_mask(index: Term) -> bool:
+    """Are values left out by what they are, as in `x[x > 0]`? Then no bound need be among them."""
+    node = index.resolved().node
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in _ASKS
+    return isinstance(node, (ast.Compare, ast.BoolOp)) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert)
+    ) or (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)))  # fmt: skip
 
 
 def tensor_values(term: Term) -> frozenset[float] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _NUMBERS = {kind + more for kind in ("float", "int", "bool") for more in ("", " | None")} | {
@@ -37,7 +39,15 @@ class Term(NamedTuple):
         return term
 
     def text(self) -> str:
-        return ast.unparse(self.node)
+        return written(self.node)
+
+
+def written(node: ast.AST) -> str:
+    """As `ast` writes it; nothing for a number with more digits than Python writes."""
+    try:
+        return ast.unparse(node)
+    except ValueError:
+        return "..."
 
 
 def key_of(node: ast.AST) -> str | None:
@@ -65,10 +75,15 @@ class Parameter(NamedTuple):
 
 
 class Module:
-    """imports: what each imported name stands for, with dots. parameters: of the class that is looked at, by "self.x"; buffers alike."""
+    """imports: what each imported name stands for, with dots. shared: names that are declared global or nonlocal; set_from_afar: attributes
+    of others that are worked on in place. parameters: of the class that is looked at, by "self.x"; buffers alike."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.imports = _imports(tree)
+        nodes = tuple(ast.walk(tree))
+        self.imports = _imports(nodes)
+        self.shared = _shared(nodes)
+        self.set_from_afar = _set_from_afar(nodes)
+        self.reads: dict[int, Counter[str]] = {}  # of classes, by their id: see `flat_start`
         self.function: ast.AST | None = None  # the one that is looked at
         self.speaks_of_gradients = True  # is there a word of training in it?
         self.parameters: dict[str, Parameter] = {}
@@ -90,10 +105,32 @@ class Module:
         return base if base is None or not rest else f"{base}.{rest}"
 
 
-def _imports(tree: ast.Module) -> dict[str, str]:
+def _shared(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """Names that a function may give another value from afar: nobody can say what they stand for."""
+    found = (node.names for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for names in found for name in names)
+
+
+def _set_from_afar(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """Attributes of others that something works on in place, as `nn.init.zeros_(module.bias)` in a function that is applied to a model."""
+    found: set[str] = set()
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if not name.endswith("_") or name.endswith("__"):
+            continue
+        for one in (*node.args[:1], *([node.func.value] if isinstance(node.func, ast.Attribute) else [])):
+            parts = (key_of(one) or "").removesuffix(".data").split(".")
+            if len(parts) > 1 and parts[0] != "self":
+                found.add(parts[-1])
+    return frozenset(found)
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Those of every scope: nobody imports two things under one name."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
                 root = one.name.partition(".")[0]

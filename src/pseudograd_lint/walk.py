@@ -147,8 +147,13 @@ class Walker:
             env[node.name] = None
             later.append(node)
         elif isinstance(node, ast.If):
-            self._expressions(node.test, env, node)
-            self._branches([node.body, node.orelse], env, later)
+            bodies, rest = [], node
+            while len(rest.orelse) == 1 and isinstance(rest.orelse[0], ast.If):  # elif
+                self._expressions(rest.test, env, rest)
+                bodies.append(rest.body)
+                rest = rest.orelse[0]
+            self._expressions(rest.test, env, rest)
+            self._branches([*bodies, rest.body, rest.orelse], env, later)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             self._expressions(node.test if isinstance(node, ast.While) else node.iter, env, node)
             _forget(env, _assigned([node]))
@@ -210,7 +215,7 @@ class Walker:
             self._bind(node.target, node.value, env)
         elif isinstance(node, ast.AugAssign):
             key = key_of(node.target)
-            if key is None:
+            if key is None or key in self.module.shared:
                 _forget(env, _targets(node.target))
                 return
             old = ast.copy_location(ast.Name(key, ast.Load()), node.target)
@@ -228,17 +233,20 @@ class Walker:
             terms = [Term(one, bindings(one, env), self.module) for _, one in pairs]
             for (one, _), each in zip(pairs, terms, strict=True):
                 _forget(env, _targets(one))
-                if (name := key_of(one)) is not None:
+                if (name := key_of(one)) is not None and name not in self.module.shared:
                     env[name] = each
             return
         key = key_of(target)
         term = None if key is None else Term(value, bindings(value, env), self.module)
         _forget(env, _targets(target))
-        if key is not None:
+        if key is not None and key not in self.module.shared:
             env[key] = term
 
     def _in_place(self, call: ast.Call, env: Env) -> None:
-        """`x.clamp_(0, 1)` as a statement gives x a new value, also through `x.data`."""
+        """`x.clamp_(0, 1)` as a statement gives x a new value, also through `x.data`; `torch.add(x, 1, out=x)` one that nobody follows."""
+        for keyword in call.keywords:
+            if keyword.arg == "out":
+                _forget(env, _targets(keyword.value))
         if isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_") and not call.func.attr.endswith("__"):
             key = key_of(call.func.value)
             if key is not None and not key.endswith(".data"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
 
 from ..code import Code
 from ..numbers import number
@@ -60,14 +62,18 @@ def is_only_use(spot: Spot, name: str, count: int = 1) -> bool:
     """Is a parameter read nowhere else in its class, apart from where it is made? Elsewhere it may get a gradient."""
     if spot.owner is None or not name.startswith("self."):
         return True
-    reads = 0
-    for method in spot.owner.body:
+    known = spot.term.module.reads
+    if id(spot.owner) not in known:
+        known[id(spot.owner)] = Counter(_reads(spot.owner))
+    return known[id(spot.owner)][name] <= count
+
+
+def _reads(owner: ast.ClassDef) -> Iterator[str]:
+    for method in owner.body:
         if isinstance(method, ast.FunctionDef) and method.name not in QUIET_FUNCTIONS:
-            reads += sum(
-                isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and key_of(node) == name
-                for node in ast.walk(method)
-            )
-    return reads <= count
+            for node in ast.walk(method):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and (key := key_of(node)):
+                    yield key
 
 
 def _is_penalty(spot: Spot) -> bool:

@@ -6,6 +6,7 @@ import ast
 
 from ..code import Code
 from ..numbers import number
+from ..ops import has_rest
 from ..walk import Spot
 from .rule import Rule
 
@@ -29,7 +30,7 @@ def _find(spot: Spot) -> str | None:
     assert isinstance(node, ast.Call)
     full = spot.term.module.dotted(node.func, spot.term.env) or ""
     name = full.rpartition(".")[2]
-    if not full.startswith("torch.") or name not in _LOSSES or any(one.arg is None for one in node.keywords):
+    if not full.startswith("torch.") or name not in _LOSSES or has_rest(node):
         return None
     at, default, tie = _LOSSES[name]
     given = (

@@ -1,0 +1,162 @@
+"""Sources that would hang, crash or mislead it: never a traceback, never a false sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pseudograd_command import main
+from pseudograd_lint.codes import LINT
+from pseudograd_lint.sources import of_bytes
+
+ALL = [code.number for code in LINT]
+HEAD = "import torch  # loss\n"
+GUARD = "x.clamp(min=0).sqrt()"
+
+
+def codes(text: str, name: str = "x.py") -> list[str]:
+    found, problems = of_bytes((HEAD + text).encode(), name, ALL)
+    assert problems == []
+    return [one.code for one in found]
+
+
+def chain(line: str, depth: int = 60) -> str:
+    return "def f(x):\n    a0 = x\n" + "".join(f"    a{n + 1} = {line.replace('?', f'a{n}')}\n" for n in range(depth))
+
+
+DEEP = {
+    "where of where": chain("torch.where(? > 0, torch.log(? * ?), ? / ?)") + "    return torch.clamp(x, 0, a60)\n",
+    "powers": chain("? * ? ** ?").replace("a0 = x", "a0 = 1.0") + "    return x.clamp(min=a60)\n",
+    "parameter": chain("? + ?").replace("a0 = x", "a0 = torch.zeros(3)")
+    + "    return torch.nn.Parameter(a60).clamp(min=1)\n",
+    "names of themselves": "x = x\ny = z\nz = y\ntorch = torch\nF = F.F\ndef f(x=x):\n    return torch.sqrt(x)\n",
+    "huge powers": "y = torch.clamp(x, 9**9**9**9, 10**10**10)\n",
+    "elif": "def f(x):\n    if x: pass\n" + "".join(f"    elif x == {n}: y = x + {n}\n" for n in range(1500)),
+    "many reads": "class M(torch.nn.Module):\n    def __init__(self):\n"
+    + "".join(f"        self.p{n} = torch.nn.Parameter(torch.ones(3))\n" for n in range(400))
+    + "".join(f"    def f{n}(self, x):\n        return x * self.p{n}.square()\n" for n in range(400)),
+    "one long line": "x = [" + ", ".join(["torch.where(a > 1, torch.log(a), b)"] * 2000) + "]\n",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_no_source_takes_long(name: str) -> None:
+    start = time.process_time()
+    of_bytes((HEAD + DEEP[name]).encode(), "x.py", ALL)
+    assert time.process_time() - start < 10
+
+
+def test_a_long_elif_is_read_to_its_end() -> None:
+    assert codes(DEEP["elif"].replace("y = x + 1499", f"y = {GUARD}")) == ["PG102"]
+
+
+def test_a_number_with_more_digits_than_python_writes_is_a_number() -> None:
+    assert codes(f"y = torch.clamp(x, 0, 0x{'f' * 20_000}).sqrt()\n") == ["PG102"]
+    assert codes(f"y = torch.clamp(x, 0, 1{'0' * 400}).sqrt()\n") == ["PG102"]
+
+
+def parameter(lines: str, more: str = "") -> str:
+    return (
+        "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.p = torch.nn.Parameter(torch.zeros(3))\n{lines}{more}"
+        "    def forward(self, x):\n        return x * self.p.clamp(0, 1)\n"
+    )
+
+
+NOT_BORN = {
+    "added to": "        with torch.no_grad(): self.p += 5\n",
+    "data added to": "        self.p.data += 5\n",
+    "an entry": "        self.p.data[0] = 5\n",
+    "by keyword": "        torch.nn.init.normal_(tensor=self.p)\n",
+    "a helper": "        trunc_normal_(self.p, std=0.02)\n",
+    "a loop": "        for p in self.parameters(): torch.nn.init.normal_(p)\n",
+}
+
+
+@pytest.mark.parametrize("name", NOT_BORN)
+def test_a_start_that_is_changed_afterwards_is_not_known(name: str) -> None:
+    assert "PG101" in codes(parameter(""))
+    assert "PG101" not in codes(parameter(NOT_BORN[name]))
+
+
+def test_a_function_that_is_applied_to_a_model_may_set_it() -> None:
+    apply = "        self.apply(init)\n"
+    assert "PG101" in codes(parameter(apply) + "def init(m):\n    torch.nn.init.zeros_(m.bias)\n")
+    assert "PG101" not in codes(parameter(apply) + "def init(m):\n    torch.nn.init.normal_(m.p)\n")
+
+
+SILENT = {
+    "a global": f"low = 0\ndef set():\n    global low\n    low = 1\ndef f(x):\n    return {GUARD.replace('0', 'low')}\n",
+    "a nonlocal": "def f(x):\n    low = 0\n    def g():\n        nonlocal low\n        low = 1\n    g()\n"
+    "    return x.clamp(min=low).sqrt()\n",
+    "out=": "def f(x):\n    y = x.clamp(min=0)\n    torch.add(y, 1, out=y)\n    return y.sqrt()\n",
+    "a mask": "def f(x):\n    y = x.clamp(min=0)\n    return y[y > 0].sqrt()\n",
+    "a mask by name": "def f(x):\n    y = x.clamp(min=0)\n    m = (y > 0) & (x < 5)\n    return y[m].sqrt()\n",
+    "star": "from torch import *\ndef f(x):\n    return sqrt(clamp(x, 0, 1))\n",
+    "hidden": "def f(torch, x):\n    return torch.sqrt(torch.clamp(x, 0))\n",
+    "rest": "def f(*x):\n    return torch.nn.functional.margin_ranking_loss(*x)\n",
+    "walrus": "def f(x):\n    if (y := x.clamp(min=0)) is not None and (y := y + 1) is not None:\n        return y.sqrt()\n",
+    "match": "def f(x):\n    y = x.clamp(min=0)\n    match x:\n        case [y, *_]: return y.sqrt()\n",
+    "a loop": "def f(x):\n    low = 0\n    while x:\n        y = x.clamp(min=low).sqrt()\n        low += 1\n    return y\n",
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_nothing_false_is_said(name: str) -> None:
+    assert codes(SILENT[name]) == []
+
+
+def test_an_index_is_no_mask() -> None:
+    assert codes("def f(x, i):\n    return x.clamp(min=0)[i].sqrt() + x.clamp(min=0)[:, 0].sqrt()\n") == [
+        "PG102",
+        "PG102",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("x = (7\n  %d)\n" + GUARD, 3),
+        ("%matplotlib inline\n" + GUARD, 2),
+        ("x = !ls\n%cd ..\\\n  more\n" + GUARD, 4),
+        ("%%time\n" + GUARD, 2),
+    ],
+)
+def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) -> None:
+    cells = [{"cell_type": "code", "source": one} for one in (HEAD, source)]
+    found, problems = of_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ALL)
+    assert problems == []
+    assert [(one.cell, one.line) for one in found] == [(2, line)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "5", "", "[" * 100_000, '{"cells": {"a": 1}}', '{"cells": [{"cell_type": "code"}]}',
+        '{"cells": [{"cell_type": "code", "source": [1]}]}',
+    ],
+)  # fmt: skip
+def test_what_is_no_notebook_is_a_line(text: str) -> None:
+    found, (problem,) = of_bytes(text.encode(), "n.ipynb", ALL)
+    assert (found, problem.message[:26]) == ([], "is no notebook of version ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_files_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pipes, links that lead nowhere or round, folders that are called as modules, and names with everything in them."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.py")
+    Path("folder.py").mkdir()
+    for link, to in (("nowhere.py", "gone.py"), ("self.py", "self.py"), ("up", "..")):
+        Path(link).symlink_to(to)
+    Path("a b, c:%d ü.py").write_text(f"{HEAD}y = {GUARD}\n")
+    assert main(["lint", ".", "--output-format", "json"]) == 1
+    whole = json.loads(capsys.readouterr().out)
+    assert [one["path"] for one in whole["findings"]] == ["a b, c:%d ü.py"]
+    assert whole["problems"] == []
