@@ -70,7 +70,7 @@ def test_explain_shows_them(code: Code, capsys: pytest.CaptureFixture[str]) -> N
 # --- what lint says of its example is so -------------------------------------------------------------------------------
 
 
-def gradient(compute: Callable[..., Tensor], *inputs: Tensor, era: str | None = None) -> list[float]:
+def gradient(compute: Callable[..., Tensor], *inputs: Tensor, era: str | None = None) -> Any:
     """Of the sum, towards the first input."""
     x, *rest = inputs
     x = x.detach().clone().requires_grad_()
@@ -80,7 +80,7 @@ def gradient(compute: Callable[..., Tensor], *inputs: Tensor, era: str | None = 
         with pg.pin_edge(era):
             compute(x, *rest).sum().backward()
     assert x.grad is not None
-    return x.grad.tolist()  # type: ignore[no-any-return]
+    return x.grad.tolist()
 
 
 def is_finite(values: list[float]) -> bool:
