@@ -73,6 +73,7 @@ _NOT_PURE_ALONE = {
         "poisson",
         "save",
         "load",
+        "from_file",
         "compile",
         "data",
         "grad",
@@ -295,7 +296,9 @@ class _Reading:
             return name in _BUILTINS
         module = getattr(function, "__module__", None) or ""
         if isinstance(function, BuiltinFunctionType) or module.startswith("torch.nn.functional"):
-            return _is_pure_name(name) and (getattr(torch, name, None) is function or function in _OF_MODULES)
+            # An op is of no module; what counts, sets or clears something in torch is of torch._C.
+            is_op = getattr(torch, name, None) is function and getattr(function, "__self__", None) is None
+            return _is_pure_name(name) and (is_op or function in _OF_MODULES)
         return _is_pure(function, PLAIN, self._deepest - 1)
 
 
