@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -265,7 +266,7 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     assert "_Counting would run once more" in function
     assert "checkpoint" in ckpt
     assert (one, two) == (1, 1)
-    assert "sensitivity not asked in 1 backward pass: " in str(d)
+    assert "sensitivity not asked, or not of all, in 1 backward pass: " in str(d)
 
 
 def test_a_relu_whose_input_is_overwritten_before_the_backward() -> None:
@@ -323,3 +324,38 @@ def test_the_command_with_nothing_behind_the_option(tmp_path: Path, capfd: pytes
     code, _, text = answer(capfd, "diagnose", "--sensitivity", str(program))
     assert code == 0
     assert "1 step is too few to say whether it matters" in " ".join(text.split())
+
+
+def test_wrapped_fake_and_other_tensors_are_left_alone() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        torch.func.grad(lambda z: (z.relu() + z.abs()).sum())(x.detach())
+        torch.func.vmap(torch.func.grad(lambda z: z.relu().sort()[0].sum()))(torch.zeros(2, 3))
+        torch.func.vmap(lambda z: z.relu().max(0)[0])(torch.zeros(2, 3, requires_grad=True)).sum().backward()
+        torch.zeros(3, device="meta", requires_grad=True).relu().sum()
+        with FakeTensorMode():
+            fake = torch.zeros(3, requires_grad=True)
+            (fake.relu().sum() + fake.sort()[0].sum()).backward()
+        with torch.inference_mode():
+            torch.zeros(3).relu()
+        torch.autograd.grad(x.relu(), x, torch.eye(3), is_grads_batched=True)
+    assert d.errors == []
+
+
+def test_what_hides_its_node_is_said() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        y = (x * 1).reshape(3, 1)
+        y[0].relu_()
+        y.sum().backward()
+    assert d.errors == []
+    assert d.unsensed == {"relu in place on a part of a tensor hides its node; write it out of place to ask": 1}
+
+
+def test_a_relu_that_nobody_saw_is_said() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    y = x.relu()
+    with diagnose(sensitivity=True) as d:
+        (y + x).sum().backward()
+    (reason,) = d.unsensed
+    assert reason.startswith("a relu keeps its result alone, and nobody saw the call")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from ..rule import Call
 from ..torch_conventions import FAMILIES, Kinked, of_node, text_of
 from ..torch_eras import installed_era
 from ..torch_forms import SavedValues, kept_by
-from . import pools
+from . import pools, slices
 from .noted_kinks import NOTED, Tied, left_by_tied
 from .other_conventions import other_of
 from .whatif import under
@@ -45,6 +45,24 @@ def at_kinks(behind: Any) -> Iterator[AtKink]:
             found = None if kinked is None or kinked.family == "relu" else _read(node, kinked)
         if found is not None:
             yield found
+
+
+def hidden(behind: Iterable[Any]) -> set[str]:
+    """Why something that may stand at a kink among these cannot be asked about."""
+    reasons = set()
+    for node in behind:
+        name = node.name()
+        if name == slices.NODE:
+            inner, form = getattr(node, "_wrapped_node", None), slices.form_of(node)
+            kinked = of_node(inner.name()) if inner is not None else None
+            op = form.names[0] if form is not None else kinked.spelling.form.names[0] if kinked is not None else ""
+            if op:
+                reasons.add(f"{op} in place on a part of a tensor hides its node; write it out of place to ask")
+        elif name.startswith("ReluBackward") and NOTED not in node.metadata:
+            reasons.add(
+                "a relu keeps its result alone, and nobody saw the call: in TorchScript, C++ or vmap, or in a step before"
+            )
+    return reasons
 
 
 def _of_pool(node: Any) -> AtKink | None:

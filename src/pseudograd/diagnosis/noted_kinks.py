@@ -9,9 +9,13 @@ from torch import Tensor
 
 from ..rewrite.conventions import Pinning, prepared, rewritten
 from ..torch_conventions import KINKED, Kinked
+from ..torch_private import is_batched, is_fake, is_wrapped
 from .other_conventions import other_of
 
 NOTED = "pseudograd: at a kink"  # in the metadata of a node: what was noted of its call, None where nothing stands at a kink
+
+
+NOTHING = object()  # of a relu: nothing that enters it is 0
 
 
 class Tied(NamedTuple):
@@ -36,16 +40,26 @@ def note_before(func: Any, args: Any, kwargs: Any) -> Any:
         func = torch.norm
     for kinked in KINKED.get(func, ()):
         values = kinked.spelling.values(args, kwargs)
-        if values is None or not isinstance(values[0], Tensor) or not values[0].requires_grad:
+        if values is None or not _is_plain(values[0]):
             continue
         if kinked.family == "relu":
             zero = values[0].detach() == 0
-            return zero if bool(zero.any()) else None
+            return zero if bool(zero.any()) else NOTHING
         if kinked.family == "quantile":
             return _sorted(kinked, func, args, kwargs, values)
         if kinked.spelling.form.op.startswith("written"):
             return _tied(kinked, func, args, kwargs, values[0])
     return None
+
+
+def _is_plain(x: Any) -> bool:
+    """Can its numbers be read here, and has it a gradient?"""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.requires_grad
+        and x.layout is torch.strided
+        and not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_fake(x))
+    )
 
 
 def _tied(kinked: Kinked, func: Any, args: Any, kwargs: Any, x: Tensor) -> Tied | None:
@@ -161,7 +175,7 @@ def note_after(noted: Any, args: Any, result: Any) -> None:
         if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):
             node.metadata[NOTED] = noted
     elif node.name().startswith("ReluBackward"):
-        node.metadata[NOTED] = noted
+        node.metadata[NOTED] = None if noted is NOTHING else noted
 
 
 def left_by_tied(noted: Tied, leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:

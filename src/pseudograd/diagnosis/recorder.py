@@ -275,6 +275,7 @@ class Recorder:
         local.calling = func
         return ranges.seen_up_to
 
+    @harmless("what stands at a kink")
     def _note_kink(self, func: Any, args: Any, kwargs: Any) -> None:
         """What stands at a kink where the node of the call will not keep it."""
         self._local.at_kink = None

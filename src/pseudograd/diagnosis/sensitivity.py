@@ -17,7 +17,7 @@ from ..errors import must
 from ..trace.frames import NOWHERE, Place, named
 from .course import Course
 from .further_backward import Graph
-from .kink_nodes import AtKink, at_kinks
+from .kink_nodes import AtKink, at_kinks, hidden
 from .leaves import Leaf
 from .motion import Motion
 from .numbers import numbers
@@ -171,6 +171,7 @@ class Sensing:
 
     def standing(self, behind: Sequence[Any]) -> list[AtKink]:
         """The nodes at a kink. Where there are none, no further pass is needed."""
+        self.refuse(hidden(behind))
         return list(at_kinks(behind))
 
     def answers(self, graph: Graph, standing: Sequence[AtKink], own: Gradients, by_leaf: Any) -> list[_Answer]:

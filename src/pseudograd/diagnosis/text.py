@@ -145,7 +145,9 @@ def _sensitivity(diagnosis: Any) -> list[str]:
     )
     for reason, steps in diagnosis.unsensed.items():
         lines += _wrapped(
-            "sensitivity not asked ", f"in {counted(steps, 'backward pass', 'backward passes')}: {reason}", indent=0
+            "sensitivity not asked, or not of all, ",
+            f"in {counted(steps, 'backward pass', 'backward passes')}: {reason}",
+            indent=0,
         )
     return lines
 
