@@ -104,6 +104,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+OF_AN_EDGE = {"clamp", "fmin", "fmax"}  # the families that an edge, or an era, pins too
+
+
 class Kinked(NamedTuple):
     """How a pin reads a call of a function of torch: its family, and the spelling whose `arrange` names what stands in."""
 

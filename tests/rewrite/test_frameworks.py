@@ -315,6 +315,17 @@ def test_the_innermost_context_decides() -> None:
         assert _gradient(torch.abs, x).item() == 1.0
 
 
+@pytest.mark.parametrize("outer", ["jax", "tensorflow", "half"])
+@pytest.mark.parametrize("era", ERAS)
+def test_an_era_decides_inside_a_framework_also_where_it_is_the_installed_one(era: str, outer: str) -> None:
+    x = _x(0.0)
+    wanted = {"torch<=2.13": 1.0, "torch>=2.14": 0.0}[era]
+    for one in (pin_edge(outer), pin_edge(clamp=0.25, fmax=0.25)):
+        with one, pin_edge(era):
+            assert _gradient(lambda x: torch.clamp(x, min=0.0), x).item() == wanted
+            assert _gradient(lambda x: torch.fmax(x, torch.zeros_like(x)), x).item() == 1.0 - 0.5 * (1.0 - wanted)
+
+
 def test_what_a_composite_runs_is_pinned_with_it() -> None:
     x = _x(1.0, 1.0)
     target = torch.ones(2, dtype=DOUBLE)
@@ -376,6 +387,7 @@ def test_what_a_pin_leaves_it_reports() -> None:
     ("given", "named", "error", "text"),
     [
         (("jaxx",), {}, UnknownNameError, r"edge must be one of .*, got 'jaxx'. Did you mean 'jax'\?"),
+        ((["jax"],), {}, UnknownNameError, r"edge must be one of .*, got \['jax'\]"),
         (("torch==2.99",), {}, ValueError, "edge must name a version from 2.8"),
         ((), {}, ValueError, r"edge must be one of .*, got None. Or name a family, as in abs=1"),
         ((), {"abss": 1}, UnknownNameError, r"family must be one of .*, got 'abss'. Did you mean 'abs'\?"),

@@ -91,6 +91,12 @@ def _differs_between_eras(point: TablePoint) -> bool:
     return one is not None and other is not None and not one.same_as(other)
 
 
+def _compiles(point: TablePoint, backend: str) -> bool:
+    """Does the installed torch compile it without us? 2.8 refuses some that look at their values."""
+    outcome = point.outcome("torch", ".".join(map(str, installed_version())), backend)
+    return outcome is not None and outcome.gradient is not None
+
+
 def _unlike(found: dict[str, Outcome], wanted: dict[str, Outcome]) -> set[str]:
     assert found.keys() == wanted.keys()
     return {id for id in wanted if not found[id].has_same_effect_as(wanted[id])}
@@ -116,7 +122,8 @@ def test_every_point_compiled(points: str, era: str) -> None:
     wanted = _wanted(era)
     if points != "all":
         wanted = {id: one for id, one in wanted.items() if _differs_between_eras(POINTS[id])}
-    assert len(wanted) > (530 if points == "all" else 45)
+    wanted = {id: one for id, one in wanted.items() if _compiles(POINTS[id], "aot_eager")}
+    assert len(wanted) > (510 if points == "all" else 45)
     with pin_edge(era):
         found = compiled([POINTS[id] for id in wanted], "aot_eager")
     assert _unlike(found, wanted) == _left(COMPILED_ONES, era, [*wanted])
@@ -126,6 +133,7 @@ def test_every_point_compiled(points: str, era: str) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_points_where_eras_differ_by_inductor(era: str) -> None:
     wanted = {id: one for id, one in _wanted(era).items() if _differs_between_eras(POINTS[id])}
+    wanted = {id: one for id, one in wanted.items() if _compiles(POINTS[id], "inductor")}
     with pin_edge(era):
         found = compiled([POINTS[id] for id in wanted], "inductor")
     assert _unlike(found, wanted) == _left(INDUCTOR_ONES, era, [*wanted])

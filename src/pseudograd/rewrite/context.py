@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 
 from .. import torch_forms
 from ..rule import prepared
+from ..torch_conventions import OF_AN_EDGE
 from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite
@@ -82,7 +83,11 @@ class Rewriting:
         return Pinning(replacements, kinks, log) if kinks else Rewrite(replacements, log)
 
     def _decides_anything(self) -> bool:
-        return any(torch_forms.overlap(self._replacements, outer.replacements) for outer in entered_contexts.modes())
+        """A pin to an era has an edge alone, which is about the clamps, fmin and fmax."""
+        return any(
+            torch_forms.overlap(self._replacements, outer.replacements) or not OF_AN_EDGE.isdisjoint(outer.kinks)
+            for outer in entered_contexts.modes()
+        )
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():

@@ -55,6 +55,8 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     if edge is None and not families:
         known = (*SHARES, *ERAS, *FRAMEWORKS)
         raise unknown_name("pin_edge", "edge", known, edge, "Or name a family, as in abs=1")
+    if edge is not None and not isinstance(edge, str):
+        raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS, *FRAMEWORKS), edge)
     if nan and edge not in FRAMEWORKS:
         raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {_listed(FRAMEWORKS)}"))
     label = f"pin_edge({', '.join(_shown(edge, nan, families))})"
