@@ -17,7 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -233,29 +233,32 @@ def _read(record: Path) -> list[Noted]:
 def in_order(tests: list[Noted], function: Function) -> list[Noted]:
     """Those that may notice a change of it, the likely and fast ones first.
 
-    First those that enter it, or whose parameters have its name: of a test of every rule only one was recorded. Then the others of their
-    files, which may look at what these left in a cache. Where no test is seen to enter it, or it is the module itself, those count that
-    enter any function of its file.
+    First those that enter it, or whose parameters have its name or its file's: of a test of every rule only one was recorded. Then the
+    others of their files, which may look at what these left in a cache. Where no test is seen to enter it, or it is the module itself,
+    those count that enter any function of its file.
     """
-    name = function[1].strip("_")
-    direct = [test for test in tests if function in test.enters or (len(name) > 3 and name in test.parameters)]
+    words = {
+        word for word in (function[1].strip("_"), PurePath(function[0]).stem) if len(word) > 3 and word != "module"
+    }
+    direct = [test for test in tests if function in test.enters or any(word in test.parameters for word in words)]
     if not direct:
         direct = [test for test in tests if any(file == function[0] for file, _ in test.enters)]
     files = {test.file for test in direct}
     entering = {test.name for test in direct}
     beside = [test for test in tests if test.file in files and test.name not in entering]
-    return [*_different_first(direct, name), *_different_first(beside, name)]
+    return [*_different_first(direct, words), *_different_first(beside, words)]
 
 
-def _different_first(tests: list[Noted], name: str) -> list[Noted]:
-    """A test that enters little is about what it enters. Of each test one set of parameters, then of each a second, and so on."""
-    ranked = sorted(tests, key=lambda test: (name not in test.parameters, (0.1 + test.seconds) * len(test.enters)))
+def _different_first(tests: list[Noted], words: set[str]) -> list[Noted]:
+    """A test that enters little is about what it enters. The second set of parameters of a test counts as twice as slow, and so on."""
+    named = {test for test in tests if any(word in test.parameters for word in words)}
+    costs = {test: (0.1 + test.seconds) * len(test.enters) * (0.1 if test in named else 1) for test in tests}
     seen: dict[str, int] = defaultdict(int)
-    rounds = []
-    for test in ranked:
-        rounds.append((seen[test.function], test))
+    ranked = []
+    for test in sorted(tests, key=lambda test: costs[test]):
         seen[test.function] += 1
-    return [test for _, test in sorted(rounds, key=lambda pair: pair[0])]
+        ranked.append((costs[test] * seen[test.function], len(ranked), test))
+    return [test for _, _, test in sorted(ranked)]
 
 
 def in_parts(tests: list[Noted], most_seconds: float, before: list[Noted]) -> Iterator[list[Noted]]:

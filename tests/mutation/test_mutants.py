@@ -55,8 +55,8 @@ TESTS = [
 @pytest.mark.parametrize(
     ("function", "order"),
     [
-        # What is about it, what enters it among others, what is slow; then other parameters; then what stands beside these.
-        (("one.py", "f"), ["test_f", "test_much[0]", "test_slowly", "test_much[1]", "test_other"]),
+        # What is about it, what enters it among others, with other parameters too, what is slow; then what stands beside these.
+        (("one.py", "f"), ["test_f", "test_much[0]", "test_much[1]", "test_slowly", "test_other"]),
         (("two.py", "module"), ["test_other", "test_much[0]", "test_much[1]"]),  # whatever enters the file
         (("three.py", "f"), []),
     ],
