@@ -83,7 +83,7 @@ def _of_call(term: Term, node: ast.Call, depth: int) -> float | None:
 
 
 def _of_attribute(term: Term, node: ast.Attribute) -> float | None:
-    """math.pi; torch.finfo(torch.float32).eps, and of a dtype that nobody knows as if it were that one."""
+    """math.pi; torch.finfo(torch.float32).eps, and of no other dtype."""
     name = term.module.dotted(node, term.env)
     if name in _CONSTANTS:
         return _CONSTANTS[name]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pseudograd_lint.check import check, parsed
 from pseudograd_lint.notice import Notice
+from pseudograd_lint.numbers import _FINFO
 from pseudograd_lint.rules import RULES
 
 ALL = [rule.code.number for rule in RULES]
@@ -268,6 +270,32 @@ def test_a_penalty_or_another_use_is_no_flat_start() -> None:
 def test_a_comment_at_the_line_mutes(comment: str, is_told: bool) -> None:
     assert bool(codes(f"def f(x):\n    return x.clamp(min=0).sqrt()  {comment}\n")) == is_told
     assert bool(codes(f"def f(x):\n    {comment}\n    return x.clamp(min=0).sqrt()\n")) == ("deliberate" not in comment)
+
+
+def test_what_is_known_of_float32_is_what_torch_has() -> None:
+    assert {name: getattr(torch.finfo(torch.float32), name) for name in _FINFO} == _FINFO
+    told = [one.message for one in found("def f(x):\n    return x.clamp(-0.9, 1 - 1e-8).acos()\n")]
+    assert len(told) == 1
+    assert told[0].endswith(f"{torch.finfo(torch.float32).eps / 2:.1e}")  # half as far below 1 as above
+
+
+@pytest.mark.parametrize(("dtype", "is_known"), [("float32", True), ("float", True), ("float64", False)])
+def test_the_smallest_numbers_of_float32_alone_are_known(dtype: str, is_known: bool) -> None:
+    text = f"def f(x):\n    return x.clamp(-0.9, 1 - torch.finfo(torch.{dtype}).eps / 4).acos()\n"
+    assert ("PG103" in codes(text)) == is_known
+
+
+@pytest.mark.parametrize(
+    ("given", "learns"),
+    [
+        ("device=d", False),
+        ("requires_grad=False", False),
+        ("requires_grad=True", True),
+        ("device=d, requires_grad=True", True),
+    ],
+)
+def test_what_is_drawn_learns_only_where_it_is_asked_to(given: str, learns: bool) -> None:
+    assert ("PG102" in codes(f"def f(d):\n    return torch.rand(3, {given}).clamp(min=0).sqrt()\n")) == learns
 
 
 def test_columns_count_characters() -> None:

@@ -212,4 +212,17 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1.8 -> 2.8",
     ): "how wide the thinnest line is; that each is thinner than the one below is tested",
     ("migration/recognise.py", "_clamps", "2 -> 3"): "any number between the bounds, or beyond them, tells as much",
+    (
+        "pseudograd_lint/rules/flat_start.py",
+        "is_only_use",
+        "spot.owner is None or not name.startswith('self.') -> spot.owner is None and (not name.startswith('self.'))",
+    ): "a name that is no attribute is read by no attribute, and where no class is there are none",
+    ("trials/compare.py", "comparison", "3 -> 4"): "how many digits its seconds have",
+    ("trials/arrays.py", "size_of", "4.2 -> 5.2"): "how high a picture is",
+    ("trials/arrays.py", "_curves", "4.0 -> 5.0"): "how wide the widest line is",
+    (
+        "pseudograd_lint/check.py",
+        "is_muted",
+        "one.line > 1 -> one.line >= 1",
+    ): "the slice above the first line is empty",
 }

@@ -233,25 +233,31 @@ def _read(record: Path) -> list[Noted]:
 def in_order(tests: list[Noted], function: Function) -> list[Noted]:
     """Those that may notice a change of it, the likely and fast ones first.
 
-    First those that enter it, or whose parameters have its name or its file's: of a test of every rule only one was recorded. Then the
-    others of their files, which may look at what these left in a cache. Where no test is seen to enter it, or it is the module itself,
-    those count that enter any function of its file.
+    First those that enter it, or are named after it or its file: of a test of every rule one set of parameters was recorded, and what
+    runs when the package is imported is entered by no test. Then the others of their files, which may look at what these left in a
+    cache. Where no test is seen to enter it, or it is the module itself, those count that enter any function of its file.
     """
-    words = {
-        word for word in (function[1].strip("_"), PurePath(function[0]).stem) if len(word) > 3 and word != "module"
-    }
-    direct = [test for test in tests if function in test.enters or any(word in test.parameters for word in words)]
+    named = {test for test in tests if _is_named_after(test, function)}
+    direct = [test for test in tests if function in test.enters]
     if not direct:
         direct = [test for test in tests if any(file == function[0] for file, _ in test.enters)]
+    direct = list(dict.fromkeys([*direct, *named]))
     files = {test.file for test in direct}
     entering = {test.name for test in direct}
     beside = [test for test in tests if test.file in files and test.name not in entering]
-    return [*_different_first(direct, words), *_different_first(beside, words)]
+    return [*_different_first(direct, named), *_different_first(beside, named)]
 
 
-def _different_first(tests: list[Noted], words: set[str]) -> list[Noted]:
+def _is_named_after(test: Noted, function: Function) -> bool:
+    """`test_jumprelu.py` and `test_values[jumprelu-zero]` are about what is called so."""
+    words = {
+        word for word in (function[1].strip("_"), PurePath(function[0]).stem) if len(word) > 3 and word != "module"
+    }
+    return any(word in test.parameters or test.file.endswith(f"/test_{word}.py") for word in words)
+
+
+def _different_first(tests: list[Noted], named: set[Noted]) -> list[Noted]:
     """A test that enters little is about what it enters. The second set of parameters of a test counts as twice as slow, and so on."""
-    named = {test for test in tests if any(word in test.parameters for word in words)}
     costs = {test: (0.1 + test.seconds) * len(test.enters) * (0.1 if test in named else 1) for test in tests}
     seen: dict[str, int] = defaultdict(int)
     ranked = []
