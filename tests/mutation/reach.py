@@ -245,7 +245,8 @@ def in_order(tests: list[Noted], function: Function) -> list[Noted]:
     files = {test.file for test in direct}
     entering = {test.name for test in direct}
     beside = [test for test in tests if test.file in files and test.name not in entering]
-    return [*_different_first(direct, named), *_different_first(beside, named)]
+    closeness = {test: 0.1 if test in named else 0.3 if _is_in_the_folder_of(test, function) else 1.0 for test in tests}
+    return [*_different_first(direct, closeness), *_different_first(beside, closeness)]
 
 
 def _is_named_after(test: Noted, function: Function) -> bool:
@@ -256,9 +257,14 @@ def _is_named_after(test: Noted, function: Function) -> bool:
     return any(word in test.parameters or test.file.endswith(f"/test_{word}.py") for word in words)
 
 
-def _different_first(tests: list[Noted], named: set[Noted]) -> list[Noted]:
+def _is_in_the_folder_of(test: Noted, function: Function) -> bool:
+    folder, _, rest = function[0].partition("/")
+    return bool(rest) and test.file.startswith(f"tests/{folder.removeprefix('pseudograd_')}/")
+
+
+def _different_first(tests: list[Noted], closeness: Mapping[Noted, float]) -> list[Noted]:
     """A test that enters little is about what it enters. The second set of parameters of a test counts as twice as slow, and so on."""
-    costs = {test: (0.1 + test.seconds) * len(test.enters) * (0.1 if test in named else 1) for test in tests}
+    costs = {test: (0.1 + test.seconds) * len(test.enters) * closeness[test] for test in tests}
     seen: dict[str, int] = defaultdict(int)
     ranked = []
     for test in sorted(tests, key=lambda test: costs[test]):
