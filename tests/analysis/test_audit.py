@@ -14,6 +14,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import rules
+from pseudograd.analysis import audit_regions
 from pseudograd.analysis.audit import Audit
 from pseudograd.analysis.audit_figure import _merged
 from pseudograd.analysis.audit_records import Region
@@ -385,6 +386,13 @@ def test_the_plot_draws_these_numbers() -> None:
     assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
     assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
     assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
+
+
+def test_what_has_no_error_is_flat_only_where_it_is_zero() -> None:
+    found = torch.tensor([0.0, 1e-300, 1.0], dtype=torch.float64)
+    exact = torch.zeros(3, dtype=torch.float64)
+    m: Any = SimpleNamespace(x=torch.arange(3.0), y=exact, slope=exact, error=exact, breaks=())
+    assert audit_regions._kinds(m, found) == ["flat", "pseudo", "pseudo"]
 
 
 def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> None:

@@ -225,4 +225,10 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "is_muted",
         "one.line > 1 -> one.line >= 1",
     ): "the slice above the first line is empty",
+    ("ops/nearest_code.py", "module", "2 -> 3"): "how large the largest temporary is changes no number in it",
+    (
+        "kernels/native_standings.py",
+        "_prepare",
+        "high == 0 -> high != 0",
+    ): "no rule of a row is prepared by it, and the calls of torch that are look at the sign of their zeros themselves",
 }

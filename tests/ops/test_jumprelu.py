@@ -74,6 +74,13 @@ def test_every_window_has_the_area_one(rule: str, bandwidth: float) -> None:
 
 
 @pytest.mark.parametrize("rule", SLOPES)
+def test_the_top_of_a_slope_is_what_it_is_at_zero(rule: str) -> None:
+    for scale, height in ((0.5, 3.0), (2.0, 0.25)):
+        found = SLOPES[rule].of(torch.zeros(1, dtype=torch.float64), scale, height).item()
+        assert found == pytest.approx(SLOPES[rule].top(scale, height))
+
+
+@pytest.mark.parametrize("rule", SLOPES)
 def test_the_step_with_the_same_window_has_the_same_slope(rule: str) -> None:
     """What a penalty on the number of features needs: divided by the threshold, the gradients are equal."""
     x, threshold, grad = _inputs()

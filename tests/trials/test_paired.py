@@ -193,6 +193,8 @@ def test_a_size_is_the_shift_with_its_interval_or_the_seeds_that_are_higher() ->
     mostly_ties = [0.0] * 14 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert difference(mostly_ties, [0.0] * 20).size == "higher on 6, lower on 0"
     assert difference([0.0] * 20, mostly_ties).size == "higher on 0, lower on 6"
+    assert difference([1.0] * 12, [1.0] * 12).size == ""
+    assert difference([1.0] * 11 + [5.0], [1.0] * 12).size == "+0 [+0, +0]"
     at_the_level = replace(told, level=2 / 64)
     assert at_the_level.interval == (1.0, 6.0)
 
