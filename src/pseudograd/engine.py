@@ -250,9 +250,11 @@ def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
     ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in kept]
 
 
-def _recall(ctx: Any) -> list[Any]:
+def _recall(ctx: Any, saved: Any = None) -> list[Any]:
+    """saved: its `saved_tensors`, where they were asked for already, which a checkpoint allows once."""
     *_, others = ctx.state
-    return [other if tensor is None else tensor for tensor, other in zip(ctx.saved_tensors[::-1], others)]  # noqa: B905  of one length
+    saved = ctx.saved_tensors if saved is None else saved
+    return [other if tensor is None else tensor for tensor, other in zip(saved[::-1], others)]  # noqa: B905  of one length
 
 
 class _State(NamedTuple):
@@ -316,9 +318,9 @@ class Pseudograd(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
         call, residual, _ = ctx.state
-        return None, *_pull(grad, _recall(ctx), ctx.needs_input_grad[1:], call, residual)
+        return None, *_pull(grad, _recall(ctx, saved), ctx.needs_input_grad[1:], call, residual)
 
 
 def _value(call: Call, inputs: tuple[Any, ...]) -> Tensor | None:
@@ -436,7 +438,7 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
     made = kernels.prepare_between(call, inputs)
     if made is None:
         return None
-    dtype = inputs[0].dtype
+    dtype, given = inputs[0].dtype, made.inputs
     apply = _apply_of(_unseen(_between(made)))
 
     def run(*tensors: Tensor) -> Tensor | None:
@@ -445,12 +447,14 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
             if one.dtype is not dtype or not one.is_cpu or one.dim() > range_bits.MOST_DIMENSIONS:
                 return None
             recording = recording or one.requires_grad
-        if not recording or not torch.is_grad_enabled() or x.numel() >= range_bits.least or _watchers:
+        if not recording or not torch.is_grad_enabled() or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
         try:
-            return apply(*tensors)
+            if x.numel() < range_bits.least:
+                return apply(*tensors)
+            return None if x.is_nested else _apply_unseen(call, *given(tensors))
         except RuntimeError:  # torch's own, which says it to the program
             return None
 
@@ -458,7 +462,9 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
 
 
 def _unseen(lowering: type[Function]) -> type[Function]:
-    """The same, with a backward that no mode of functions sees."""
+    """The same, with a backward that no mode of functions sees. What is kept is asked for in their sight: then a checkpoint runs its
+    forward again, which they have to rewrite as they did before.
+    """
 
     pull = lowering.backward
 
@@ -467,8 +473,9 @@ def _unseen(lowering: type[Function]) -> type[Function]:
         def backward(ctx: Any, grad: Tensor) -> Any:
             if type(grad) is not Tensor:
                 return pull(ctx, grad)
+            saved = ctx.saved_tensors
             with without_torch_function():
-                return pull(ctx, grad)
+                return pull(ctx, grad, saved)
 
     return Pseudograd
 
@@ -485,8 +492,8 @@ def _between(made: PreparedBetween) -> type[Function]:
             return value(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            tensors, wants = ctx.saved_tensors[::-1], ctx.needs_input_grad
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+            tensors, wants = (ctx.saved_tensors if saved is None else saved)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
                 try:
@@ -517,8 +524,8 @@ def _keeping_x(made: Prepared) -> type[Function]:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            (x,) = ctx.saved_tensors
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+            (x,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
                 try:
@@ -543,8 +550,8 @@ def _keeping_code(made: Prepared) -> type[Function]:
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            (code,) = ctx.saved_tensors
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+            (code,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
                 try:
@@ -567,7 +574,7 @@ def _passing(made: Prepared) -> type[Function]:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             return grad
 
     return Pseudograd
@@ -596,6 +603,7 @@ def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
 
 
 _apply_eager = _apply_of(Pseudograd)
+_apply_unseen = _apply_of(_unseen(Pseudograd))
 
 
 def _is_watched() -> bool:

@@ -218,6 +218,24 @@ def test_a_checkpoint_keeps_the_same_bits_wherever_its_backward_runs(
     assert same([x.grad], [expected])
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way: str, size: int) -> None:
+    """Its forward runs again where the backward of that call asks for what it kept, and is rewritten there as it was before."""
+    x, low, high = inputs(LARGE)
+
+    def block(x: Tensor) -> Tensor:
+        y = WAYS[way](x * 1, low, high)[:size] * 3
+        return WAYS[way](y, low, high[:size])
+
+    with CONTEXTS[context]():
+        for _ in range(2):
+            (expected,) = torch.autograd.grad(block(x).sum(), x)
+        (found,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
+    assert same([found], [expected])
+
+
 @pytest.mark.parametrize("least", [4096, 1 << 62])
 def test_a_checkpoint_from_outside_keeps_what_torch_does(least: int) -> None:
     x, *_ = inputs(LARGE)
@@ -232,8 +250,8 @@ def test_a_checkpoint_from_outside_keeps_what_torch_does(least: int) -> None:
 @needs_native
 def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a recomputation runs under the contexts of the backward, and must keep what torch keeps."""
-    monkeypatch.setattr(kernels, "checkpoint_frame", None)
-    kernels._changed()
+    monkeypatch.setattr(kernels.table, "checkpoint_frame", None)
+    kernels.table._changed()
     try:
         for context in CONTEXTS.values():
             with context():
@@ -242,7 +260,7 @@ def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.
                     assert [one.dtype for one in kept(WAYS["tensors"], inputs(LARGE))] == [torch.float32] * 3
     finally:
         monkeypatch.undo()
-        kernels._changed()
+        kernels.table._changed()
 
 
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:

@@ -99,13 +99,15 @@ def remember_call(
     has_tensors = any(isinstance(value, Tensor) for value in others)
     if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
         return
-    run = engine.ready(call, inputs)
-    if run is None:
-        return
     has_zero = not has_tensors and 0 in others
     try:
         asked = _asked(func, args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
+        if asked in memory:  # it leaves some calls to be read, and to make it takes longer than that
+            return
+        run = engine.ready(call, inputs)
+        if run is None:
+            return
         remember(memory, asked, Known(run, op, rule, has_tensors, has_zero))
     except TypeError:
         return
