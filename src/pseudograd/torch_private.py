@@ -33,8 +33,10 @@ NAMES: list[Name] = []
 def _find(name: str, without: str, fallback: Any = MISSING) -> Any:
     """What torch has under this dotted name, or the fallback."""
     found: Any = sys.modules["torch"]
+    path = ""
     for part in name.split(".")[1:]:
-        found = getattr(found, part, MISSING)
+        path = f"{path}.{part}"
+        found = getattr(found, part, sys.modules.get(f"torch{path}", MISSING))  # torch.optim hides its module optimizer
         if found is MISSING:
             break
     NAMES.append(Name(name, without, found is not MISSING))
@@ -212,6 +214,18 @@ marks_of_profiles: tuple[Any, ...] = tuple(
     if (one := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
 )
 
+_before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", "a diagnosis costs a third more", None)
+_after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", "a diagnosis costs a third more", None)
+
+
+def step_hooks(optimizer: Any) -> list[Any]:
+    """Around the steps of every optimiser, before and after, and of this one alone; none where torch keeps them elsewhere."""
+    own = vars(optimizer)
+    before, after = own.get("_optimizer_step_pre_hooks"), own.get("_optimizer_step_post_hooks")
+    if _before_steps is None or _after_steps is None or before is None or after is None:
+        return []
+    return [_before_steps, _after_steps, before, after]
+
 
 # --- what runs --------------------------------------------------------------------------------------------------------
 
@@ -286,6 +300,9 @@ def number_of(node: Any) -> int:
 current_node: Callable[[], Any] = _find(
     "torch._C._current_autograd_node", "diagnose has neither sides nor what-ifs", lambda: None
 )
+accumulates: Any = _find(
+    "torch._C._functions.AccumulateGrad", "a backward in a diagnosis costs some microseconds more", None
+)
 backward_pass: Callable[[], int] = _find(  # the number of the one that runs here, below 0 outside
     "torch._C._current_graph_task_id", "nested diagnoses on a device count each other's what-ifs", lambda: -1
 )
@@ -322,6 +339,9 @@ checkpoint_frame: Any = _find(
 )
 checkpoint_function: Any = checkpoint.CheckpointFunction
 module_call: Any = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
+module_wrapped_call: Any = getattr(
+    _find("torch.nn.Module._wrapped_call_impl", "a site costs half a microsecond more", None), "__code__", None
+)
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
 foreach_norm: Any = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)

@@ -49,6 +49,7 @@ NOT_WRAPPED = {
         "Leaves._remember.<locals>.forget",
     },  # torch swaps no tensor that somebody refers to: to let go is all that can be done
     "influence": {"Influence.let_go"},
+    "not_heard": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
     "around_backward": {"_Announced.__call__", "_end", "_given"},
     "swaps": {"_Announced.__call__"},
     "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from pseudograd.diagnosis import tally
+from pseudograd.diagnosis.leaves import Leaf
+from pseudograd.diagnosis.names import Names
+from pseudograd.diagnosis.norms import Sizes
 from pseudograd.kernels import native
 from pseudograd.torch_forms import SavedValues
+from pseudograd.trace.frames import NOWHERE
 
 from ..choices import every_pair
 
@@ -144,6 +148,84 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         assert alone is not None
         assert not tally.has_sides(alone)
         assert {name: float(found[name]) for name in alone} == {name: float(alone[name]) for name in alone}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
+def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op: str, dtype: torch.dtype) -> None:
+    """Of one that leaves, of two, of none; with x between its bounds, and where another shape leaves."""
+    grad, x = values(1_000, dtype, 0), (values(1_000, torch.float64, 2) * 2).round().to(dtype)
+    first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
+    kept = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
+    to, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*tally.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
+    to.is_known = True
+    for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
+        added = to.add_at_once(leaving, (grad,), True, kept)
+        counted = tally.of_grads(leaving, (grad,), True, kept=kept)
+        assert counted is not None
+        assert added is (None if way == "ATen" else kept is not None)
+        if added is None:
+            to.add(counted)
+        for name, value in counted.items():
+            expected[name] += float(value)
+    found = to.read()
+    assert found.keys() == expected.keys()
+    assert all(math.isclose(found[name], expected[name], rel_tol=1e-6) for name in found), (found, expected)
+    assert found["elsewhere"] == 3
+
+
+def layouts_of(grad: Tensor) -> list[Tensor]:
+    wide = torch.zeros(*grad.shape, 2, dtype=grad.dtype)
+    wide[..., 0] = grad
+    return [grad, grad.t().contiguous().t(), wide[..., 0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_full", [True, False])
+def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(
+    way: str, is_full: bool, dtype: torch.dtype
+) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(40, 30, dtype=dtype))
+    leaf = Leaf(1, parameter, Names(), 0)
+    leaf.sizes = Sizes() if is_full else None
+    squares, had, steps = 0.0, torch.zeros(40, 30, dtype=torch.bool), 0
+    for seed in range(6):
+        given = values(1_200, dtype, seed, zeros=0.8).view(40, 30) * 10.0 ** (seed % 3)
+        given[5] = given[:, 7] = 0
+        for grad in layouts_of(given):
+            leaf.arrived(grad) if seed % 2 or not leaf.arrived_again(grad) else None
+            squares += sum(value**2 for row in grad.tolist() for value in row)
+            had |= torch.tensor([[value != 0 for value in row] for row in grad.tolist()])
+            steps += 1
+            missing = leaf.entries.missing()
+            assert missing is not None
+            assert (missing.without, missing.dead_units) == (int((~had).sum()), 1)
+    assert leaf.gradients == leaf.entries.looks == steps
+    if is_full:
+        assert leaf.sizes is not None
+        assert leaf.sizes.count == steps
+        assert math.isclose(leaf.sizes.mean, math.sqrt(squares / steps), rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_norms_far_from_one(way: str, scale: float) -> None:
+    sizes, grad = Sizes(), torch.tensor([3.0, -4.0]) * scale
+    if way == "C":
+        assert sizes.add_at_once(grad, None) == 0
+    else:
+        sizes.add(grad)
+    assert math.isclose(sizes.mean, 5 * scale, rel_tol=1e-6) or (way == "ATen" and scale > 1 and math.isinf(sizes.mean))
+
+
+def test_a_parameter_is_complete_as_soon_as_each_entry_had_a_gradient() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(70))
+    leaf = Leaf(1, parameter, Names(), 0)
+    leaf.sizes = Sizes()
+    for at in range(70):
+        assert not leaf.entries.is_complete
+        leaf.arrived(torch.eye(70)[at])
+    assert leaf.entries.is_complete or native.operators is None
+    assert leaf.entries.missing() is None
 
 
 def test_the_sum_does_not_depend_on_the_threads() -> None:

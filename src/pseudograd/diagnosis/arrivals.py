@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..kernels import native
 from ..torch_private import current_node
 from .leaves import Leaf
 from .norms import norms_at_once
@@ -77,9 +78,12 @@ def _count(leaves: Iterable[Leaf]) -> None:
     for leaf in leaves:
         tensor = leaf.tensor()
         grad = None if tensor is None else tensor.grad
-        if grad is not None:
+        if grad is not None and not leaf.arrived_again(grad):
             some.append(leaf)
             grads.append(grad)
-    norms = norms_at_once(grads) if some and some[0].sizes is not None else itertools.repeat(None)
+    if not some:
+        return
+    is_measured = some[0].sizes is not None and native.operators is None
+    norms = norms_at_once(grads) if is_measured else itertools.repeat(None)
     for leaf, grad, norm in zip(some, grads, norms, strict=False):
         leaf.arrived(grad, norm)

@@ -24,6 +24,7 @@ from .force_eager import NOT_COMPILED, eagerly
 from .harmless import harmless, leave, listen
 from .history import History, histories
 from .norms import Norm, norms_of
+from .not_heard import Rest
 from .recorder import Recorder, Watch
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .sensitivity import Sensing, Sensitivity, every_of
@@ -88,7 +89,10 @@ class Diagnosis:
             if node_creation_hook is not None:
                 stack.enter_context(node_creation_hook(recorder.made))
             stack.enter_context(functions.watched(recorder.applied))
-            stack.enter_context(Watch(recorder))
+            watch = Watch(recorder)
+            recorder.optimisers.rest = rest = Rest(watch)
+            stack.enter_context(watch)
+            stack.callback(rest.end, is_last=True)
             self._stack = stack.pop_all()
         recorder.is_on = True
         return self

@@ -211,6 +211,17 @@ class Influence:
                 return False
         return True
 
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """It is about to change each parameter by its gradient, and nobody will hear how."""
+        if not self._marks:
+            return
+        for one in (one for group in optimizer.param_groups for one in group["params"]):
+            grad = one.grad
+            marks = 0 if grad is None else self.mark_of(grad) & ~self._values
+            if marks:
+                self._mark(one, marks)
+            self._mark_origin(one)
+
     def _share(self, alias: Tensor, leaf: Tensor) -> None:
         """They have one memory, as long as both live."""
         key, origins = id(alias), self._origins

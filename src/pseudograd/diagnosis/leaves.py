@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -10,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..torch_private import is_batched, is_fake, is_wrapped, local, shards_of
+from ..kernels.native.counts import can_square, look
+from ..torch_private import accumulates, is_batched, is_fake, is_wrapped, local, shards_of
 from ..trace import nodes
 from .harmless import harmless
 from .missing_gradients import Entries
@@ -23,6 +26,7 @@ _WITH_A_BIT = 16_384  # leaves of all kinds: a program may make a new model in e
 _CROWDS = 64  # of the others, by what they look alike
 # They read some rows of a table: those that nobody asked for get no gradient.
 _TABLES = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather", "Select", "Slice", "Narrow", "Take")
+LEAF = "torch::autograd::AccumulateGrad"
 _LOOKUPS = frozenset(f"{name}Backward0" for name in _TABLES)
 _OF_FUNCTIONS: Any = torch.autograd.function.BackwardCFunction
 
@@ -81,20 +85,50 @@ class Leaf:
         if grad is None:
             return
         self.gradients += 1
-        numbers = norm is not None or has_numbers(grad)
-        if self.sizes is not None and numbers:
-            self.sizes.add(grad, norm)
         is_followed = self.gradients < 2 or (self.held and self.seen is not True)
+        is_measured = norm is None and self._measured(grad)
+        numbers = is_measured or norm is not None or has_numbers(grad)
+        if self.sizes is not None and numbers and not is_measured:
+            self.sizes.add(grad, norm)
         if self.entries.is_complete and not is_followed:
             return
         if numbers:
-            self.entries.add(grad)
+            if not is_measured:
+                self.entries.add(grad)
             self.last = moves(grad) if is_followed else None
             if self.last is False:
                 self.has_hooks = bool(getattr(self.tensor(), "_backward_hooks", None))
         else:  # nobody can say that it was 0
             self.entries.drop()
             self.last = None
+
+    def arrived_again(self, grad: Tensor) -> bool:
+        """As `arrived`, for speed: whether that was all that there is to note."""
+        if not self.gradients or (self.held and self.seen is not True) or not self._measured(grad):
+            return False
+        self.gradients += 1
+        return True
+
+    def _measured(self, grad: Tensor) -> bool:
+        """Its norm, and which entries have had a gradient, in one look; False where that has to be two."""
+        sizes, entries = self.sizes, self.entries
+        if not can_square(grad) or is_wrapped(grad) or is_batched(grad):
+            return False
+        had = None
+        if not entries.is_complete:
+            had = entries.had(grad)
+            if had is None:
+                return False
+        missing = 0
+        if sizes is not None:
+            missing = sizes.add_at_once(grad, had)
+        elif had is not None:
+            missing = look(grad, had)
+        if missing < 0:
+            return False
+        if had is not None:
+            entries.looked(missing)
+        return True
 
     def arrived_in_its_place(self, grad: Tensor | None) -> None:
         """At what stands for it in a forward."""
@@ -189,7 +223,8 @@ class Leaves:
         self.all: list[Leaf | None] = []  # None: the bit of a crowd
         self.crowds: dict[Any, tuple[int, Crowd]] = {}
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
-        self._key = key  # under which a node of autograd remembers what lies upstream of it
+        self.key = key  # under which a node of autograd remembers what lies upstream of it
+        self._is_special: dict[type, bool] = {}  # by the class of a node: has `_joined` something to note?
         self.unnamed = 0
         self.are_measured = False
         self.backwards = 0  # that have ended
@@ -304,7 +339,8 @@ class Leaves:
         for one in values:
             if isinstance(one, Tensor):
                 if one.requires_grad and one.is_leaf:
-                    leaf = self.known(one)
+                    met = self._bits.get(id(one))
+                    leaf = None if met is None or met[0]() is not one else self.all[met[1]] or self.known(one)
                     if leaf is None or not leaf.has_run:
                         return False
             elif isinstance(one, dict) or (
@@ -345,60 +381,79 @@ class Leaves:
         """Of a node of autograd. Each node is asked once and remembers, as long as it lives."""
         if node is None:
             return 0
-        known = node.metadata.get(self._key)
+        known = node.metadata.get(self.key)
         if known is not None:
             return int(known)
         stack = [(node, False)]
         while stack:
             one, is_ready = stack.pop()
-            if self._key in one.metadata:
+            if self.key in one.metadata:
                 continue
             edges = one.next_functions
             inputs = [other for other, _ in edges if other is not None]
             if inputs and not is_ready:
                 stack.append((one, True))
-                stack += [(other, False) for other in inputs if self._key not in other.metadata]
+                stack += [(other, False) for other in inputs if self.key not in other.metadata]
                 continue
-            known = {other: other.metadata.get(self._key, 0) for other in inputs}
-            self.remember(one, self._joined(one, edges, known))
-        return int(node.metadata[self._key])
+            known = {other: other.metadata.get(self.key, 0) for other in inputs}
+            joined = functools.reduce(operator.or_, known.values(), 0)
+            self.remember(one, self._joined(one, edges, joined, known))
+        return int(node.metadata[self.key])
 
     def remember(self, node: Any, upstream: int) -> None:
-        node.metadata[self._key] = upstream
+        node.metadata[self.key] = upstream
 
     def behind(self, starts: Iterable[Any]) -> dict[Any, int]:
-        """Every node that a backward from these can reach, with what lies upstream of it."""
-        found: dict[Any, int] = {}
-        stack: list[tuple[Any, Any]] = [(node, None) for node in starts if node is not None]
+        """Every node that a backward from these can reach, with what lies upstream of it. Each node of each backward comes here, so that
+        it calls nothing for those that it knows what to do with.
+        """
+        found: dict[Any, int] = {None: 0}
+        bits, is_special = self._bits, self._is_special
+        stack: list[tuple[Any, Any]] = [(node, None) for node in starts]
         while stack:
             node, edges = stack.pop()
             if node in found:
                 continue
+            ways: list[Any] = []
+            upstream = 0
             if edges is None:
                 edges = node.next_functions
-                if edges:
-                    met = len(stack)
-                    stack.append((node, edges))
-                    for other, _ in reversed(edges):
-                        if other is not None and other not in found:
-                            stack.append((other, None))
-                    if len(stack) > met + 1:
-                        continue
-                    stack.pop()
-            found[node] = self._joined(node, edges, found)
+                for other, _ in edges:
+                    if other in found:
+                        upstream |= found[other]
+                    elif (
+                        type(other) is accumulates
+                        and (known := bits.get(id(tensor := other.variable)))
+                        and known[0]() is tensor
+                    ):
+                        found[other] = bit = 1 << known[1]
+                        upstream |= bit
+                    else:
+                        ways.append(other)
+            else:
+                for other, _ in edges:
+                    upstream |= found[other]
+            if ways:
+                stack.append((node, edges))
+                stack += [(other, None) for other in reversed(ways)]
+                continue
+            kind = type(node)
+            if not edges or is_special.get(kind, True):
+                upstream = self._joined(node, edges, upstream, found)
+                name = nodes.name_of(node)
+                if edges and nodes.has_one_name(kind):
+                    is_special[kind] = name in _LOOKUPS
+            found[node] = upstream
+        del found[None]
         return found
 
-    def _joined(self, node: Any, edges: Any, of: dict[Any, int]) -> int:
-        """What lies upstream of a node, from what does of its inputs."""
+    def _joined(self, node: Any, edges: Any, upstream: int, of: dict[Any, int]) -> int:
+        """What lies upstream of a node: of its inputs all together, of a leaf itself. What is special about it is noted at the leaves."""
         if not edges:
             variable = getattr(node, "variable", None)
             return 0 if variable is None else self.set_of(variable)
-        found = 0
-        for one, _ in edges:
-            if one is not None:
-                found |= of[one]
-        if found and not found & (found - 1) and nodes.name_of(node) in _LOOKUPS:  # of one leaf alone
-            for leaf in self.named(found):
+        if upstream and not upstream & (upstream - 1) and nodes.name_of(node) in _LOOKUPS:  # of one leaf alone
+            for leaf in self.named(upstream):
                 leaf.is_looked_up = True
                 row = getattr(node, "_saved_padding_idx", -1)
                 if 0 <= row < leaf.shape[0]:  # for none torch has -1, or that without its sign
@@ -408,7 +463,7 @@ class Leaves:
                 if hasattr(one, "variable"):
                     for leaf in self.named(of[one]):
                         leaf.function = node.name()
-        return found
+        return upstream
 
     def of_tensor(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""

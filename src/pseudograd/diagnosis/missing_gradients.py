@@ -32,6 +32,7 @@ class Entries:
             False  # did any gradient differ from 0? A bool, or a tensor of a device that must not be waited for
         )
         self._mask: Tensor | None = None
+        self._bytes: Tensor | None = None  # the same memory
         self._counted: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
@@ -53,8 +54,24 @@ class Entries:
         else:  # another shape than before: what the first one missed says nothing about it
             self.drop()
 
+    def had(self, grad: Tensor) -> Tensor | None:
+        """A byte for each entry of a gradient on CPU, to be brought up to date by who computes something else of it; then `looked`."""
+        mask = self._mask
+        if mask is None or mask.shape != grad.shape:
+            return None
+        if self._bytes is None:
+            self._bytes = mask.view(torch.uint8)
+        return self._bytes
+
+    def looked(self, missing: int) -> None:
+        """missing: how many entries never had a gradient."""
+        self.looks += 1
+        if not missing:
+            self.drop()
+
     def drop(self) -> None:
         """Some gradient came, and no more can be said."""
+        self._bytes = None
         self._moved, self._mask, self._counted, self.is_complete = True, None, None, True
 
     def _note(self, values: Tensor) -> None:
@@ -84,6 +101,7 @@ class Entries:
         """The parameter is gone: the counts alone are kept, where that does not wait for a device."""
         if self._mask is not None and self._mask.device.type == "cpu":
             self._moved, self._counted, self._mask = self.moved, self.missing(), None
+            self._bytes = None
             self.is_complete = True
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.native.counts import Squares
 from ..torch_private import foreach_norm, local
 from .course import Course
 from .motion import SAMPLE
@@ -35,10 +36,11 @@ class Sizes:
         """now(): the number of this backward."""
         self._now = now
         self.by_step = Course()
-        self.zeros = Course()  # the share of entries that are 0, of at most 1,024 of them
+        self.zeros = Course()  # the share of entries that are 0; without the kernels of at most 1,024 of them
         self.count = 0
-        self.squares: Any = 0.0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
+        self._squares: Any = 0.0
+        self._at_once: Squares | None = None
 
     def add(self, grad: Tensor, norm: Any = None) -> None:
         """norm: of this gradient, where it is known."""
@@ -47,7 +49,33 @@ class Sizes:
         self.count += 1
         if norm is None:
             norm = _norm(grad)
-        self.squares = self.squares + norm * norm
+        self._squares = self._squares + norm * norm
+        self._note(grad, norm)
+
+    def add_at_once(self, grad: Tensor, had: Tensor | None) -> int:
+        """Of a gradient that `can_square`, with the entries that ever had one: see `Squares.add`. Below 0: it has to go the other way."""
+        if self._at_once is None:
+            self._at_once = Squares()
+        missing = self._at_once.add(grad, had)
+        if missing >= 0:
+            if not self.count:
+                self.order = next(_order)
+            self.count += 1
+            self._note_last(grad, self._at_once)
+        return missing
+
+    def _note_last(self, grad: Tensor, at_once: Squares) -> None:
+        """It gives the norm when it is read, of the last step that is."""
+        now = self._now()
+        if self.by_step.is_wanted or self.zeros.is_wanted:
+            norm, zeros = at_once.last()
+            self.by_step.add(now, norm)
+            self.zeros.add(now, zeros / max(grad.numel(), 1))
+        else:
+            self.by_step.add(now, at_once)
+            self.zeros.pass_over()
+
+    def _note(self, grad: Tensor, norm: Any) -> None:
         self.by_step.add(self._now(), norm)
         if self.zeros.is_wanted and not grad.is_sparse:
             self.zeros.add(self._now(), _zero_share(local(grad)))
@@ -57,7 +85,8 @@ class Sizes:
     @property
     def mean(self) -> float:
         """The root of the mean square over the backward passes."""
-        return math.sqrt(float(self.squares) / self.count) if self.count else 0.0
+        squares = float(self._squares) + (0.0 if self._at_once is None else self._at_once.read())
+        return math.sqrt(squares / self.count) if self.count else 0.0
 
 
 def _zero_share(grad: Tensor) -> Any:

@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ..torch_private import local, without_torch_function
 from .harmless import Errors, harmless
 from .leaves import Leaf, Leaves, has_numbers, moves
+from .not_heard import Rest, are_plain, can_rest
 from .quietly import quietly, unheard
 
 _KEPT = 64  # optimisers that are gone
@@ -34,19 +35,24 @@ class _Held:
         self.groups: list[_Group] = []
         self.pending: list[Leaf] = []
         self.given: Any = None
+        self.are_plain = False  # its parameters
         self.steps = 0
 
 
 class Optimisers:
     """Hears every step of every optimiser of torch. It changes nothing, and never raises into the step."""
 
-    def __init__(self, leaves: Leaves, is_on: Callable[[], bool], noted: Errors) -> None:
+    def __init__(
+        self, leaves: Leaves, is_on: Callable[[], bool], noted: Errors, before_unheard: Callable[[Optimizer], None]
+    ) -> None:
         self._leaves = leaves
         self._is_on = is_on
         self.noted = noted
         self._held: dict[int, _Held] = {}
         self._handles: list[Any] = []
         self.have_stepped = False
+        self.rest: Rest | None = None
+        self._before_unheard = before_unheard
         self.watching: list[
             Any
         ] = []  # what else looks at each step: `before(optimizer)` and `after(optimizer)`, which are harmless
@@ -72,14 +78,22 @@ class Optimisers:
 
     @harmless("a step of an optimiser")
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.rest is not None:
+            self.rest.end()  # where the step before has raised
         if self._hears():
-            self._heard(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
+            held = self._heard(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
             for one in self.watching:
                 one.before(optimizer)
+            if self.rest is not None and held is not None and held.are_plain and can_rest(optimizer, args, kwargs):
+                with without_torch_function():
+                    self._before_unheard(optimizer)
+                self.rest.begin()
 
     @harmless("a step of an optimiser")
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """A closure computes the gradient within the step."""
+        if self.rest is not None:
+            self.rest.end()
         if self._hears():
             if len(args) > 1 or kwargs.get("closure"):
                 self._heard(optimizer, True, True)
@@ -90,7 +104,7 @@ class Optimisers:
         return self._is_on() and not unheard.depth and not is_compiling()
 
     @harmless("a step of an optimiser")
-    def _heard(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> None:
+    def _heard(self, optimizer: Optimizer, has_closure: bool, is_after: bool) -> _Held:
         self.have_stepped = True
         with without_torch_function():
             held = self._of(optimizer)
@@ -98,6 +112,7 @@ class Optimisers:
         if held.pending or not all(group.has_moved for group in held.groups):
             with quietly():
                 self._look(held, optimizer, has_closure)
+        return held
 
     def _of(self, optimizer: Optimizer) -> _Held:
         held = self._held.get(id(optimizer))
@@ -108,7 +123,7 @@ class Optimisers:
         groups = [[one for one in group["params"] if one.requires_grad] for group in optimizer.param_groups]
         given = [(len(some), sum(map(id, some))) for some in groups]
         if held.given != given:
-            held.given = given
+            held.given, held.are_plain = given, are_plain(optimizer)
             for group in held.groups:
                 for leaf in group.leaves:
                     leaf.is_frozen = not getattr(leaf.tensor(), "requires_grad", True)

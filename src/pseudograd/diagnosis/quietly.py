@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
+from torch import is_grad_enabled
 
 from ..formula import Depth
 from ..torch_private import (
@@ -31,15 +31,16 @@ class quietly:  # noqa: N801  (a context)
     program: what they saw of ours would change what they compute.
     """
 
-    __slots__ = ("_contexts", "_has_grad")
+    __slots__ = ("_contexts", "_has_grad", "_modes")
 
     def __enter__(self) -> None:
         unheard.depth += 1
-        modes = without_torch_function()
         self._has_grad = False
-        self._contexts: list[tuple[Any, Any]] = [(modes.__enter__(), modes)]
+        self._contexts: list[Any] | None = None
+        self._modes = modes = without_torch_function()
+        modes.__enter__()
         try:
-            if torch.is_grad_enabled():
+            if is_grad_enabled():
                 set_grad_enabled(False)
                 self._has_grad = True
             if dispatch_modes():
@@ -51,16 +52,16 @@ class quietly:  # noqa: N801  (a context)
             raise
 
     def _enter(self, context: Any) -> None:
-        self._contexts.append((context.__enter__(), context))  # noted as soon as it is entered
+        context.__enter__()
+        self._contexts = [*(self._contexts or ()), context]
 
     def __exit__(self, *exception: Any) -> None:
         unheard.depth -= 1
-        while len(self._contexts) > 1:
-            self._contexts.pop()[1].__exit__(None, None, None)
+        while self._contexts:
+            self._contexts.pop().__exit__(None, None, None)
         if self._has_grad:
             set_grad_enabled(True)
-        while self._contexts:
-            self._contexts.pop()[1].__exit__(None, None, None)
+        self._modes.__exit__(None, None, None)
 
 
 def quiet(what: str) -> Callable[[Hook], Hook]:

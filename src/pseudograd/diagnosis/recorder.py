@@ -39,14 +39,13 @@ from . import hooks, noted_kinks, slices, tally, values, whatif, windows
 from .arrivals import Arrivals, nobody_else_runs
 from .harmless import Errors, harmless, note
 from .influence import SILENT, Influence
-from .leaves import Leaf, Leaves
+from .leaves import LEAF, Leaf, Leaves
 from .names import unwrapped
 from .optimisers import Optimisers
 from .quietly import quiet, quietly, unheard
 from .tally import Tally
 from .zeros import Zeros
 
-_LEAF = "torch::autograd::AccumulateGrad"
 # They hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
     "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
@@ -55,6 +54,7 @@ _HAND_ON = (
 _DIGITS = "0123456789"
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 _ASKED = (slices.NODE, windows.NODE)  # nodes that are looked at in every pass, even where counts alone are wanted
+_LINEAR = torch.nn.functional.linear
 _names = itertools.count()
 _REGISTER_HOOK = Tensor.register_hook
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
@@ -101,7 +101,7 @@ class Recorder:
         self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran
         self.places = frames.Places()
         self.influence = Influence(self.leaves, self.roots, self.places)
-        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
+        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.stepped)
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it was given?
         self._hook_handles: list[Any] = []  # of leaves
         self.zeros = Zeros(self.leaves, self._attached, _PASSING)
@@ -111,9 +111,19 @@ class Recorder:
         self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
         self._local = _Thread()
         self._order = 0
+        self._missed_some = False  # of what the program called since the last backward
         self._ran_at: set[Place] = set()  # places at which a gradient has arrived
         self.asking: whatif.Asking | None = None
         self.after_backward: Callable[[int], None] | None = None
+
+    @harmless("a step of an optimiser", otherwise=False)
+    def _wakes(self) -> bool:
+        """Something of the program is heard. Did a step of an optimiser raise, so that what came since was not?"""
+        rest = self.optimisers.rest
+        if rest is None or not rest.is_on:
+            return False
+        rest.end()
+        return True
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -122,8 +132,9 @@ class Recorder:
         """A node was made, on a torch that says so."""
         if not self.is_on or own.depth or unheard.depth:
             return
+        self._wakes()
         name, local = nodes.name_of(node), self._local
-        if name == _LEAF:
+        if name == LEAF:
             if not self.leaves.are_at_home((node.variable,)):
                 frames.place(3, self.roots)  # a parameter is used for the first time: by which module?
         elif self.zeros.suspects or name not in _PASSING:
@@ -133,7 +144,7 @@ class Recorder:
         """place: None where the frame `depth` above it stands."""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
-        if name == _LEAF:
+        if name == LEAF:
             return
         noted = node.metadata
         if self._attached in noted or (is_passing and not self.zeros.concern(node)):
@@ -150,17 +161,24 @@ class Recorder:
         calling = self._local.calling
         if to.calling is not calling:
             to.calling, to.within = calling, _within(calling, torch_forms.form_of_node(name))
-        node.register_hook(partial(self._ran, to))
+        if to.hook is None:
+            to.hook = partial(self._ran, to)
+        node.register_hook(to.hook)
 
     def _tally(self, name: str, place: Place) -> Tally:
         found = self.tallies.get((name, place))
         return found if found is not None else self.tallies.setdefault((name, place), Tally(name, place))
 
-    @quiet("the gradients at a node")
     def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
-        """After a node ran in a backward: gradients arrived, others leave."""
-        if _have_numbers(arriving):
-            self._count(to, leaving, arriving)
+        """After a node ran in a backward: gradients arrived, others leave. It is `quiet`, without a frame for that."""
+        if not self.is_on or unheard.depth:
+            return
+        try:
+            with quietly():
+                if _have_numbers(arriving):
+                    self._count(to, leaving, arriving)
+        except Exception as error:
+            note("the gradients at a node", error, self)
 
     def _close_hook(self, tensor: Any) -> None:
         hook, self._local.hook = self._local.hook, None
@@ -213,27 +231,33 @@ class Recorder:
         if is_first:
             form = noted or torch_forms.form_of_node(to.op)
         kept = torch_forms.kept_by(form, node) if self.is_full and form is not None and node is not None else None
-        counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move, kept)
-        if counted is None:
-            if self.zeros.suspects:
-                self.zeros.look(to, node or current_node(), leaving, arriving)
-            return
+        counted = None
+        with self._lock:
+            has_sides = to.add_at_once(leaving, arriving, self.is_full, kept)
+        if has_sides is None:
+            counted = tally.of_grads(leaving, arriving, self.is_full, to.may_move, kept)
+            if counted is None:
+                if self.zeros.suspects:
+                    self.zeros.look(to, node or current_node(), leaving, arriving)
+                return
+            has_sides = tally.has_sides(counted)
         if is_first:
             self._ran_at.add(to.place)
-        if is_first and node is not None:
-            self._order += 1
-            to.order = self._order
-            to.form = form
+            if node is not None:
+                self._order += 1
+                to.order = self._order
+                to.form = form
         if node is not None and to.op == windows.NODE and (own_call := call_of(node)) is not None:
             to.hear(own_call)
         if node is not None:
             to.leaves |= self.leaves.upstream(node)  # one line may serve several parameters
-        if kept is not None and tally.has_sides(counted):
+        if kept is not None and has_sides:
             to.is_known = True
             to.has_tensor_bound = any(isinstance(one, Tensor) for one in kept.inputs[1:])
         with self._lock:
             to.calls += 1
-            to.add(counted)
+            if counted is not None:
+                to.add(counted)
 
     def _look_at_windows(self, to: Tally, leaving: Any) -> None:
         node = current_node()
@@ -291,8 +315,10 @@ class Recorder:
     def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
         local = self._local
         with without_torch_function():
-            if node_creation_hook is None and before is not None and (local.ranges or self._ranges()).may_hide_some():
-                self._find_nodes(func, args, kwargs, result, before)
+            if node_creation_hook is None and before is not None:
+                ranges = local.ranges or self._ranges()
+                if ranges.may_hide_some() and not self._found_at_once(ranges, func, args, kwargs, result, before):
+                    self._find_nodes(func, args, kwargs, result, before)
             local.calling = _NOBODY
             if local.at_kink is not None:
                 with quietly():
@@ -320,6 +346,25 @@ class Recorder:
         elif seen is not None and (self.backwards or not result.requires_grad):
             self.influence.follow(seen, result)
 
+    def _found_at_once(self, ranges: nodes.Ranges, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> bool:
+        """What `_find_nodes` does, for the usual call: it made one node, or such as hand on alone, of which nothing is noted."""
+        if type(result) is not Tensor or ranges.unseen or self.zeros.suspects:
+            return False
+        node, after = nodes.of_tensor(result), node_number()
+        if node is None or node._sequence_nr() != after - 1:
+            return False
+        is_alone, name, place = after - before == 1, nodes.name_of(node), self._local.place
+        if name in _PASSING:
+            is_alone = is_alone or (func is _LINEAR and len(args) > 1 and args[1].dim() == 2)
+        if not is_alone:
+            return False
+        if place is None and not self.leaves.are_at_home((*args, *kwargs.values()) if kwargs else args):
+            return False
+        ranges.seen_up_to = after
+        if name not in _PASSING:
+            self._attach(node, 4, place)
+        return True
+
     def _find_nodes(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
         ranges = self._ranges()
         made = ranges.since(before, result)
@@ -339,6 +384,7 @@ class Recorder:
         """A custom Function ran."""
         if not self.is_on or unheard.depth:
             return
+        self._wakes()
         if not functions.is_inside():
             with without_torch_function():
                 self.influence.applied(result)
@@ -385,6 +431,7 @@ class Recorder:
     def around_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         if not self.is_on or unheard.depth:
             return _nothing
+        self._missed_some = self._wakes()
         local = self._local
         depth = local.backwards
         is_outermost = not depth and backward_pass() < 0  # one inside another may run in a thread of a device
@@ -416,11 +463,21 @@ class Recorder:
             behind = self.leaves.behind(starts)
             for start in starts:
                 self.reached |= behind.get(start, 0)
-            name_of, suspects = nodes.name_of, self.zeros.suspects
+            name_of, suspects, expect = nodes.name_of, self.zeros.suspects, self.arrivals.expect
+            attached, upstream_key = self._attached, self.leaves.key
             for node, upstream in behind.items():
                 name = name_of(node)
-                if suspects or name not in _PASSING:
-                    self._attach_unseen(node, name, upstream, can_expect)
+                if name == LEAF:
+                    leaf = self.leaves.one(upstream)
+                    if leaf is not None and not (can_expect and expect(leaf, node)):
+                        self._attach_leaf(node, leaf)
+                elif suspects or name not in _PASSING:
+                    noted = node.metadata
+                    noted[upstream_key] = upstream
+                    if attached not in noted and not self._missed_some:
+                        self._attach(
+                            node, 0, NOWHERE
+                        )  # nobody saw some being made: in another thread, or before the context
             if is_outermost:
                 self._name_what_is_new()
         if is_outermost and self.asking is not None:
@@ -440,16 +497,6 @@ class Recorder:
         if not transforms_are_active():
             with quietly():
                 asking.begins(roots, grads, behind, self.backwards)
-
-    def _attach_unseen(self, node: Any, name: str, upstream: int, can_expect: bool) -> None:
-        """Nobody saw some being made: in another thread, or before the context."""
-        if name == _LEAF:
-            leaf = self.leaves.one(upstream)
-            if leaf is not None and not (can_expect and self.arrivals.expect(leaf, node)):
-                self._attach_leaf(node, leaf)
-        else:
-            self.leaves.remember(node, upstream)
-            self._attach(node, 0, NOWHERE)
 
     def _attach_leaf(self, node: Any, leaf: Leaf) -> None:
         """To the node that adds to a gradient, not to the tensor: a hook of a tensor shows where it is pickled, and what comes
@@ -549,8 +596,10 @@ def _have_numbers(values: Any) -> bool:
     """Can the tensors among these be read? Not on the device "meta", nor where they are fake, those of a program that traces itself, nor
     element by element where they are nested.
     """
-    for one in values:  # noqa: SIM110  (each gradient comes here)
-        if isinstance(one, Tensor) and (one.is_meta or one.is_nested or is_batched(one) or is_fake(one)):
+    for one in values:  # each gradient comes here, so what `is_fake` asks first stands here too
+        if isinstance(one, Tensor) and (
+            one.is_meta or one.is_nested or is_batched(one) or (type(one) is not Tensor and is_fake(one))
+        ):
             return False
     return True
 
@@ -563,7 +612,7 @@ def _take_off(mode: Watch) -> None:
         pop_mode()
         return
     if mode not in stack:
-        return  # it was not needed
+        return
     above = stack[stack.index(mode) + 1 :]
     for _ in range(len(above) + 1):
         pop_mode()
@@ -579,8 +628,10 @@ class Watch(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in SILENT:
+            return func(*args, **kwargs) if kwargs else func(*args)
         recorder = self.recorder
-        if func in SILENT or not recorder.is_on or own.depth or unheard.depth or is_compiling():
+        if not recorder.is_on or own.depth or unheard.depth or is_compiling():
             return func(*args, **kwargs) if kwargs else func(*args)
         before = None
         try:

@@ -176,7 +176,8 @@ class Stalls:
         if not seen.is_due:
             return
         some = [tensor for tensor, _ in _stepped(optimizer)]
-        seen.has_low = any(tensor.dtype in _LOW for tensor in some)
+        with without_torch_function():
+            seen.has_low = any(tensor.dtype in _LOW for tensor in some)
         if some:
             with quietly():
                 self._look_before(some)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import torch_forms
-from ..kernels import native
+from ..kernels.native import counts as at_once
 from ..rule import BOUNDED, PRIMITIVES, Call
 from ..torch_private import physical
 from ..trace.frames import Place
@@ -73,7 +73,9 @@ class Tally:
         self.function: Any = None  # the class of a custom Function
         self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
         self.passed = 0  # and those that it handed more
+        self.hook: Any = None  # what torch calls when a node of it has run
         self.sums: Sums = {}
+        self._at_once: at_once.Sums | None = None
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
 
     def hear(self, call: Call) -> None:
@@ -86,6 +88,32 @@ class Tally:
         for key, value in found.items():
             sums[key] = sums[key] + value if key in sums else value
 
+    def add_at_once(self, leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, kept: Any) -> bool | None:
+        """The counts of one backward call, added in one pass; whether they tell where x stands. None where it has to go the other way."""
+        if self.may_move:
+            return None
+        if self._at_once is None:
+            self._at_once = at_once.Sums(is_full)
+        if (
+            kept is None
+            and len(leaving) == len(arriving) == 1
+            and self._at_once.add_pair(arriving[0], leaving[0]) is not None
+        ):
+            return False
+        found = _grads(leaving, arriving)
+        if found is None:
+            return None
+        grads, others = found
+        x, low, high = _x_of(grads, kept)
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            return None
+        cut = self._at_once.add(grads.arrived, grads.left, x, low, high)
+        if cut is None:
+            return None
+        if cut and others:
+            self.add({_ELSEWHERE: _nonzero_of(others)})
+        return x is not None
+
     def eras(self) -> dict[str, float]:
         """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
         return (
@@ -97,7 +125,8 @@ class Tally:
     def read(self) -> dict[str, float]:
         """Waits for the device."""
         names = (*COUNTS, _ELSEWHERE, *(_KNOWN if self.is_known else ()))
-        return {name: float(self.sums.get(name, 0)) for name in names}
+        parts = [self.sums, *map(_with_inside, () if self._at_once is None else self._at_once.read())]
+        return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
 class Grads:
@@ -130,23 +159,39 @@ def of_grads(
     kept: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
     of the cut leads back inside, if that can be known: see `has_sides`.
     """
-    grad = _first(arriving)
-    if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
+    some = _grads(leaving, arriving)
+    if some is None:
         return None
-    alike: list[Tensor] = []
-    others: list[Tensor] = []
-    for one in leaving:
-        if one is not None:
-            (alike if one.shape == grad.shape else others).append(one)
-    if others and not alike:
-        return None
-    grads = Grads(_here(grad), list(map(_here, alike)))
+    grads, others = some
     found = _counted(grads, is_full, kept)
     if may_move:
         found.update(_by_numbers(grads, found, is_full))
     if others and not _is_nothing(found["cut"]):
-        found[_ELSEWHERE] = _settled(sum(map(torch.count_nonzero, map(_here, others))))
+        found[_ELSEWHERE] = _nonzero_of(others)
     return found
+
+
+def _grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Grads, list[Tensor]] | None:
+    """What can be compared element by element, and what leaves in other shapes."""
+    grad = _first(arriving)
+    if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
+        return None
+    shape = grad.shape
+    alike: list[Tensor] = []
+    others: list[Tensor] = []
+    for one in leaving:
+        if one is not None:
+            if one.shape == shape:
+                alike.append(_here(one))
+            else:
+                others.append(one)
+    if others and not alike:
+        return None
+    return Grads(_here(grad), alike), others
+
+
+def _nonzero_of(others: list[Tensor]) -> Any:
+    return _settled(sum(map(torch.count_nonzero, map(_here, others))))
 
 
 def _first(arriving: tuple[Any, ...]) -> Any:
@@ -174,18 +219,13 @@ def has_sides(counts: Sums) -> bool:
 def _counted(grads: Grads, is_full: bool, kept: torch_forms.SavedValues | None) -> Sums:
     """Element by element."""
     grad, alike = grads.arrived, grads.left
-    x, low, high = (None, None, None) if kept is None else _bounded(kept)
-    if x is not None and x.shape != grad.shape:
-        x = None
+    x, low, high = _x_of(grads, kept)
     has_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
-    counts = native.tally(grad, alike, is_full, x, low, high) if has_numbers else None
+    counts = at_once.tally(grad, alike, is_full, x, low, high) if has_numbers else None
     if counts is not None:
-        for sign in SIGNS:
-            all_but = sum(counts[side + sign] for side in SIDES if side != "inside")
-            counts[f"inside{sign}"] = counts.pop(f"all{sign}") - all_but
-        return counts
+        return _with_inside(counts)
     sides = {} if x is None else _sides(grads, x, low, high)
-    counts = native.tally(grad, alike, is_full)
+    counts = at_once.tally(grad, alike, is_full)
     if counts is not None:
         counts.update(sides)
         return counts
@@ -261,6 +301,21 @@ def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
     for sign, signed in (("-", up), ("+", down)):
         found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
     return {key: _settled(value) for key, value in found.items()}
+
+
+def _with_inside(counts: Sums) -> Sums:
+    """Those on neither side and at no bound, of all with that sign."""
+    if has_sides(counts):
+        for sign in SIGNS:
+            all_but = sum(counts[side + sign] for side in SIDES if side != "inside")
+            counts[f"inside{sign}"] = counts.pop(f"all{sign}") - all_but
+    return counts
+
+
+def _x_of(grads: Grads, kept: torch_forms.SavedValues | None) -> tuple[Any, Any, Any]:
+    """x and its bounds; None for each where they are not known, or have not the shape of the gradient."""
+    x, low, high = (None, None, None) if kept is None else _bounded(kept)
+    return (None, None, None) if x is None or x.shape != grads.arrived.shape else (x, low, high)
 
 
 def _bounded(kept: torch_forms.SavedValues) -> tuple[Any, Any, Any]:

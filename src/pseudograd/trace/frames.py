@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..torch_private import module_call, traced_frames
+from ..torch_private import module_call, module_wrapped_call, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -35,6 +35,10 @@ _HOME = _current_folder()  # when this was imported
 def is_users(file: str) -> bool:
     """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
     return not file.startswith(_NOT_THEIRS)
+
+
+def is_torchs(file: str) -> bool:
+    return file.startswith(_TORCH)
 
 
 def is_ours(file: str) -> bool:
@@ -239,10 +243,16 @@ def _seen_from(
         frame = frame.f_back
     if innermost is None or outermost is None:
         return call, program, None
-    root = outermost.f_locals["self"]
+    root = _self_of(outermost)
     if roots is not None and (id(root) not in roots or roots[id(root)]() is not root):
         roots[id(root)] = weakref.ref(root)
-    return call, program, _path(root if innermost is outermost else innermost.f_locals["self"], root)
+    return call, program, _path(root if innermost is outermost else _self_of(innermost), root)
+
+
+def _self_of(frame: FrameType) -> Any:
+    """The module that a frame runs: from the frame around it, where that is torch's, as it has fewer locals to be copied."""
+    outer = frame.f_back
+    return (frame if outer is None or outer.f_code is not module_wrapped_call else outer).f_locals["self"]
 
 
 def shown(code: CodeType | str, line: int) -> str:

@@ -84,6 +84,11 @@ def name_of(node: Any) -> str:
     return name
 
 
+def has_one_name(kind: type) -> bool:
+    """Of a class of which `name_of` has named a node: do all of its nodes have that name?"""
+    return kind in _names
+
+
 def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
     """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
     ways = [node for value in values for node in of(value)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,10 @@ from ..range_bits import (
     suits,
 )
 from ..residuals import INPUTS, Inputs, Kept
-from ..table import Kernel, Prepared, account, device_of, register
+from ..table import Kernel, Prepared, account, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 3  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 4  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 NO_MIN, NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
@@ -239,15 +239,15 @@ def _pull_slope(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
     return operators.pull_x(grad, x, _settings(0.0, farthest, plan.packed, *plan.numbers, 1.0, 1.0)), None
 
 
-_in_a_tensor = lru_cache(maxsize=256)(settings_of_numbers)
+in_a_tensor = lru_cache(maxsize=256)(settings_of_numbers)
 
 
 def _encode_steps(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | None:
     x, steps = inputs[0], few_bits.steps_of(call, inputs)
     if steps.thresholds:
-        planes = operators.steps(x, _in_a_tensor(steps.thresholds))
+        planes = operators.steps(x, in_a_tensor(steps.thresholds))
     elif steps.interval is not None:
-        planes = operators.inside(x, _in_a_tensor(tuple(map(float, steps.interval))))
+        planes = operators.inside(x, in_a_tensor(tuple(map(float, steps.interval))))
     else:
         return None
     return call.primitive.forward(*inputs), [planes, tuple(x.shape), x.stride(), steps.slopes]
@@ -259,55 +259,7 @@ def _pull_steps(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients
         return None
     if grad.stride() != strides:
         grad = torch.empty_strided(shape, strides, dtype=grad.dtype).copy_(grad)
-    return operators.slopes(grad, planes, _in_a_tensor(slopes)), *[None] * (len(wants) - 1)
-
-
-# In the order of Tally in rules.h: what a diagnosis counts. A sign is that of the gradient.
-_SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
-_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
-_LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
-
-
-def tally(
-    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None = None, low: Any = None, high: Any = None
-) -> dict[str, float] | None:
-    """The counts of one backward call in one pass over memory, by name; None for what the operator does not serve. No mode may see it.
-
-    leaving: at most two of the shape and dtype of grad, or none where nothing leaves. Where x is given, it has bounds that are numbers.
-    """
-    dtype = grad.dtype
-    if operators is None or len(leaving) > 2 or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
-        return None
-    tensors = (grad, *leaving) if x is None else (grad, *leaving, x)
-    for one in tensors:
-        if one.dtype is not dtype:
-            return None
-    if device_of(tensors) != "cpu":
-        return None
-    settings = _settings_of_tally(len(leaving), is_full, x is not None, low, high, dtype)
-    one, other = (*leaving, grad, grad)[:2]
-    found = operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
-    if not found:
-        return None
-    arrived, cut, nonfinite, _, *sides, magnitude, cut_magnitude = found
-    counts = {"elements": float(grad.numel()), "arrived": arrived, "cut": cut}
-    if is_full:
-        counts.update(nonfinite=nonfinite, magnitude=magnitude, cut_magnitude=cut_magnitude)
-    if x is not None:
-        counts.update(zip(_SIDES, sides, strict=True))
-    return counts
-
-
-@lru_cache(maxsize=4096)
-def _settings_of_tally(leaving: int, is_full: bool, has_x: bool, low: Any, high: Any, dtype: torch.dtype) -> Tensor:
-    has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
-    if has_x:
-        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
-    return _in_a_tensor((_bound(low, dtype), _bound(high, dtype), float(has)))
-
-
-def _bound(number: Any, dtype: torch.dtype) -> float:
-    return 0.0 if number is None else rounded_to(float(number), dtype)
+    return operators.slopes(grad, planes, in_a_tensor(slopes)), *[None] * (len(wants) - 1)
 
 
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time

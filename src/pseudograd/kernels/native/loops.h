@@ -574,9 +574,52 @@ static void NAME(tally)(const void *grad, const void *one, const void *other, co
     NAME(tally_block)(rest[0], rest[1], rest[2], rest[3], low, high, has, tally);
 }
 
+/* The squares of a gradient in float64, and which entries have had one that is not 0; see Arrival. NaN is none. `had` may be absent. */
+INLINE void NAME(arrive_block)(const T *grad, uint8_t *had, Arrival *arrival) {
+    LANE(number) each[64];
+    double sums[8] = {0};
+    uint64_t none = 0;
+    for (int i = 0; i < 64; i += LANE(lanes)) {
+        V g = LOAD(grad + i);
+        none |= LANE(bits)(LANE(equal)(g, LANE(all)(0.0))) << i;
+        memcpy(each + i, &g, sizeof(V));
+    }
+    for (int i = 0; i < 64; i += 8)
+        for (int k = 0; k < 8; k++) sums[k] += (double)each[i + k] * (double)each[i + k];
+    for (int k = 0; k < 8; k++) arrival->squares += sums[k];
+    arrival->zeros += __builtin_popcountll(none);
+    if (!had) return;
+    const uint64_t ones = 0x0101010101010101u;
+    for (int i = 0; i < 64; i += 8) {
+        uint64_t before, now = 0;
+        memcpy(&before, had + i, 8);
+        if (before == ones) continue;
+        for (int k = 0; k < 8; k++) now |= (uint64_t)(~none >> (i + k) & 1) << (8 * k);
+        before |= now;
+        memcpy(had + i, &before, 8);
+        arrival->missing += 8 - __builtin_popcountll(before & ones);
+    }
+}
+
+static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n) {
+    const T *g = grad;
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) NAME(arrive_block)(g + i, had ? had + i : 0, arrival);
+    if (i == n) return;
+    T rest[64] = {0};
+    uint8_t had_of_rest[64];
+    size_t left = (size_t)(n - i);
+    memcpy(rest, g + i, left * sizeof(T));
+    memset(had_of_rest, 1, sizeof(had_of_rest));
+    if (had) memcpy(had_of_rest, had + i, left);
+    NAME(arrive_block)(rest, had ? had_of_rest : 0, arrival);
+    arrival->zeros -= 64 - (n - i);
+    if (had) memcpy(had + i, had_of_rest, left);
+}
+
 static const Loops NAME(loops) = {NAME(encode), NAME(pull_code),     NAME(pull_x),          NAME(encode_between),
                                   NAME(stand),  NAME(pull_standing), NAME(pull_standing_x), NAME(steps),
-                                  NAME(inside), NAME(slopes),        NAME(tally)};
+                                  NAME(inside), NAME(slopes),        NAME(tally),           NAME(arrive)};
 
 #undef V
 #undef M

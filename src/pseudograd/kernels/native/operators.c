@@ -600,38 +600,122 @@ static void tally_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-/* Nothing, where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. The settings: min, max,
-   and what there is (HAS_...). */
-OPERATOR(tally_operator) {
-    Tensor tensors[5], made;
+/* 0 where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. The settings: min, max, and
+   what there is (HAS_...). */
+static int count_all(const Tensor *tensors, const Tensor *settings, Tally *total) {
     Counting work = {0};
     double found[3];
-    for (int k = 0; k < 5; k++) tensors[k] = tensor((Handle)stack[k]);
-    const Tensor *grad = &tensors[0], *settings = &tensors[4];
+    const Tensor *grad = tensors;
     int fits = is_served(grad) && settings->dtype == F64 && settings->dim == 1 && settings->numel == 3 && settings->strides[0] == 1;
-    int64_t order = fits ? order_of(grad) : 0, parts = (grad->numel + GRAIN - 1) / GRAIN, size = COUNTS + 2, one = 1;
+    int64_t order = fits ? order_of(grad) : 0, parts = (grad->numel + GRAIN - 1) / GRAIN;
     for (int k = 0; fits && k < 4; k++)
         fits = tensors[k].dtype == grad->dtype && walk(&tensors[k], grad->dim, grad->sizes, order, &work.tensors[k]);
-    if (fits) work.parts = calloc((size_t)parts + 1, sizeof(Tally));
-    if (work.parts) {
-        memcpy(found, settings->memory, sizeof(found));
-        work.loops = loops[grad->dtype], work.min = found[0], work.max = found[1], work.has = (int)found[2], work.numel = grad->numel;
-        if (parts <= 1) tally_part(0, parts, &work);
-        else torch_parallel_for(0, parts, 1, tally_part, &work);
-        for (int64_t part = 1; part < parts; part++) {
-            for (int k = 0; k < COUNTS; k++) work.parts[0].counts[k] += work.parts[part].counts[k];
-            work.parts[0].magnitude += work.parts[part].magnitude, work.parts[0].cut_magnitude += work.parts[part].cut_magnitude;
-        }
+    if (!fits) return 0;
+    Tally one = {0};
+    work.parts = parts <= 1 ? &one : calloc((size_t)parts, sizeof(Tally));
+    if (!work.parts) return 0;
+    memcpy(found, settings->memory, sizeof(found));
+    work.loops = loops[grad->dtype], work.min = found[0], work.max = found[1], work.has = (int)found[2], work.numel = grad->numel;
+    if (parts <= 1) tally_part(0, parts, &work);
+    else torch_parallel_for(0, parts, 1, tally_part, &work);
+    *total = work.parts[0];
+    for (int64_t part = 1; part < parts; part++) {
+        for (int k = 0; k < COUNTS; k++) total->counts[k] += work.parts[part].counts[k];
+        total->magnitude += work.parts[part].magnitude, total->cut_magnitude += work.parts[part].cut_magnitude;
+    }
+    if (parts > 1) free(work.parts);
+    return 1;
+}
+
+/* The counts and both magnitudes; nothing where the tensors do not fit. */
+OPERATOR(tally_operator) {
+    Tensor tensors[5], made;
+    Tally total;
+    int64_t size = COUNTS + 2, one = 1;
+    for (int k = 0; k < 5; k++) tensors[k] = tensor((Handle)stack[k]);
+    if (count_all(tensors, &tensors[4], &total)) {
         made = empty(1, &size, &one, dtypes[F64]);
         double *to = (double *)made.memory;
-        for (int k = 0; k < COUNTS; k++) to[k] = (double)work.parts[0].counts[k];
-        to[COUNTS] = work.parts[0].magnitude, to[COUNTS + 1] = work.parts[0].cut_magnitude;
-        free(work.parts);
+        for (int k = 0; k < COUNTS; k++) to[k] = (double)total.counts[k];
+        to[COUNTS] = total.magnitude, to[COUNTS + 1] = total.cut_magnitude;
     } else {
         made = nothing();
     }
     release(stack, 5);
     stack[0] = (Value)made.handle;
+}
+
+static int is_row(const Tensor *t, int64_t count) { return t->dtype == F64 && t->dim == 1 && t->numel == count && (count == 1 || t->strides[0] == 1); }
+
+/* The same, added to sums that have the number of elements behind. Says how many gradients were cut; -1 where nothing was added. */
+OPERATOR(add_tally_operator) {
+    Tensor tensors[6];
+    Tally total;
+    int64_t cut = -1;
+    for (int k = 0; k < 6; k++) tensors[k] = tensor((Handle)stack[k]);
+    if (is_row(&tensors[5], COUNTS + 3) && count_all(tensors, &tensors[4], &total)) {
+        double *to = (double *)tensors[5].memory;
+        for (int k = 0; k < COUNTS; k++) to[k] += (double)total.counts[k];
+        to[COUNTS] += total.magnitude, to[COUNTS + 1] += total.cut_magnitude, to[COUNTS + 2] += (double)tensors[0].numel;
+        cut = total.counts[CUT];
+    }
+    release(stack, 6);
+    stack[0] = (Value)cut;
+}
+
+typedef struct {
+    const Loops *loops;
+    int64_t numel;
+    Walk grad;
+    uint8_t *had;
+    Arrival *parts; /* one for each GRAIN elements, as above */
+} Arriving;
+
+static void arrive_part(int64_t from, int64_t to, void *argument) {
+    const Arriving *work = argument;
+    double buffer[CHUNK];
+    for (int64_t part = from; part < to; part++) {
+        int64_t start = part * GRAIN, end = start + GRAIN < work->numel ? start + GRAIN : work->numel;
+        for (int64_t count; start < end; start += count) {
+            count = work->grad.is_linear || end - start < CHUNK ? end - start : CHUNK;
+            work->loops->arrive(elements(&work->grad, start, count, buffer), work->had ? work->had + start : 0, &work->parts[part], count);
+        }
+    }
+}
+
+/* Bytes that lie as the elements of another tensor do, in the order of its memory. */
+static int lies_as(const Tensor *bytes_of_it, const Tensor *other, int64_t order) {
+    int64_t strides[MOST_DIMENSIONS];
+    if (!bytes_of_it->is_of_bytes || bytes_of_it->dim != other->dim || !strides_in(order, other->dim, other->sizes, strides)) return 0;
+    for (int64_t d = 0; d < other->dim; d++)
+        if (bytes_of_it->sizes[d] != other->sizes[d] || (other->sizes[d] > 1 && bytes_of_it->strides[d] != strides[d])) return 0;
+    return 1;
+}
+
+/* A gradient arrives at a parameter: its squares are added to a sum, stand alone behind it, and behind them how many entries are 0; `had`, a byte for each entry or none at all, says where one was
+   not 0 ever since. Says how many entries never had one; -1 where nothing was added. */
+OPERATOR(arrive_operator) {
+    Tensor grad = tensor((Handle)stack[0]), squares = tensor((Handle)stack[1]), had = tensor((Handle)stack[2]);
+    int64_t parts = (grad.numel + GRAIN - 1) / GRAIN, order = 0, missing = -1;
+    Arriving work = {.numel = grad.numel};
+    Arrival one = {0};
+    int fits = is_served(&grad) && is_row(&squares, 3);
+    if (fits) order = order_of(&grad), fits = walk(&grad, grad.dim, grad.sizes, order, &work.grad);
+    if (fits && had.numel) work.had = (uint8_t *)had.memory, fits = lies_as(&had, &grad, order);
+    if (fits) work.parts = parts <= 1 ? &one : calloc((size_t)parts, sizeof(Arrival));
+    if (work.parts) {
+        work.loops = loops[grad.dtype];
+        if (parts <= 1) arrive_part(0, parts, &work);
+        else torch_parallel_for(0, parts, 1, arrive_part, &work);
+        double sum = 0, *to = (double *)squares.memory;
+        int64_t zeros = 0;
+        missing = 0;
+        for (int64_t part = 0; part < (parts > 1 ? parts : 1); part++) sum += work.parts[part].squares, zeros += work.parts[part].zeros, missing += work.parts[part].missing;
+        to[0] += sum, to[1] = sum, to[2] = (double)zeros;
+        if (parts > 1) free(work.parts);
+    }
+    release(stack, 3);
+    stack[0] = (Value)missing;
 }
 
 /* --- registration --------------------------------------------------------------------------------------------------- */
@@ -672,6 +756,8 @@ static const struct {
     {"inside", "inside(Tensor x, Tensor interval) -> Tensor", "CPU", inside_operator},
     {"slopes", "slopes(Tensor grad, Tensor planes, Tensor slopes) -> Tensor", "CPU", slopes_operator},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator},
+    {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator},
+    {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator},
     {"version", "version() -> int", "CompositeExplicitAutograd", version_operator},
 };

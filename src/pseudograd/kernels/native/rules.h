@@ -11,7 +11,7 @@ typedef double number_d;
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
        TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
@@ -80,6 +80,12 @@ typedef struct {
     double magnitude, cut_magnitude;
 } Tally;
 
+/* Of a gradient that arrives at a parameter: its squares, how many of its entries are 0, and how many never had one that is not. */
+typedef struct {
+    double squares;
+    int64_t zeros, missing;
+} Arrival;
+
 typedef struct {
     void (*encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n);
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
@@ -97,6 +103,7 @@ typedef struct {
     void (*slopes)(const void *grad, const uint8_t *const *planes, void *out, const double *slopes, int bits, int64_t n);
     void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                   int64_t n);
+    void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
 } Loops;
 
 enum { F16, BF16, F32, F64, DTYPES };

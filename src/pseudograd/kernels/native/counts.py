@@ -1,0 +1,156 @@
+"""What a diagnosis counts of gradients, in one pass over memory. No mode may see it; None, or False, for what no operator here serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...arguments import rounded_to
+from ...torch_private import is_wrapped
+from .. import native
+from ..range_bits import DTYPES, MOST_DIMENSIONS
+
+# In the order of Tally in rules.h. A sign is that of the gradient.
+_SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
+_COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
+_HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
+_LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
+
+
+def tally(
+    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None = None, low: Any = None, high: Any = None
+) -> dict[str, float] | None:
+    """The counts of one backward call, by name.
+
+    leaving: at most two of the shape and dtype of grad, or none where nothing leaves. Where x is given, it has bounds that are numbers.
+    """
+    if not _are_served(grad, leaving, x):
+        return None
+    one, other = (*leaving, grad, grad)[:2]
+    settings = _settings(len(leaving), is_full, x is not None, low, high, grad.dtype)
+    found = native.operators.tally(grad, one, other, grad if x is None else x, settings).tolist()
+    return _named((*found, float(grad.numel())), is_full, x is not None) if found else None
+
+
+class Sums:
+    """Those counts summed over calls of one kind: of the same number of leaving gradients, the same bounds and the same dtype."""
+
+    def __init__(self, is_full: bool) -> None:
+        self._is_full = is_full
+        self._all: dict[bool, Tensor] = {}  # by whether x was given
+
+    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Any, high: Any) -> int | None:
+        """How many were cut in this call."""
+        if not _are_served(grad, leaving, x):
+            return None
+        one, other = (*leaving, grad, grad)[:2]
+        settings = _settings(len(leaving), self._is_full, x is not None, low, high, grad.dtype)
+        cut: int = native.operators.add_tally(
+            grad, one, other, grad if x is None else x, settings, self._of(x is not None)
+        )
+        return None if cut < 0 else cut
+
+    def add_pair(self, grad: Any, left: Any) -> int | None:
+        """The same of one that arrives and one that leaves, where both are ordinary: for speed, as most ops are so."""
+        if not (type(grad) is type(left) is Tensor and grad.is_cpu and left.is_cpu and grad.shape == left.shape):
+            return None
+        dtype = grad.dtype
+        if left.dtype is not dtype or dtype not in DTYPES or not (grad.layout is left.layout is torch.strided):
+            return None
+        if is_wrapped(grad) or is_wrapped(left) or native.operators is None or grad.dim() > MOST_DIMENSIONS:
+            return None
+        settings = _settings(1, self._is_full, False, None, None, dtype)
+        cut: int = native.operators.add_tally(grad, left, grad, grad, settings, self._of(False))
+        return None if cut < 0 else cut
+
+    def _of(self, has_x: bool) -> Tensor:
+        sums = self._all.get(has_x)
+        if sums is None:
+            sums = self._all[has_x] = torch.zeros(len(_COUNTED), dtype=torch.float64, device="cpu")
+        return sums
+
+    def read(self) -> list[dict[str, float]]:
+        return [_named(sums.tolist(), self._is_full, has_x) for has_x, sums in self._all.items()]
+
+
+def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bool:
+    dtype = grad.dtype
+    if native.operators is None or len(leaving) > 2 or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
+        return False
+    for one in (grad, *leaving) if x is None else (grad, *leaving, x):  # noqa: SIM110  (each gradient comes here)
+        if one.dtype is not dtype or not is_plain(one):
+            return False
+    return True
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Strided and on CPU. Of one that has numbers, below every wrapper of a transform: torch hands it over as it is, or with its zeros or
+    its sign made real.
+    """
+    return type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
+
+
+def _named(found: Sequence[float], is_full: bool, has_x: bool) -> dict[str, float]:
+    of = dict(zip(_COUNTED, found, strict=True))
+    counts = {name: of[name] for name in ("elements", "arrived", "cut")}
+    if is_full:
+        counts.update((name, of[name]) for name in ("nonfinite", "magnitude", "cut_magnitude"))
+    if has_x:
+        counts.update((name, of[name]) for name in _SIDES)
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def _settings(leaving: int, is_full: bool, has_x: bool, low: Any, high: Any, dtype: torch.dtype) -> Tensor:
+    has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
+    if has_x:
+        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
+    return native.in_a_tensor((_bound(low, dtype), _bound(high, dtype), float(has)))
+
+
+def _bound(number: Any, dtype: torch.dtype) -> float:
+    return 0.0 if number is None else rounded_to(float(number), dtype)
+
+
+_NONE = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+
+class Squares:
+    """The squares of every gradient that arrived at one parameter, summed in float64."""
+
+    def __init__(self) -> None:
+        self._sum = torch.zeros(3, dtype=torch.float64, device="cpu")  # of all, of the last, and how much of that is 0
+        self._arrive = native.operators.arrive
+
+    def add(self, grad: Tensor, had: Tensor | None = None) -> int:
+        """How many entries never had a gradient, as far as `had` says: a byte for each, 1 where one was ever not 0, which is brought up to
+        date. Below 0 where nothing was added.
+        """
+        missing: int = self._arrive(grad, self._sum, _NONE if had is None else had)
+        return missing
+
+    def read(self) -> float:
+        return float(self._sum[0])
+
+    def last(self) -> tuple[float, float]:
+        """The norm of the last one, and how many of its entries are 0."""
+        _, squares, zeros = self._sum.tolist()
+        return math.sqrt(squares), zeros
+
+    def __float__(self) -> float:
+        return self.last()[0]
+
+
+def look(grad: Tensor, had: Tensor) -> int:
+    """As `Squares.add`, for those that nobody sums."""
+    missing: int = native.operators.arrive(grad, torch.zeros(3, dtype=torch.float64, device="cpu"), had)
+    return missing
+
+
+def can_square(grad: Tensor) -> bool:
+    return native.operators is not None and grad.dtype in DTYPES and grad.dim() <= MOST_DIMENSIONS and is_plain(grad)

@@ -1,0 +1,227 @@
+"""Steps of torch's own optimisers are not heard: half of the calls of a training step. What they do is known, and nothing else is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pseudograd.diagnosis import Diagnosis, diagnose, optimisers
+from pseudograd.diagnosis.recorder import Recorder
+from pseudograd.torch_private import mode_stack
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda some: torch.optim.SGD(some, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
+    "SGD, foreach": lambda some: torch.optim.SGD(some, 0.1, weight_decay=0.1, foreach=True),
+    "Adam": lambda some: torch.optim.Adam(some, 0.1, weight_decay=0.1, amsgrad=True),
+    "AdamW, fused": lambda some: torch.optim.AdamW(some, 0.1, fused=True),
+    "RMSprop": lambda some: torch.optim.RMSprop(some, 0.01, centered=True),
+    "Adagrad": lambda some: torch.optim.Adagrad(some, 0.1),
+}
+
+
+class Everything(TorchFunctionMode):
+    """A mode of the program, which sees all that it saw before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) -> None:
+    torch.manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    before = Recorder.before_call
+
+    def before_call(self: Recorder, func: Any, args: Any, kwargs: Any) -> int:
+        names.append(getattr(func, "__name__", ""))
+        return before(self, func, args, kwargs)
+
+    monkeypatch.setattr(Recorder, "before_call", before_call)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _the_stack_is_as_it_was() -> Iterator[None]:
+    before = mode_stack()
+    yield
+    assert mode_stack() == before
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_step_is_not_heard_and_changes_nothing(name: str, heard: list[str]) -> None:
+    plain, watched = net(), net()
+    train(plain, OPTIMISERS[name](plain.parameters()))
+    optimizer = OPTIMISERS[name](watched.parameters())
+    with diagnose(watched) as d:
+        train(watched, optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+    assert sorted(set(heard)) == ["backward", "linear", "mean", "randn", "relu", "square"]
+    assert d.to_json()["errors"] == []
+    assert d.structural == []  # that a weight decays is no cut of the program
+    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 4)
+
+
+def test_a_mode_of_the_program_sees_what_it_saw() -> None:
+    seen = []
+    for is_watched in (False, True):
+        model, mode = net(), Everything()
+        optimizer = OPTIMISERS["SGD"](model.parameters())
+        with mode, diagnose(model) if is_watched else contextlib.nullcontext():
+            mode.seen.clear()  # a diagnosis that begins looks at the model
+            optimizer.step()
+            train(model, optimizer)
+            seen.append(list(mode.seen))
+    assert seen[0] == seen[1]
+
+
+def with_a_closure(model: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def with_a_hook(model: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer.register_step_pre_hook(lambda *_: model(x).square().mean().backward())
+    optimizer.step()
+
+
+class Own(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["model"](self.param_groups[0]["x"]).square().mean().backward()
+        return super().step(closure)
+
+
+def with_a_step_of_its_own(model: nn.Module, x: Tensor) -> None:
+    optimizer = Own(model.parameters(), 0.1)
+    optimizer.param_groups[0].update(model=model, x=x)
+    optimizer.step()
+
+
+def with_a_replaced_step(model: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    inner = optimizer._init_group
+
+    def init_group(*args: Any) -> Any:
+        with torch.enable_grad():
+            model(x).square().mean().backward()
+        return inner(*args)
+
+    optimizer._init_group = init_group  # type: ignore[method-assign]
+    optimizer.step()
+
+
+@pytest.mark.parametrize("program", [with_a_closure, with_a_hook, with_a_step_of_its_own, with_a_replaced_step])
+def test_code_of_the_program_in_a_step_is_heard(program: Callable[..., None], heard: list[str]) -> None:
+    model, x = net(), torch.randn(8, 4)
+    with diagnose(model) as d:
+        program(model, x)
+    assert {"linear", "relu"} <= set(heard)
+    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 1)
+    assert d.to_json()["errors"] == []
+
+
+def fails(optimizer: torch.optim.Optimizer) -> None:
+    with pytest.raises(RuntimeError, match="does not support dense gradients"):
+        optimizer.step()
+
+
+def test_after_a_step_that_raises(heard: list[str]) -> None:
+    """What the program calls until its next backward is not heard: it is not counted, nor put down to nowhere."""
+    model = net()
+    failing = torch.optim.SparseAdam(model.parameters())
+    with diagnose(model) as d:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            fails(failing)
+        heard.clear()
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 3)
+    assert "relu" in heard
+    assert all(one.where.startswith("tests") or "torch" in one.where for one in d.sites), [one.where for one in d.sites]
+    assert sum(one.calls for one in d.sites if one.op == "relu") in (3, 6)  # 6 where torch says what it makes
+    assert d.to_json()["errors"] == []
+
+
+def test_a_step_that_raises_out_of_the_context() -> None:
+    model, mode = net(), Everything()
+    model(torch.randn(8, 4)).square().mean().backward()
+    with mode:
+        with pytest.raises(RuntimeError, match="dense"), diagnose(model):
+            torch.optim.SparseAdam(model.parameters()).step()
+        assert mode_stack() == [mode]
+
+
+def test_nothing_is_put_above_a_mode_that_was_entered_since() -> None:
+    model, mode = net(), Everything()
+    with diagnose(model) as d:
+        model(torch.randn(8, 4)).square().mean().backward()
+        fails(torch.optim.SparseAdam(model.parameters()))
+        with mode:
+            model(torch.randn(8, 4)).square().mean().backward()
+            assert mode_stack()[-1] is mode
+        assert mode not in mode_stack()
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+        assert len(mode_stack()) == 1
+    assert d.to_json()["errors"] == []
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_gradient_that_was_cut_decides_with_the_parameter(is_heard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_heard:
+        monkeypatch.setattr(optimisers, "can_rest", lambda *_: False)
+    model, teacher = net(), net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run(is_written: bool) -> Diagnosis:
+        with diagnose(model) as d:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.randn(8, 4)).square().mean().backward()
+                if is_written:
+                    model[0].weight.grad = teacher[0].weight.detach() * 2
+                optimizer.step()
+        return d
+
+    cuts = [(one.kind, one.reaches_loss) for one in run(True).structural]
+    assert cuts == [(".detach()", True)]
+    assert run(False).structural == []
+
+
+def test_two_diagnoses_at_once() -> None:
+    plain, watched = net(), net()
+    train(plain, OPTIMISERS["SGD"](plain.parameters()))
+    optimizer = OPTIMISERS["SGD"](watched.parameters())
+    with diagnose(watched) as outer, diagnose(copy.deepcopy(watched)) as inner:
+        train(watched, optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+    assert [one.calls for one in outer.sites] == [one.calls for one in inner.sites] != []
