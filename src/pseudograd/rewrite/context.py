@@ -44,6 +44,7 @@ class Rewriting:
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
         self._entries: list[tuple[int, Rewrite | None]] = []  # None where nothing was to be done
+        self._idle: list[Rewrite] = []  # entries that leave clamps to torch
 
     def __repr__(self) -> str:
         return self._label
@@ -67,14 +68,16 @@ class Rewriting:
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
         kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
+        if is_idle:
+            entered_contexts.count_own(1)
         if is_idle and not kinks:
             self._entries.append((thread, None))
-            entered_contexts.count_own(1)
             return self
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
         mode = self._mode({} if is_idle else self._replacements, kinks, log)
         self._entries.append((thread, mode))
+        self._idle += [mode] if is_idle else []
         backward.enter(mode)
         mode.__enter__()
         return self
@@ -94,9 +97,11 @@ class Rewriting:
             self._entries.pop()[1].__exit__(*exception)  # type: ignore[union-attr]
             return
         mode = self._last_entry()
-        if mode is None:
+        if mode is None or any(mode is one for one in self._idle):
             entered_contexts.count_own(-1)
+        if mode is None:
             return
+        self._idle = [one for one in self._idle if one is not mode]
         entered_contexts.take_off_the_stack(mode)
         prepared.pop(mode, None)
         backward.leave(mode)
