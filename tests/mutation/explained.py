@@ -231,4 +231,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "_prepare",
         "high == 0 -> high != 0",
     ): "no rule of a row is prepared by it, and the calls of torch that are look at the sign of their zeros themselves",
+    (
+        "engine.py",
+        "_in_backward",
+        "not x.is_cpu -> x.is_cpu",
+    ): "x either way; what Inductor computes twice is another thing",
 }

@@ -8,6 +8,7 @@ from itertools import groupby
 
 import pytest
 
+from pseudograd.report import terminal
 from pseudograd.report.results import Results
 from pseudograd.report.tables import cell
 from pseudograd.report.terminal import show
@@ -80,3 +81,11 @@ def test_curve_alone_has_a_table(
     ((headings, rows),) = tables(printed(alone, 80, capsys, monkeypatch))
     assert headings[1:] == ["curve sin(pi y) + 1 outside, no gradient", "curve y² outside, no gradient"]
     assert ["inward", "0.5", "0"] in rows
+
+
+def test_each_world_is_told_once_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    on_step = terminal._lines()
+    for variant, done in (("a", 0), ("b", 1)):
+        on_step("curve", "y²", variant, done, 2)
+    on_step("curve", "|y|", "a", 2, 4)
+    assert capsys.readouterr().out == "curve, y² (0 of 2 runs done)\ncurve, |y| (2 of 4 runs done)\n"
