@@ -165,13 +165,13 @@ def _pull_in_place(
 
 
 IN_PLACE = " in place"
-for _name, _of_result, _forward, _inputs in (
+for _op, _of_result, _call, _takes in (
     ("torch.selu", _of_selu_in_place, torch.selu, ("x",)),
     ("torch.elu", _of_elu_in_place, functional.elu, ("x", "alpha")),
     ("torch.celu", _of_celu_in_place, torch.celu, ("x", "alpha")),
 ):
     _made = partial(partial, _pull_in_place, _of_result)
-    _register(_name.removeprefix("torch."), _name + IN_PLACE, _made, _forward, _inputs, True)
+    _register(_op.removeprefix("torch."), _op + IN_PLACE, _made, _call, _takes, True)
 
 _X, _BOUNDED = ("x",), ("x", "min", "max")
 for _name, _kink, _forward, _inputs in (

@@ -88,7 +88,7 @@ def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> An
     hidden, weights = list(hx.unbind(0)), _weights(params, has_biases)
     if batch_first:
         input = input.transpose(0, 1)
-    last = []
+    last: list[Tensor] = []
     for at in range(layers):
         found = []
         for backwards in (False, True)[:directions]:
