@@ -309,14 +309,20 @@ for _row in (
     _written(*_row)  # type: ignore[arg-type]
 
 
+OF_NAN = (
+    "fmax",
+    "fmin",
+)  # families that give a NaN and a number both the whole gradient on torch 2.14 (pytorch#193035 mended it)
+
+
 def gives_grad_to_nan() -> bool:
-    """Of torch 2.14 alone: fmax and fmin of a NaN and a number give both the whole gradient (pytorch#193035 mended it)."""
+    """Is the installed torch 2.14?"""
     return installed_version() == (2, 14)
 
 
 def is_torchs_own(family: str, text: str) -> bool:
     """Does the installed torch do this by itself?"""
-    if family in ("fmax", "fmin") and gives_grad_to_nan():
+    if family in OF_NAN and gives_grad_to_nan():
         return False
     return text == text_of(FAMILIES[family].of_torch(installed_era()))
 

@@ -507,7 +507,9 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"matplotlib must be installed, got none. Run pip install '\.\[report\]'"):
+    with pytest.raises(
+        ImportError, match=r'matplotlib must be installed, got none. Run pip install "pseudograd\[report\]"'
+    ):
         pg.plot("zero")
 
 

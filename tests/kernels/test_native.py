@@ -803,7 +803,7 @@ OPERATORS = [name for name in OPERATORS if name not in ("choose", "version")]
 
 
 def test_the_operators_are_found() -> None:
-    assert len(OPERATORS) == 12
+    assert len(OPERATORS) == 14
     assert {"encode_between", "pull_x", "slopes"} <= set(OPERATORS)
 
 

@@ -160,20 +160,7 @@ def _scripted(x: Tensor) -> Tensor:
     return torch.clamp(x, -1.0, 1.0) * 2
 
 
-def _fused() -> nn.Module:
-    """The fake quantisation of torch's default configuration for quantisation-aware training."""
-    from torch.ao.quantization import FusedMovingAvgObsFakeQuantize, MovingAverageMinMaxObserver
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = FusedMovingAvgObsFakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
-        module(torch.ones(3))
-    module.disable_observer()
-    return module
-
-
 UNREACHED = {
-    "fused fake quantisation": (lambda x: _fused()(x), {"fake_quantize": "identity"}),
     "learnable fake quantisation": (
         lambda x: torch._fake_quantize_learnable_per_tensor_affine(x, torch.ones(1), torch.zeros(1), 0, 15, 1.0),
         {"fake_quantize": "identity"},

@@ -854,7 +854,7 @@ def test_what_has_no_fingerprint_is_not_kept_and_that_is_said(tmp_path: Path) ->
 
 def test_without_cloudpickle_nothing_is_kept_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.warns(UserWarning, match="nothing is kept: cloudpickle and joblib must be installed; pip install"):
+    with pytest.warns(UserWarning, match="nothing is kept: cloudpickle and joblib must be installed. Run pip install"):
         found = pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path / "kept")
     assert found.values == pg.compare(noisy, rules=["inward"], seeds=2).values
     assert not (tmp_path / "kept").exists()

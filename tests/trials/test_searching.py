@@ -68,7 +68,7 @@ def test_a_budget_that_a_search_would_use_up() -> None:
 
 def test_without_optuna_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ImportError, match="tune: optuna must be installed for a range of a rule"):
+    with pytest.raises(ImportError, match="tune: optuna, for a range of a rule, must be installed"):
         pg.tune(_run, rules=["leaky(0.01..1)"], budget=100)
 
 

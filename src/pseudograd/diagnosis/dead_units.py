@@ -21,7 +21,7 @@ def are_dead(one: Partly) -> bool:
     site = one.cause
     if one.is_looked_up or site is None or one.units < _FEW or one.backwards < _SHORT or one.share < MOST:
         return False
-    is_function = not site.op[:1].islower()  # a custom Function keeps the name of its class
+    is_function = site.is_own or not site.op[:1].islower()  # a custom Function keeps the name of its class
     saturates = is_function or (site.family in _SATURATE and site.cut_share >= MOST * one.share)
     return saturates and site.elements / one.units >= _CHANCES
 

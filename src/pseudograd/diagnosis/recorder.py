@@ -169,16 +169,11 @@ class Recorder:
         found = self.tallies.get((name, place))
         return found if found is not None else self.tallies.setdefault((name, place), Tally(name, place))
 
+    @quiet("the gradients at a node")
     def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
-        """After a node ran in a backward: gradients arrived, others leave. It is `quiet`, without a frame for that."""
-        if not self.is_on or unheard.depth:
-            return
-        try:
-            with quietly():
-                if _have_numbers(arriving):
-                    self._count(to, leaving, arriving)
-        except Exception as error:
-            note("the gradients at a node", error, self)
+        """After a node ran in a backward: gradients arrived, others leave."""
+        if _have_numbers(arriving):
+            self._count(to, leaving, arriving)
 
     def _close_hook(self, tensor: Any) -> None:
         hook, self._local.hook = self._local.hook, None

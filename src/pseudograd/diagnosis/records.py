@@ -50,7 +50,8 @@ class Site:
     order: int = field(default=0, repr=False)
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
-    own_remedy: str = field(default="", repr=False)  # of an op of this library
+    is_own: bool = field(default=False, repr=False)  # of an op of this library
+    own_remedy: str = field(default="", repr=False)
 
     @property
     def cut_share(self) -> float:
@@ -178,7 +179,7 @@ def plain(record: Any) -> dict[str, Any]:
     found = {
         one.name: _value(getattr(record, one.name))
         for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted", "own_remedy")
+        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted", "is_own", "own_remedy")
     }
     if isinstance(record, Site):
         for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
@@ -227,6 +228,7 @@ def site_of(tally: Any, is_deliberate: bool = False) -> Site:
         order=tally.order,
         upstream=tally.leaves,
         source=source_of(tally.place),
+        is_own=bool(own),
         own_remedy=own_ops.remedy(own) if own else "",
         **known,
     )

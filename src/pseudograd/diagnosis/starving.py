@@ -14,6 +14,7 @@ from ..wording import counted, shortened
 from .leaves import Leaf
 from .missing_gradients import Missing
 from .records import Partly, Site, Starved, Structural
+from .windows import NODE
 from .zeros import fading
 
 ZEROED = "a gradient that was taken away"
@@ -275,7 +276,9 @@ class Starving:
         """
         upstream = [site for site in self._sites if site.upstream & one and site.arrived]
         for site in reversed(upstream):
-            if site.op == leaf.function and site.arrived / site.elements > 1 - missing.dead_units / missing.units:
+            if (
+                NODE if site.is_own else site.op
+            ) == leaf.function and site.arrived / site.elements > 1 - missing.dead_units / missing.units:
                 return site
         return next((site for site in reversed(upstream) if site.cut), None)
 

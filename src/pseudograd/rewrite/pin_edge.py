@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ..arguments import as_number
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..torch_conventions import FAMILIES, FRAMEWORKS, OWN, Convention, Family, gives_grad_to_nan, text_of
+from ..torch_conventions import FAMILIES, FRAMEWORKS, OF_NAN, OWN, Convention, Family, gives_grad_to_nan, text_of
 from ..torch_eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
 from ..torch_forms import EDGE
 from . import edges
@@ -80,7 +80,7 @@ def _of_era(asked: str, installed: str) -> dict[str, str]:
     if installed_version() < ATAN2_SINCE:
         found["atan2"] = "0.0"
     if asked == OPEN_ERA and gives_grad_to_nan():
-        found.update(dict.fromkeys(("fmax", "fmin"), text_of(FAMILIES["fmax"].of_torch(asked))))
+        found.update({name: text_of(FAMILIES[name].of_torch(asked)) for name in OF_NAN})
     return found
 
 

@@ -8,14 +8,13 @@ from ...trace.frames import named
 from .. import advice
 from ..copied import inward_codes
 from ..records import Finding
-from ..windows import NODE
 from .kind import Evidence, Kind, expression_at
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     cuts: dict[tuple[str, str], int] = {}
     for site in evidence.sites:
-        if site.family == "clamp" or site.op == NODE:
+        if site.family == "clamp" or site.is_own:
             key = site.where, site.expression
             cuts[key] = cuts.get(key, 0) + site.cut
     inward = inward_codes(evidence.tallies)
