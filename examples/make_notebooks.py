@@ -75,7 +75,7 @@ def write_page(name: str) -> Path:
         (PAGES / path).write_bytes(content)
     target = PAGES / f"{name}.md"
     told = f"{text.strip()}\n\nThis page is the script `examples/tutorials/{name}.py`, executed.\n"
-    target.write_text(re.sub(r"\n{3,}", "\n\n", told), encoding="utf-8")
+    target.write_text(told, encoding="utf-8")
     return target
 
 
