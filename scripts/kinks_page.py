@@ -1,4 +1,4 @@
-"""docs/kinks.md, its picture, and docs/kinks.html: the kink table, from src/pseudograd/kinks/table.json."""
+"""docs/kinks.md, its picture, and docs/kinks_table.html: the kink table, from src/pseudograd/kinks/table.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pseudograd.kinks.text import differing, shown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "kinks.md"
-TABLE_PAGE = ROOT / "docs" / "kinks.html"
+TABLE_PAGE = ROOT / "docs" / "kinks_table.html"
 PICTURE = ROOT / "docs" / "kinks.svg"
 TABLE = load()
 NAMES = {"torch": "torch", "jax": "JAX", "tensorflow": "TensorFlow"}

@@ -1,4 +1,4 @@
-"""docs/kinks.html as a browser shows it, and the texts that the docs make of the table."""
+"""docs/kinks_table.html as a browser shows it, and the texts that the docs make of the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pseudograd.kinks.table import load
 
 from ..browser import needs_browser, shown, title_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "kinks.html"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "kinks_table.html"
 _COUNT = "document.querySelectorAll('tbody tr:not([hidden])').length"
 _WIDEST = "Math.max(...[...document.querySelectorAll('body, body *')].map(e => e.getBoundingClientRect().right))"
 
