@@ -763,3 +763,25 @@ def test_a_pin_is_known_also_where_it_pins_what_this_torch_does(start: list[floa
     own = findings(pg.pin_edge(installed_era()))
     assert own == [] if installed_era() == "torch<=2.13" else "edge" not in own
     assert findings() != [], "what was pinned before is not pinned any more"
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: pg.pin_edge("closed"),
+        lambda: pg.pin_edge("open"),
+        lambda: pg.pin_edge("jax"),
+        lambda: pg.override(clamp="inward"),
+    ],
+    ids=["closed", "open", "jax", "override"],
+)
+def test_where_a_context_decides_no_era_is_said_to(
+    context: Callable[[], contextlib.AbstractContextManager[object]],
+) -> None:
+    p = nn.Parameter(torch.zeros(4))
+    with context(), diagnose() as d:
+        p.clamp(0.0, 2.0).sum().backward()
+    assert "kink" not in codes(d)
+    with diagnose() as d:
+        p.clamp(0.0, 2.0).sum().backward()
+    assert "kink" in codes(d)

@@ -410,6 +410,7 @@ class Recorder:
             if found is None:
                 found = self.values[key] = values.Values(spelling, place, *read)
                 found.is_pinned = entered_contexts.is_pinned_to_its_own()
+                found.is_rewritten = entered_contexts.decide_about(spelling.form)
                 if isinstance(given, Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if nodes.of_tensor(given) is None else None

@@ -30,6 +30,7 @@ class Values:
         self.leaf: Any = None  # the bit of the parameter that x is
         self.upstream = 0
         self.is_pinned = False  # to what this torch does
+        self.is_rewritten = False  # by a context, which then decides what passes here
         self.round = 0  # the leaves upstream of what x was detached from
         self.detached = 0  # the bit of the parameter that x was detached from
         self.bounds = tuple(None if isinstance(one, Tensor) else one for one in (low, high))

@@ -35,6 +35,12 @@ def is_pinned_to_its_own() -> bool:
     return _here.pins_to_its_own > 0
 
 
+def decide_about(form: Any) -> bool:
+    """Does a context that is entered in this thread put something else in the place of what torch does there?"""
+    asked = {*form.switches, *form.names}
+    return any(asked & (mode.replacements.keys() | mode.kinks.keys()) for mode in _here.modes)
+
+
 def count_own(step: int) -> None:
     _here.pins_to_its_own += step
 

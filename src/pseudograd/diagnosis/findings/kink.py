@@ -13,7 +13,7 @@ from .kind import Evidence, Kind, percent
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for one in evidence.values:
-        if not one.upstream or not one.starts_on_a_bound:
+        if not one.upstream or not one.starts_on_a_bound or one.is_rewritten:
             continue
         from_form = shares_at_the_edge(one.form, one.has_tensor_bound)
         if one.is_pinned:
