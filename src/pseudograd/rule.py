@@ -421,7 +421,7 @@ def rule_named(name: str, /, *values: Any, **given: Any) -> RuleObject:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     if len(values) > len(row.parameters):
         raise TypeError(must(name, "parameters", f"be {_listed(row.parameters) or 'absent'}", values))
-    for key, value in zip(row.parameters, values, strict=False):
+    for key, value in zip(row.parameters, values):  # noqa: B905  Dynamo on torch 2.8
         if key in given:
             raise TypeError(must(name, key, "be given once", given[key]))
         given[key] = value
