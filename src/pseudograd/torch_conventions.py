@@ -105,6 +105,7 @@ FAMILIES: dict[str, Family] = {
 
 
 OF_AN_EDGE = {"clamp", "fmin", "fmax"}  # the families that an edge, or an era, pins too
+OF_AN_ERA = {*OF_AN_EDGE, "quantile"}
 
 
 class Kinked(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from pseudograd import diagnose
+import pseudograd
+from pseudograd import diagnose, pin_edge
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
 IS_CLOSED = installed_era() == CLOSED_ERA
@@ -93,8 +96,6 @@ def test_what_is_deliberate_is_not_told() -> None:
 
 def test_the_next_step_works() -> None:
     """Pasted around the training it moves what did not move."""
-    import pseudograd
-
     p = nn.Parameter(torch.zeros(2))
     (one,) = _find(p, 6)
     pin = eval(re.search(r"pseudograd\.pin_edge\(.*?\)", one.next_step)[0], {"pseudograd": pseudograd})  # type: ignore[index]
@@ -114,3 +115,57 @@ def test_where_no_pin_reaches_it_that_is_said() -> None:
     assert one.next_step.startswith(
         "Write this call out in torch's own functions: pin_edge does not reach the abs inside l1_loss"
     )
+
+
+AT_A_KINK: dict[str, Any] = {
+    "clamp": lambda p: torch.clamp(p, 0, 1),
+    "tensor bounds": lambda p: torch.clamp(p, torch.zeros(4), torch.ones(4)),
+    "relu": torch.relu,
+    "relu6": functional.relu6,
+    "abs": torch.abs,
+    "leaky_relu": functional.leaky_relu,
+    "hardtanh": lambda p: functional.hardtanh(p, 0.0, 1.0),
+    "selu": functional.selu,
+    "maximum": lambda p: torch.maximum(p, torch.zeros(4)),
+    "fmax": lambda p: torch.fmax(p, torch.zeros(4)),
+    "margin_ranking_loss": lambda p: functional.margin_ranking_loss(p, torch.zeros(4), torch.ones(4), reduction="none"),
+    "quantile": lambda p: p.quantile(0.5) * torch.ones(4),
+}
+
+
+def _of_convention(name: str, pin: Any) -> list[Any]:
+    """Of a parameter at a kink that would not move by itself, and hardly moves."""
+    p = nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -1.0]))
+    weights = torch.arange(1.0, 5.0)
+    with pin, diagnose(sensitivity=True) as d:
+        for _ in range(8):
+            p.grad = None
+            ((AT_A_KINK[name](p) + 0.1 * p) * weights).sum().backward()
+    return [one for one in d.findings if one.code == "convention"]
+
+
+@pytest.mark.parametrize("name", AT_A_KINK)
+def test_nothing_is_told_under_the_pin_that_is_advised(name: str) -> None:
+    """Also where it pins what the installed torch does, so that torch's own node runs."""
+    found = _of_convention(name, contextlib.nullcontext())
+    if name == "quantile" and IS_CLOSED:  # where torch does as the others
+        assert found == []
+        return
+    (one,) = found
+    assert "nan" not in one.evidence
+    pin = eval(re.search(r"pseudograd\.pin_edge\(.*?\)", one.next_step)[0], {"pseudograd": pseudograd})  # type: ignore[index]
+    assert _of_convention(name, pin) == []
+
+
+@pytest.mark.parametrize("name", ["relu", "abs"])
+def test_a_pin_of_another_family_settles_nothing(name: str) -> None:
+    other = {"relu": "abs", "abs": "relu"}[name]
+    assert len(_of_convention(name, pin_edge(**{other: installed_era()}))) == 1
+    assert len(_of_convention(name, pin_edge(installed_era()))) == 1
+
+
+def test_a_pin_that_has_ended_settles_nothing() -> None:
+    with pin_edge(installed_era(), abs=installed_era()):
+        pass
+    assert len(_of_convention("abs", contextlib.nullcontext())) == 1
+    assert len(_of_convention("clamp", contextlib.nullcontext())) == 1

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..rewrite import entered_contexts
 from ..rewrite.conventions import Pinning, prepared, rewritten
 from ..torch_conventions import KINKED, Kinked
 from ..torch_private import is_batched, is_fake, is_wrapped
@@ -40,7 +41,7 @@ def note_before(func: Any, args: Any, kwargs: Any) -> Any:
         func = torch.norm
     for kinked in KINKED.get(func, ()):
         values = kinked.spelling.values(args, kwargs)
-        if values is None or not _is_plain(values[0]):
+        if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
             continue
         if kinked.family == "relu":
             zero = values[0].detach() == 0

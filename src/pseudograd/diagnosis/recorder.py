@@ -18,6 +18,7 @@ from .. import torch_composites, torch_forms
 from ..engine import call_of
 from ..formula import own
 from ..rewrite import entered_contexts
+from ..torch_conventions import OF_AN_EDGE
 from ..torch_private import (
     backward_pass,
     current_node,
@@ -154,7 +155,7 @@ class Recorder:
         noted[self._attached] = to = self._tally(name, place)
         if to.function is None and name[-1] not in _DIGITS:  # nodes of torch's own are numbered
             to.function = getattr(type(node), "_forward_cls", None)
-        to.is_pinned = to.is_pinned or entered_contexts.is_pinned_to_its_own()
+        to.pinned |= entered_contexts.left_to_torch()
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
             return
@@ -409,7 +410,7 @@ class Recorder:
                 return None
             if found is None:
                 found = self.values[key] = values.Values(spelling, place, *read)
-                found.is_pinned = entered_contexts.is_pinned_to_its_own()
+                found.is_pinned = not entered_contexts.left_to_torch().isdisjoint(OF_AN_EDGE)
                 found.is_rewritten = entered_contexts.decide_about(spelling.form)
                 if isinstance(given, Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)

@@ -170,9 +170,13 @@ class Sensing:
         return (backwards - 1) % self.every == 0
 
     def standing(self, behind: Sequence[Any]) -> list[AtKink]:
-        """The nodes at a kink. Where there are none, no further pass is needed."""
+        """The nodes at a kink that no pin has settled. Where there are none, no further pass is needed."""
         self.refuse(hidden(behind))
-        return list(at_kinks(behind))
+        return [one for one in at_kinks(behind) if not self._is_pinned(one)]
+
+    def _is_pinned(self, one: AtKink) -> bool:
+        tally = self._tally_of(one.node)
+        return tally is not None and one.family in tally.pinned
 
     def answers(self, graph: Graph, standing: Sequence[AtKink], own: Gradients, by_leaf: Any) -> list[_Answer]:
         """One further pass for each family; one for each of its lines where they are several and it is above the threshold."""

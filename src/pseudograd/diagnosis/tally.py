@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import torch_forms
 from ..kernels.native import counts as at_once
 from ..rule import BOUNDED, PRIMITIVES, Call
+from ..torch_conventions import OF_AN_EDGE
 from ..torch_private import physical
 from ..trace.frames import Place
 from .windows import Windows
@@ -63,7 +64,7 @@ class Tally:
         self.leaves = 0  # which leaves lie upstream: a bit each
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
-        self.is_pinned = False  # to what this torch does, so that another one would do the same
+        self.pinned: frozenset[str] = frozenset()  # the families that are pinned to what this torch does
         self.calling: Any = None  # the function of torch that made the node last
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
@@ -118,7 +119,7 @@ class Tally:
         """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
         return (
             {}
-            if self.form is None or self.is_pinned
+            if self.form is None or not self.pinned.isdisjoint(OF_AN_EDGE)
             else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
         )
 

@@ -10,19 +10,27 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch.compiler import is_compiling
 
 from .. import torch_forms
 from ..rule import prepared
-from ..torch_conventions import OF_AN_EDGE
+from ..torch_conventions import OF_AN_EDGE, OF_AN_ERA, OWN
 from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite
 from .report import Log, Report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class _Entry(NamedTuple):
+    """mode: None where nothing was to be done. left: the families that are left to torch, as the pin asks for what it does."""
+
+    thread: int
+    mode: Rewrite | None
+    left: frozenset[str] = entered_contexts.NO_FAMILY
 
 
 class Rewriting:
@@ -43,8 +51,7 @@ class Rewriting:
         self._kinks = kinks or {}
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
-        self._entries: list[tuple[int, Rewrite | None]] = []  # None where nothing was to be done
-        self._idle: list[Rewrite] = []  # entries that leave clamps to torch
+        self._entries: list[_Entry] = []
 
     def __repr__(self) -> str:
         return self._label
@@ -63,21 +70,22 @@ class Rewriting:
         if is_compiling():
             mode = self._mode(self._replacements, self._kinks, None)
             mode.__enter__()
-            self._entries.append((0, mode))
+            self._entries.append(_Entry(0, mode))
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
         kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
-        if is_idle:
-            entered_contexts.count_own(1)
+        own = {name for name, text in self._kinks.items() if text == OWN or name not in kinks}
+        left = frozenset(own | OF_AN_ERA if is_idle else own)
+        if left:
+            entered_contexts.leave_to_torch(left)
         if is_idle and not kinks:
-            self._entries.append((thread, None))
+            self._entries.append(_Entry(thread, None, left))
             return self
         log = self._logs.setdefault(thread, Log())
         log.nodes.start_afresh()
         mode = self._mode({} if is_idle else self._replacements, kinks, log)
-        self._entries.append((thread, mode))
-        self._idle += [mode] if is_idle else []
+        self._entries.append(_Entry(thread, mode, left))
         backward.enter(mode)
         mode.__enter__()
         return self
@@ -94,24 +102,22 @@ class Rewriting:
 
     def __exit__(self, *exception: Any) -> None:
         if is_compiling():
-            self._entries.pop()[1].__exit__(*exception)  # type: ignore[union-attr]
+            self._entries.pop().mode.__exit__(*exception)  # type: ignore[union-attr]
             return
-        mode = self._last_entry()
-        if mode is None or any(mode is one for one in self._idle):
-            entered_contexts.count_own(-1)
+        _, mode, left = self._last_entry()
+        entered_contexts.no_longer_leave_to_torch(left)
         if mode is None:
             return
-        self._idle = [one for one in self._idle if one is not mode]
         entered_contexts.take_off_the_stack(mode)
         prepared.pop(mode, None)
         backward.leave(mode)
 
-    def _last_entry(self) -> Rewrite | None:
+    def _last_entry(self) -> _Entry:
         """The entry that this exit ends: the last one of this thread; of any, where a generator is closed by another thread."""
         here = threading.get_ident()
-        entry = next((entry for entry in reversed(self._entries) if entry[0] == here), self._entries[-1])
+        entry = next((entry for entry in reversed(self._entries) if entry.thread == here), self._entries[-1])
         self._entries.remove(entry)
-        return entry[1]
+        return entry
 
     def __call__(self, function: Decorated) -> Decorated:
         """As a decorator. A generator runs inside the context and is suspended outside it."""

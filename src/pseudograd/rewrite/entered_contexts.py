@@ -16,10 +16,13 @@ class Entered(TorchFunctionMode):
     """One entry of a context: what `mode.py` derives from, and what is ours on torch's stack."""
 
 
+NO_FAMILY: frozenset[str] = frozenset()
+
+
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.modes: tuple[Any, ...] = ()
-        self.pins_to_its_own = 0
+        self.left_to_torch: tuple[frozenset[str], ...] = ()
 
 
 _here = _OfThread()
@@ -30,9 +33,10 @@ def modes() -> tuple[Any, ...]:
     return _here.modes
 
 
-def is_pinned_to_its_own() -> bool:
-    """Is a pin entered in this thread that asks for what the installed torch does, so that there was no mode to enter?"""
-    return _here.pins_to_its_own > 0
+def left_to_torch() -> frozenset[str]:
+    """The families that pins of this thread ask to be as in the installed torch, so that there was nothing to put in their place."""
+    some = _here.left_to_torch
+    return some[0].union(*some[1:]) if some else NO_FAMILY
 
 
 def decide_about(form: Any) -> bool:
@@ -41,8 +45,21 @@ def decide_about(form: Any) -> bool:
     return any(asked & (mode.replacements.keys() | mode.kinks.keys()) for mode in _here.modes)
 
 
-def count_own(step: int) -> None:
-    _here.pins_to_its_own += step
+def pin(family: str) -> bool:
+    """Does a context that is entered in this thread pin this family of functions to something else than torch does?"""
+    return any(family in mode.kinks for mode in _here.modes)
+
+
+def leave_to_torch(families: frozenset[str]) -> None:
+    _here.left_to_torch = (*_here.left_to_torch, families)
+
+
+def no_longer_leave_to_torch(families: frozenset[str]) -> None:
+    """Of a generator it may be another thread that ends what this one began."""
+    some = list(_here.left_to_torch)
+    if families in some:
+        some.remove(families)
+        _here.left_to_torch = tuple(some)
 
 
 def add(mode: Entered) -> None:

@@ -77,7 +77,7 @@ def _amount(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity]) -> str
         of = f"the update of {one.parameter}"
     if share(one) <= 1:
         return f"{percent(share(one))} of {of} is convention"
-    times = "" if math.isinf(share(one)) else f" (another one changes it by {share(one):,.2g} times its size)"
+    times = "" if not math.isfinite(share(one)) else f" (another one changes it by {share(one):,.2g} times its size)"
     return f"All of {of} is convention{times}"
 
 
