@@ -28,11 +28,11 @@ if importlib.util.find_spec("triton") is None:
 
 
 def every_file(source: Path = SOURCE) -> list[str]:
-    """Of src, without what a compiler or an installation leaves there."""
+    """Of src, without what a compiler, an installation or a recording (reach.py) leaves there."""
     built = {".so", ".pyd", ".pyc", ".o"}
     paths = (path for path in sorted(source.rglob("*")) if path.is_file() and path.suffix not in built)
     names = [path.relative_to(source).as_posix().removeprefix(f"{PACKAGE}/") for path in paths]
-    return [name for name in names if ".egg-info" not in name]
+    return [name for name in names if ".egg-info" not in name and name != "sitecustomize.py"]
 
 
 def place_of(name: str, source: Path = SOURCE) -> Path:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from types import FrameType
@@ -230,18 +231,21 @@ def _read(record: Path) -> list[Noted]:
     return tests
 
 
-def in_order(tests: list[Noted], function: Function) -> list[Noted]:
-    """Those that may notice a change of it, the likely and fast ones first.
+def in_order(tests: list[Noted], function: Function, importing: Set[str] = frozenset()) -> list[Noted]:
+    """Those that may notice a change of it, the likely and fast ones first. importing: the files of tests that import its file by name.
 
-    First those that enter it, or are named after it or its file: of a test of every rule one set of parameters was recorded, and what
-    runs when the package is imported is entered by no test. Then the others of their files, which may look at what these left in a
-    cache. Where no test is seen to enter it, or it is the module itself, those count that enter any function of its file.
+    First those that enter it, are named after it, its file or a public function there, or are in a file that imports it: of a test of
+    every rule one set of parameters was recorded, and what runs when the package is imported is entered by no test. Then the others of
+    their files, which may look at what these left in a cache. Where no test is seen to enter it, or it is the module itself, those count
+    that enter any function of its file.
     """
     named = {test for test in tests if _is_named_after(test, function)}
+    beside_it = {name for test in tests for file, name in test.enters if file == function[0] and name[0] not in "_<"}
+    related = [test for test in tests if test.file in importing or _has_parameter(test, beside_it)]
     direct = [test for test in tests if function in test.enters]
     if not direct:
         direct = [test for test in tests if any(file == function[0] for file, _ in test.enters)]
-    direct = list(dict.fromkeys([*direct, *named]))
+    direct = list(dict.fromkeys([*direct, *named, *related]))
     files = {test.file for test in direct}
     entering = {test.name for test in direct}
     beside = [test for test in tests if test.file in files and test.name not in entering]
@@ -254,7 +258,19 @@ def _is_named_after(test: Noted, function: Function) -> bool:
     words = {
         word for word in (function[1].strip("_"), PurePath(function[0]).stem) if len(word) > 3 and word != "module"
     }
-    return any(word in test.parameters or test.file.endswith(f"/test_{word}.py") for word in words)
+    return _has_parameter(test, words) or any(test.file.endswith(f"/test_{word}.py") for word in words)
+
+
+def _has_parameter(test: Noted, words: Set[str]) -> bool:
+    return any(word in test.parameters for word in words if len(word) > 3)
+
+
+def imports(text: str, file: str) -> bool:
+    """Does a file of tests with this text import this file of the package by its name?"""
+    *folders, name = PurePath(file).with_suffix("").parts
+    parent = ".".join(folders if file.startswith("pseudograd_") else ["pseudograd", *folders])
+    found = rf"(?:from|import) {re.escape(parent)}\.{name}\b|from {re.escape(parent)} import [^\n]*\b{name}\b"
+    return re.search(found, text) is not None
 
 
 def _is_in_the_folder_of(test: Noted, function: Function) -> bool:

@@ -104,7 +104,8 @@ class Court:
 
     def _killer(self, source: Path, mutant: Mutant) -> tuple[str | None, int]:
         """The test that fails, and how many were to run."""
-        tests = reach.in_order(self.tests, (mutant.file, mutant.function))
+        importing = {file for file in self.files if reach.imports((self.place.root / file).read_text(), mutant.file)}
+        tests = reach.in_order(self.tests, (mutant.file, mutant.function), importing)
         count = 0
         before = self.killed_before.get(mutant.key, ())
         for part in reach.in_parts(tests, self.most_seconds, [test for test in self.tests if test.name in before]):

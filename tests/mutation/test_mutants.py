@@ -11,7 +11,7 @@ import pytest
 from .explained import EXPLAINED
 from .files import OUT_OF_REACH, every_file, files_beginning_with, place_of, why_not
 from .mutants import changed_source, drawn, mutants_of
-from .reach import RECORDED, Noted, in_order, in_parts, name_of, not_recorded, read
+from .reach import RECORDED, Noted, follow, imports, in_order, in_parts, name_of, not_recorded, read
 
 
 def test_no_file_is_left_out_without_a_reason() -> None:
@@ -23,6 +23,16 @@ def test_no_file_is_left_out_without_a_reason() -> None:
     for file in every_file():
         assert place_of(file).is_file()
         assert name_of(str(place_of(file))) == file
+
+
+def test_what_a_recording_leaves_is_no_file_of_the_package(tmp_path: Path) -> None:
+    """While the suite is recorded, this file of tests runs beside it."""
+    (tmp_path / "pseudograd").mkdir()
+    (tmp_path / "pseudograd" / "optim.py").touch()
+    before = every_file(tmp_path)
+    follow(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert every_file(tmp_path) == before == ["optim.py"]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,36 @@ TESTS = [
 )
 def test_the_likely_and_fast_tests_come_first(function: tuple[str, str], order: list[str]) -> None:
     assert [test.name.split("::")[1] for test in in_order(TESTS, function)] == order
+
+
+def test_what_is_only_a_parameter_or_an_import_leads_to_a_test_too() -> None:
+    """Of a test of every rule one set of parameters is recorded, and nothing is seen to enter a table of numbers."""
+    gelu = Noted("a.py::test_every[relu-plain]", 0.1, frozenset({("others.py", "relu")}))
+    about = gelu._replace(name="a.py::test_every[gelu-tanh]")
+    entering = Noted("b.py::test_one", 9.0, frozenset({("one.py", "gelu"), ("one.py", "_slope")}))
+    table = Noted("c.py::test_table", 0.1, frozenset())
+    others = Noted("d.py::test_nothing", 0.1, frozenset())
+    tests = [gelu, about, entering, table, others]
+    assert in_order(tests, ("one.py", "_slope")) == [about, entering, gelu]
+    assert in_order(tests, ("table.py", "module")) == []
+    assert in_order(tests, ("table.py", "module"), {"c.py"}) == [table]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from pseudograd.ops.fitted_slopes import FITTED", True),
+        ("import pseudograd.ops.fitted_slopes", True),
+        ("from pseudograd.ops import bounds, fitted_slopes", True),
+        ("from pseudograd.ops import fitted_slopes_of", False),
+        ("from pseudograd.ops.fitted import slopes  # fitted_slopes", False),
+        ("from pseudograd_lint.fitted_slopes import FITTED", False),
+    ],
+)
+def test_who_imports_a_file(text: str, expected: bool) -> None:
+    assert imports(f"import torch\n{text}\n", "ops/fitted_slopes.py") is expected
+    of_the_linter = text.replace("pseudograd.ops", "pseudograd_lint.ops")
+    assert imports(of_the_linter, "pseudograd_lint/ops/fitted_slopes.py") is expected
 
 
 RECORD = [
