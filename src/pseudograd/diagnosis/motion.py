@@ -13,10 +13,16 @@ from ..torch_private import local
 SAMPLE = 1024
 
 
-def sample(tensor: Tensor) -> Tensor:
-    """At most some entries of it, evenly spread; a copy."""
+def some_of(tensor: Tensor) -> Tensor:
+    """At most some entries of it, evenly spread."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(flat.numel() // SAMPLE, 1)].clone()
+    every = flat.numel() // SAMPLE
+    return flat[::every] if every > 1 else flat
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """A copy of them."""
+    return some_of(tensor).clone()
 
 
 class Motion:

@@ -16,7 +16,7 @@ from ..trace.frames import NOWHERE
 from .course import Course
 from .expected_step import expected_step, keeps_the_rest, spacing
 from .harmless import Errors, harmless
-from .motion import sample
+from .motion import sample, some_of
 from .quietly import quietly
 
 _LEAST = 10  # steps: with fewer nobody can say that an entry never moves
@@ -72,16 +72,19 @@ class Watched:
         else:  # as after a copy from weights of full precision, which others keep, and after steps that nobody looked at
             self.moved = self.moved | (now != self._before)
         self._before = now
-        grad = sample(tensor.grad)  # type: ignore[arg-type]
-        self._now = (grad != 0) & _is_felt(grad, now)
+        grad = some_of(tensor.grad)  # type: ignore[arg-type]
+        self._now = _is_felt(grad, now)
         self.had = self.had | self._now
-        wide = grad.double() if grad.device.type == "cpu" else grad.float()
-        self._sum, self._squares, self._looks = self._sum + wide, self._squares + (wide * wide).sum(), self._looks + 1
+        wide = grad.double() if grad.is_cpu else grad.float()
+        self._sum, self._squares, self._looks = wide + self._sum, torch.dot(wide, wide) + self._squares, self._looks + 1
 
     def after(self, tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, Any], now_at: int) -> None:
         """now_at: how many backward passes there were."""
         now = sample(tensor)
-        stays = (now == self._before) | (now == _decayed(self._before, group))
+        stays = now == self._before
+        decayed = _decayed(self._before, group)
+        if decayed is not None:
+            stays |= now == decayed
         if not self.steps & (self.steps - 1):  # at powers of two
             self.has_master |= keeps_the_rest(state, tensor)
             step = expected_step(tensor, group, state)
@@ -89,8 +92,8 @@ class Watched:
                 self.sizes = step / spacing(self._before)
         if self.sizes is not None:  # what would have moved by more than the next number is held by something else
             stays = stays & (self.sizes < 1)
-        count = self._now.sum()
-        self.course.add(now_at, (self._now & stays).sum() / count.clamp(min=1))
+        share = _Share(self._now & stays, self._now)
+        self.course.add(now_at, share.read() if self.course.is_wanted else share)
         self.moved = self.moved | (self._now & ~stays)
         self._before = now
 
@@ -121,16 +124,30 @@ class Watched:
         )
 
 
+class _Share:
+    """How many of some entries stay; counted when it is read, of the last step that is."""
+
+    def __init__(self, stay: Tensor, some: Tensor) -> None:
+        self._stay = stay
+        self._some = some
+
+    def read(self) -> Tensor:
+        return self._stay.sum() / self._some.sum().clamp(min=1)
+
+    def __float__(self) -> float:
+        return float(self.read())
+
+
 def _is_felt(grad: Tensor, weight: Tensor) -> Any:
     """A model of full precision that has converged has gradients that no rate would make steps of."""
-    return grad.abs() > _FAINT * weight.abs() if weight.dtype not in _LOW else True
+    return grad.abs() > _FAINT * weight.abs() if weight.dtype not in _LOW else grad != 0
 
 
-def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor:
+def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor | None:
     """What weight decay alone would have made of it."""
     rate, decay = group.get("lr"), group.get("weight_decay")
     if not (isinstance(rate, float) and isinstance(decay, float) and decay):
-        return before
+        return None
     return before * (1 - rate * decay)
 
 
