@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .arguments import check_broadcast, check_tensor, is_number
 from .errors import must
-from .torch_private import foreach_clamp_max_, foreach_clamp_min_
+from .torch_private import foreach_clamp_max_, foreach_clamp_min_, local
 
 Bound = float | Tensor | None
 Bounds = tuple[Bound, Bound]
@@ -77,18 +77,22 @@ def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | No
         if is_number(bound) and (clamp_all is None or hasattr(p, "device_mesh")):
             p.clamp_(**{name: bound})  # type: ignore[arg-type]
         if isinstance(bound, Tensor):
-            p.clamp_(**{name: _beside(p, bound)})
+            local(p).clamp_(**{name: _beside(p, bound)})
 
 
 def _beside(p: Tensor, bound: Tensor) -> Tensor:
-    """The bound on the device of p; where p is sharded (a DTensor), one that every rank holds whole."""
+    """The bound on the device of p; where p is sharded (a DTensor), what stands beside this rank's part of it. torch 2.8 clamps no DTensor
+    by a tensor.
+    """
     bound = bound.to(p.device)
-    if hasattr(p, "device_mesh") and not hasattr(bound, "device_mesh"):
-        from torch.distributed.tensor import DTensor, Replicate  # here, where it was imported already
+    if not hasattr(p, "device_mesh"):
+        return bound
+    from torch.distributed.tensor import DTensor, Replicate  # here, where it was imported already
 
-        whole = [Replicate()] * p.device_mesh.ndim
-        return DTensor.from_local(bound, p.device_mesh, whole, run_check=False)
-    return bound
+    bound = bound.expand(p.shape)
+    if not isinstance(bound, DTensor):
+        bound = DTensor.from_local(bound, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
+    return local(bound.redistribute(placements=p.placements))
 
 
 def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:

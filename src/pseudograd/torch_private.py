@@ -306,6 +306,10 @@ accumulates: Any = _find(
 backward_pass: Callable[[], int] = _find(  # the number of the one that runs here, below 0 outside
     "torch._C._current_graph_task_id", "nested diagnoses on a device count each other's what-ifs", lambda: -1
 )
+tells_unpack_hooks = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")  # since torch 2.9
+saved_tensors_hooks: Callable[[bool], Any] = _find(  # those of this thread: what packs and what unpacks
+    "torch._C._autograd._top_saved_tensors_default_hooks", "what-ifs on torch 2.8 run checkpoints again", lambda _: None
+)
 # On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
 node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
 

@@ -17,7 +17,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -64,7 +63,7 @@ class Program:
 
     @property
     def is_runnable(self) -> bool:
-        return self.needs is None or find_spec(self.needs) is not None
+        return self.needs is None or _can_import(self.needs)
 
     @property
     def marked(self) -> tuple[str, str]:
@@ -101,6 +100,16 @@ def clean(needs: str | None = None, ranks: int = 1) -> Callable[[Callable[[], Di
         return run
 
     return keep
+
+
+@functools.cache
+def _can_import(name: str) -> bool:
+    """A package may be there and ask for another torch."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
 
 
 def of(package: ModuleType) -> list[Program]:

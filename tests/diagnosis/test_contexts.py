@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd import diagnose, engine
 from pseudograd.diagnosis import Diagnosis, force_eager, harmless, quietly
+from pseudograd.torch_eras import installed_version
 from pseudograd.torch_private import mode_stack
 from pseudograd.trace import around_backward, functions, swaps
 
@@ -123,7 +124,10 @@ def test_the_backward_is_outside(program: str) -> None:
 
 
 @every_program
-def test_the_forward_is_outside(program: str) -> None:
+def test_the_forward_is_outside(program: str, request: pytest.FixtureRequest) -> None:
+    if program == "checkpoint of compiled code" and installed_version() < (2, 9):
+        why = "torch 2.8 compiles anew under a mode, saves other tensors then, and its checkpoint refuses them"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     x, y = forward(program)
     with diagnose() as d:
         y.sum().backward()

@@ -97,6 +97,11 @@ def test_several_steps_are_averaged() -> None:
     assert (row.zero, row.norm) == (0.0, pytest.approx(2.0 * math.sqrt(2)))
 
 
+def _saved_by_hooks(x: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+        return x.clamp(0, 1)
+
+
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
     "relu": (torch.relu, {"relu": "leaky"}, "relu does not keep its input"),
     "sign": (torch.sign, {"sign": "window"}, "sign does not keep its input"),
@@ -104,6 +109,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
         lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=False),
         "open",
         "would run its forward once more",
+    ),
+    "saved-tensor hooks": (
+        lambda x: _saved_by_hooks(x),
+        "open",
+        "the saved-tensor hook _saved_by_hooks.<locals>.<lambda> of the program would run once more",
     ),
     "reentry": (
         lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True),

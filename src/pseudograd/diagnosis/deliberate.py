@@ -21,7 +21,7 @@ class Deliberate:
         if isinstance(patterns, str) or not all(isinstance(one, str) and one for one in patterns):
             remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
             raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
-        self.codes = frozenset(filter(_CODE.fullmatch, patterns))
+        self.codes = frozenset(one for one in patterns if _CODE.fullmatch(one))
         self.patterns: list[str] = [one for one in patterns if one not in self.codes]
         self.muted = 0
 

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from ..analysis.purity import is_pure
-from ..torch_private import number_of
+from ..torch_private import number_of, saved_tensors_hooks
+from ..trace import nodes
 
 LEAF = "torch::autograd::AccumulateGrad"
 _REENTRANT = "CheckpointFunctionBackward"
 _CHECKPOINT = (
     "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without the checkpoint"
 )
+_UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
 
 Instead = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
@@ -81,8 +83,17 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved"))
 
 
+def note_unpack_hook(result: object) -> None:
+    """Of a call of torch just made, on a torch whose nodes do not tell with which hooks they save."""
+    hooks = saved_tensors_hooks(False)
+    if hooks is not None:
+        for node in nodes.of(result):
+            node.metadata[_UNPACK] = hooks[1]
+
+
 def _unpack_hooks(node: Any) -> list[Any]:
-    found = []
+    noted = node.metadata.get(_UNPACK)
+    found = [] if noted is None else [noted]
     for name in _saved_names(type(node)):  # type: ignore[arg-type]
         saved = getattr(node, name)
         for one in saved if isinstance(saved, (tuple, list)) else (saved,):

@@ -31,12 +31,13 @@ from ..torch_private import (
     node_number,
     pop_mode,
     push_mode,
+    tells_unpack_hooks,
     transforms_are_active,
     without_torch_function,
 )
 from ..trace import frames, functions, nodes
 from ..trace.frames import NOWHERE, Place
-from . import hooks, noted_kinks, slices, tally, values, whatif, windows
+from . import further_backward, hooks, noted_kinks, slices, tally, values, whatif, windows
 from .arrivals import Arrivals, nobody_else_runs
 from .harmless import Errors, harmless, note
 from .influence import SILENT, Influence
@@ -320,6 +321,8 @@ class Recorder:
                 with quietly():
                     noted_kinks.note_after(local.at_kink, args, result)
                 local.at_kink = None
+            if self.asking is not None and not tells_unpack_hooks:
+                further_backward.note_unpack_hook(result)
             spelling = torch_forms.SPELLINGS.get(func)
             if spelling is not None:
                 self._note_value(spelling, args, result)

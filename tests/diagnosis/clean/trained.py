@@ -30,12 +30,12 @@ def batch(count: int = 32) -> tuple[Tensor, Tensor]:
     return x, x[:, :3].argmax(-1)
 
 
-@clean(needs="transformers")
+@clean(needs="transformers.trainer")
 def by_hugging_face() -> Diagnosis:
     return trainers.by_hugging_face(Net(), *batch())
 
 
-@clean(needs="transformers")
+@clean(needs="transformers.trainer")
 def a_published_language_model() -> Diagnosis:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -51,7 +51,7 @@ def a_published_language_model() -> Diagnosis:
     return trainers.by_hugging_face(Loss(), torch.randint(50, (8, 16)))
 
 
-@clean(needs="transformers")
+@clean(needs="transformers.trainer")
 def a_published_encoder_with_a_masked_loss() -> Diagnosis:
     from transformers import BertConfig, BertForMaskedLM
 

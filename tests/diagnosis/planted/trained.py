@@ -30,7 +30,7 @@ class Net(nn.Module):
         return functional.cross_entropy(self.head(self.hidden(x)), y)
 
 
-@planted("starved", "scale", needs="transformers")
+@planted("starved", "scale", needs="transformers.trainer")
 def by_hugging_face_with_a_scale_beyond_its_clamp() -> Diagnosis:
     class Faulty(Net):
         def hidden(self, x: Tensor) -> Tensor:
