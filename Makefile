@@ -55,6 +55,7 @@ bench:
 	$(run) benchmarks/rewritten_calls.py --check
 	$(run) benchmarks/vector_quantize.py --check
 	$(run) benchmarks/diagnose.py --check
+	$(run) benchmarks/callbacks.py --check
 	$(run) benchmarks/residual_policy.py --check
 
 mutants:
