@@ -17,6 +17,7 @@ from pseudograd import rules
 from pseudograd.analysis import audit_regions
 from pseudograd.analysis.audit import Audit
 from pseudograd.analysis.audit_figure import _merged
+from pseudograd.analysis.audit_lines import _line
 from pseudograd.analysis.audit_records import Region
 from pseudograd.geometry import SHARES
 from pseudograd.torch_eras import ERAS, installed_era
@@ -339,6 +340,24 @@ def test_a_function_of_whole_tensors_along_random_lines() -> None:
     wrong = pg.audit(half_of_it, -2, 2, shape=(3, 4), points=33)
     assert wrong.shares["grad < 0"] == {"biased": 1.0}
     assert "along 3 random lines" in str(wrong)
+
+
+def test_a_line_runs_along_its_direction_which_is_scaled_to_about_one() -> None:
+    start, direction, weight = ([0.5, -1.0], [3.0, -4.0], [2.0, 1.0])
+    size = ((3**2 + 4**2) / 2) ** 0.5
+    line = _line(lambda x: x**3, *(torch.tensor(part, dtype=torch.float64) for part in (start, direction, weight)))
+    expected = [
+        sum(w * (s + t * d / size) ** 3 for s, d, w in zip(start, direction, weight, strict=True))
+        for t in (-1.0, 0.0, 2.0)
+    ]
+    assert line(torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)).tolist() == pytest.approx(expected)
+
+
+def test_usual_sizes_are_measured_as_they_are_and_others_in_a_power_of_two() -> None:
+    usual, small = (torch.linspace(-scale, scale, 5, dtype=torch.float64) for scale in (3.0, 3e-9))
+    assert audit_regions._units(lambda x: 7 * x, usual) == (1.0, 1.0)
+    assert audit_regions._units(lambda x: x * 1e-9, usual) == (1.0, 2.0**-28)  # 3e-9 is 0.8 of it
+    assert audit_regions._units(lambda x: x * 1e9, small) == (2.0**-28, 1.0)
 
 
 def test_a_function_of_whole_tensors_that_knows_no_vmap() -> None:

@@ -56,6 +56,18 @@ def test_the_points_are_those_of_descent_with_each_rule() -> None:
         assert inward_y == pytest.approx([(min(max(x, -1), 1) - 0.25) ** 2 for x in inward])
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_where_the_loss_is_infinitely_steep_the_rest_of_it_sets_the_rate(side: float) -> None:
+    """0.1 * sqrt(1 + y) at y = -1, and its mirror image at 1, whose slope falls to minus infinity."""
+    drawn = _plot("inward", -1, 1, loss=lambda y: 0.1 * (1 + side * y).sqrt(), descend=[0.0])
+    drawn.animation._func(1)
+    (((x,), _),) = _shown(drawn.forward[0])
+    rate = (
+        0.03 * 4.0 / (0.05 / 0.02**0.5)
+    )  # the steepest finite slope is one point of the grid of 0.02 away from the bound
+    assert x == pytest.approx(-side * rate * 0.05)
+
+
 def test_without_a_loss_it_goes_down_y_times_the_first_grad() -> None:
     for grad, direction in (((1.0, -1.0), -1), ((-1.0, 1.0), 1)):
         drawn = _plot("identity", -1, 1, grad=grad, descend=0.0)

@@ -43,6 +43,12 @@ def test_each_frame_draws_the_rule_at_its_value() -> None:
     assert limits[0] < -1 < 1 < limits[1]
 
 
+def test_before_it_runs_it_stands_at_the_low_end() -> None:
+    drawn = _plot("leaky(0.01..1)", -1, 1)
+    assert _far_out(drawn.backward[0]) == pytest.approx([0.01, -0.01])
+    assert drawn.forward[0].get_title() == "leaky(slope=0.01)"
+
+
 def test_the_limits_hold_what_any_frame_draws() -> None:
     drawn = _plot("arctan(0.2..3)", op="sign")
     low, high = drawn.backward[0].get_ylim()

@@ -15,6 +15,8 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.findings.convention import verdict
+from pseudograd.diagnosis.sensitivity import Sensitivity
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
 IS_CLOSED = installed_era() == CLOSED_ERA
@@ -78,6 +80,22 @@ def test_what_it_says() -> None:
     assert one.cause == "100 % of what enters abs stands exactly at a kink or a tie, where it has no slope"
     assert one.next_step == "with pseudograd.pin_edge(abs='jax'): ...  # around the training: as JAX"
     assert one.share > 0.5
+
+
+@pytest.mark.parametrize(
+    ("share", "moved", "said"),
+    [(0.9, 0.0, "decides"), (0.5, 0.0, "decides"), (0.9, 0.5, "some"), (0.2, 0.0, "falls"), (0.2, 0.5, "falls")],
+)
+def test_a_parameter_decides_where_it_is_mostly_convention_and_does_not_move(
+    share: float, moved: float, said: str
+) -> None:
+    """The update as a whole is below a tenth of it, in the median."""
+
+    def of(name: str | None, *shares: float) -> Sensitivity:
+        steps = tuple(enumerate(shares, 1))
+        return Sensitivity("abs", "jax", "a.py:1", name, 0.0, 0.0, 0.0, 1.0, (1.0, 1.0), steps, moved)
+
+    assert verdict(of(None, *[0.05] * 6), [of("p", *[share] * 6)]) == said
 
 
 def test_few_steps_cannot_tell() -> None:

@@ -388,3 +388,14 @@ def test_an_error_is_noted_by_whom_it_belongs_to() -> None:
         harmless.leave(entered)
     assert [line.split(" (")[0] for line in Place.noted.lines] == ["a place: PlantedError: here"]
     assert [line.split(" (")[0] for line in entered.lines] == ["nobody's: PlantedError: there"]
+
+
+def test_twenty_different_errors_are_kept_with_their_counts_and_the_others_counted() -> None:
+    errors = harmless.Errors()
+    for place in range(25):
+        errors.note(f"place {place}", ValueError("x"))
+    for place in (0, 19, 24):  # the last is one of those that are only counted
+        errors.note(f"place {place}", ValueError("x"))
+    twice = [f"place {place}: ValueError: x, 2 times" for place in (0, 19)]
+    once = [f"place {place}: ValueError: x" for place in range(1, 19)]
+    assert errors.lines == [twice[0], *once, twice[1], "6 errors of further kinds"]

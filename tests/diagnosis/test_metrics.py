@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -71,6 +72,26 @@ def test_nothing_seen_has_the_same_counts_and_they_are_zero() -> None:
     found = d.metrics()
     assert set(found) <= set(_diagnosed().metrics())
     assert set(found.values()) == {0.0}
+
+
+def test_a_sensitivity_is_that_of_all_lines_of_the_last_step() -> None:
+    """|x| at 0: JAX hands on grad, torch 0; the rest of the gradient is 2 in the first step, 4 in the second. At two lines."""
+    net = nn.Module()
+    net.p, net.q = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    with diagnose(net, sensitivity=True) as d:
+        for rest in (2.0, 4.0):
+            net.zero_grad()
+            first = net.p.abs()
+            second = net.q.abs() * 3
+            (first + second + rest * (net.p + net.q)).sum().backward()
+    found = {key: value for key, value in d.metrics().items() if key.startswith("pseudograd/sensitivity/")}
+    assert found == pytest.approx(
+        {
+            "pseudograd/sensitivity/abs": (1**2 + 3**2) ** 0.5 / (4**2 + 4**2) ** 0.5,
+            "pseudograd/sensitivity/abs/p": 1 / 4,
+            "pseudograd/sensitivity/abs/q": 3 / 4,
+        }
+    )
 
 
 def test_ops_at_one_line_are_counted_together() -> None:

@@ -226,10 +226,10 @@ def test_a_warning_of_torch_is_located_at_the_program_s_line(run: Ran) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _part(process: int, share: float, rank: int | None = None) -> Part:
+def _part(process: int, share: float, rank: int | None = None, entries: int = 1) -> Part:
     import torch
 
-    gain = torch.nn.Parameter(torch.tensor([5.0, share]))
+    gain = torch.nn.Parameter(torch.tensor([5.0] * entries + [share]))
     with Diagnosis(None, None, "full") as d:
         gain.clamp(0, 2).sum().backward()
     return Part(process, rank, False, values_of(d))
@@ -247,6 +247,17 @@ def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
     both = merged([cut, _part(3, 3.0, 2)], [], nothing)
     assert str(both).count("starved  ") == 1
     assert [one.also[0] for one in both.findings] == ["in each of 2 processes alike"] * len(both.findings)
+
+
+def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
+    nothing, name = Diagnosis(None, None, "full"), "parameter 1 of shape ({},)"
+    alike = merged([_part(1, 1.0, 0), _part(2, 3.0, 1)], [], nothing)
+    assert list(alike.parameters) == [name.format(2)]
+    assert [one.parameter for one in alike.norms] == [name.format(2)]
+    other = merged([_part(1, 1.0, 0), _part(2, 3.0, 1, entries=2)], [], nothing)
+    expected = [f"rank 0: {name.format(2)}", f"rank 1: {name.format(3)}"]
+    assert list(other.parameters) == expected
+    assert [one.parameter for one in other.norms] == expected
 
 
 def test_one_process_says_what_it_said(tmp_path: Path) -> None:

@@ -192,6 +192,25 @@ def test_every_second_step_and_a_family_that_leaves_its_kink() -> None:
     assert (whole.first, whole.last, whole.share, whole.at_kink) == (1.0, 0.0, pytest.approx(1 / 3), (1.0, 0.0))
 
 
+@pytest.mark.parametrize(("asked", "steps"), [(True, [1, 2, 3]), (1, [1, 2, 3]), (2, [1, 3]), (False, None)])
+def test_one_is_every_step(asked: Any, steps: list[int] | None) -> None:
+    p = nn.Parameter(torch.zeros(2))
+    with diagnose(sensitivity=asked) as d:
+        for _ in range(3):
+            (p.abs() + p).sum().backward()
+    assert ([step for step, _ in d.sensitivity[0].steps] if d.sensitivity else None) == steps
+
+
+def test_a_result_in_place_that_is_zero_wherever_x_is_negative_says_nothing_of_a_kink() -> None:
+    """A leaky relu with slope 0: its node keeps the result alone, which is 0 for x = -1, too."""
+    for slope, shares in ((0.0, []), (0.5, [pytest.approx(0.5 / (0.5**2 + 1**2 + 0.5**2) ** 0.5)])):
+        p = nn.Parameter(torch.tensor([-1.0, 0.5, 0.0]))
+        with diagnose(sensitivity=True) as d:
+            functional.leaky_relu(p * 1, slope, inplace=True).sum().backward()
+        assert d.errors == []
+        assert [one.share for one in d.sensitivity if one.where is None and one.parameter is None] == shares
+
+
 def test_a_gradient_that_the_convention_alone_brings() -> None:
     p = nn.Parameter(torch.zeros(2))
     with diagnose(sensitivity=True) as d:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from pseudograd.diagnosis import tally
 from pseudograd.diagnosis.leaves import Leaf
+from pseudograd.diagnosis.missing_gradients import Entries
 from pseudograd.diagnosis.names import Names
 from pseudograd.diagnosis.norms import Sizes
 from pseudograd.kernels import native
+from pseudograd.kernels.native import counts
 from pseudograd.torch_forms import SavedValues
 from pseudograd.trace.frames import NOWHERE
 
@@ -174,6 +176,32 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     assert found["elsewhere"] == 3
 
 
+def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:
+    """An op with two results and two inputs: what is 0 in one of those that leave may pass in the other."""
+    grad, first, second = (
+        torch.tensor(some) for some in ([1.0, 2.0, 3.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    )
+    to = tally.Tally("MulBackward0", NOWHERE)
+    leaving, arriving = (first, second), (grad, torch.ones(4))
+    if to.add_at_once(leaving, arriving, False, None) is None:
+        to.add(tally.of_grads(leaving, arriving, False) or {})
+    found = to.read()
+    assert (found["elements"], found["arrived"], found["cut"]) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_one_that_arrives_and_one_that_leaves_are_counted_as_any_others(way: str, is_full: bool) -> None:
+    """By the short way, which knows no bounds, and by the one that takes them."""
+    if way == "ATen":
+        pytest.skip("the kernels in C alone have two ways")
+    grad, left = values(1_000, torch.float32, 0), values(1_000, torch.float32, 1, zeros=0.6)
+    short, long = counts.Sums(is_full), counts.Sums(is_full)
+    assert short.add_pair(grad, left) == long.add(grad, (left,), None, None, None)
+    assert short.read() == long.read()
+    (found,) = short.read()
+    assert found["cut"] == sum(g != 0 and gone == 0 for g, gone in zip(grad.tolist(), left.tolist(), strict=True))
+
+
 def layouts_of(grad: Tensor) -> list[Tensor]:
     wide = torch.zeros(*grad.shape, 2, dtype=grad.dtype)
     wide[..., 0] = grad
@@ -226,6 +254,14 @@ def test_a_parameter_is_complete_as_soon_as_each_entry_had_a_gradient() -> None:
         leaf.arrived(torch.eye(70)[at])
     assert leaf.entries.is_complete or native.operators is None
     assert leaf.entries.missing() is None
+
+
+def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
+    entries = Entries(is_detailed=True)
+    entries.add(torch.tensor([[1.0, -2.0], [torch.inf, torch.nan]]))
+    assert entries.is_complete
+    assert entries.had(torch.ones(2, 2)) is None
+    assert (entries.missing(), entries.moved) == (None, True)
 
 
 def test_the_sum_does_not_depend_on_the_threads() -> None:
