@@ -1,4 +1,4 @@
-"""For the page of each op, an example inside a network. tests/test_docs.py runs them as doctests on the pages."""
+"""For the page of each op, an example inside a network. tests/pages runs them as doctests on the pages."""
 
 from __future__ import annotations
 

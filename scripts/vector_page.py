@@ -32,7 +32,7 @@ def text() -> str:
             sentence,
             "",
             "```python",
-            "codes, indices = pseudograd.codebook.vector_quantize(x, codebook, *, rule='identity')".replace("'", '"'),
+            'codes, indices = pseudograd.codebook.vector_quantize(x, codebook, rule="identity")  # or "rotation"',
             "loss = task(codes) + pseudograd.codebook.codebook_loss(x, codebook, indices)",
             "loss = loss + 0.25 * pseudograd.codebook.commitment_loss(x, codes)",
             "```",

@@ -1,0 +1,109 @@
+"""What a page leaves to its reader: the names that its blocks take from the reader's own program. And what is not run here, and why."""
+
+from __future__ import annotations
+
+from .blocks import Block
+
+# (page, a line of the block): what is run before that block, in the names of the page.
+BEFORE = {
+    ("docs/clusters.md", "with concurrent.futures"): """
+import concurrent.futures
+import functools
+import statistics
+import sys
+import types
+
+import joblib
+import optuna
+import torch
+
+import pseudograd as pg
+
+
+def run(clamp, seed):
+    x = torch.tensor([2.0 + seed], requires_grad=True)
+    clamp(x, 0, 1).sum().backward()
+    return float(x.grad.sum()) + seed
+
+
+mine = types.SimpleNamespace(run=run)
+executor = None
+""",
+    ("docs/in_your_tools.md", "from pseudograd.integrations.lightning"): "import lightning",
+    ("docs/in_your_tools.md", "from pseudograd.integrations.transformers"): """
+import transformers
+
+trainer = transformers.Trainer(model=torch.nn.Linear(1, 1), args=transformers.TrainingArguments("trained", report_to=[]))
+""",
+    ("docs/in_your_tools.md", "def test_every_parameter_learns"): """
+from pseudograd.integrations.pytest import diagnosed
+
+Network, batch, loss = lambda: torch.nn.Linear(2, 1), torch.ones(3, 2), torch.sum
+""",
+    ("docs/ops/vector_quantize.md", "loss = task(codes)"): """
+import torch
+
+import pseudograd
+
+x, codebook, task = torch.randn(6, 2), torch.randn(3, 2, requires_grad=True), torch.mean
+""",
+    ("docs/policy_clips.md", "loss = pg.policy.loss"): """
+import torch
+
+log_prob = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+old_log_prob = log_prob.detach() + torch.linspace(-0.5, 0.5, 5)
+advantage, mask = torch.tensor([[1.0], [-1.0], [0.5], [-2.0]]).expand(4, 5), torch.ones(4, 5, dtype=torch.bool)
+""",
+    ("docs/start/rules.md", "pg.compare(run, variants"): """
+def run(step, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(8, generator=generator).requires_grad_()
+    step(x).sum().backward()
+    return float(x.grad.square().mean()) + seed
+""",
+    ("docs/understand/story.md", "class ClampWithGrad"): "import torch",
+}
+# ... and what is run after it, so that what it defines is used.
+AFTER = {
+    ("docs/in_your_tools.md", "def test_every_parameter_learns"): "test_every_parameter_learns(diagnosed)",
+    ("docs/kinks.md", "point = load()"): """
+assert [point.gradient("torch", "2.13"), point.gradient("jax")] == [[[1.0]], [[0.5]]]
+""",
+    ("docs/policy_clips.md", "loss = pg.policy.loss"): """
+loss.sum().backward()
+assert loss.shape == log_prob.grad.shape == (4, 5)
+""",
+}
+# (page, a line of the block): why it is not run here. It is compiled, and every name it takes from pseudograd is looked up.
+NOT_RUN = {
+    (
+        "docs/clusters.md",
+        "with concurrent.futures",
+    ): "processes of eight; tests/trials/test_given.py runs both executors",
+    (
+        "docs/clusters.md",
+        "from dask.distributed",
+    ): "needs the package dask; tests/trials/test_given.py runs it where it is installed",
+    (
+        "docs/clusters.md",
+        "import submitit",
+    ): "needs the package submitit; tests/trials/test_given.py runs it where it is installed",
+    (
+        "docs/clusters.md",
+        "import ray",
+    ): "needs the package ray; tests/trials/test_given.py runs it where it is installed",
+}
+# Pages that take seconds and load packages, which warn of what they please; each beside tests that hold the same.
+SLOW = ("docs/in_your_tools.md",)
+# Without these packages the block is looked up and not run: the extras bring them.
+NEEDS = {
+    "lightning": "import lightning",
+    "transformers": "import transformers",
+    "optuna": "import optuna",
+    "matplotlib": "pg.plot(",
+}
+
+
+def of(block: Block, table: dict[tuple[str, str], str]) -> str:
+    """What the table has for this block, or nothing."""
+    return next((entry for (page, line), entry in table.items() if page == block.page and line in block.text), "")

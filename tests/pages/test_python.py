@@ -1,0 +1,135 @@
+"""Every Python block of a page is run, in the order of the page and in one namespace, as a reader would paste them one below the other."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import gc
+import importlib.util
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import prepared
+from .blocks import Block
+from .checked import PYTHON
+
+PAGES = sorted({block.page for block in PYTHON})
+_PARSER = doctest.DocTestParser()
+_OF_SLOW = (pytest.mark.slow, pytest.mark.filterwarnings("default"))
+
+
+def _of(page: str) -> list[Block]:
+    return [block for block in PYTHON if block.page == page]
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    """With >>> it must print what it says; without, it must not raise. An error tells the line of the page."""
+    for code in (prepared.of(block, prepared.BEFORE), None, prepared.of(block, prepared.AFTER)):
+        if code is None and ">>>" in block.text:
+            _run_doctest(block, names)
+        else:
+            exec(_compiled(block, code), names)
+
+
+def _run_doctest(block: Block, names: dict[str, Any]) -> None:
+    test = _PARSER.get_doctest(block.text, {}, str(block), block.page, block.line)
+    test.globs = names  # itself, not a copy: the next block goes on with what this one defines
+    said: list[str] = []
+    found = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
+    assert found.attempted > 0
+    assert found.failed == 0, "".join(said)
+
+
+def _compiled(block: Block, code: str | None) -> Any:
+    """As if it stood in a file: torch.compile and inspect ask for its source."""
+    text = block.text if code is None else code
+    file = f"<{block}>" if code is None else f"<prepared for {block}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return compile(text, file, "exec")
+
+
+def names_of_pseudograd(text: str) -> Iterator[str]:
+    """The dotted names that a program takes from the package: `pseudograd.compare` for `pg.compare`, and its imports."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pseudograd"):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            if dotted.startswith(("pg.", "pseudograd.")):
+                yield "pseudograd." + dotted.partition(".")[2]
+
+
+def look_up(name: str) -> Any:
+    found: Any = importlib.import_module("pseudograd")
+    done = "pseudograd"
+    for part in name.split(".")[1:]:
+        done = f"{done}.{part}"
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(done)
+    return found
+
+
+def only_looked_up(block: Block) -> bool:
+    if prepared.of(block, prepared.NOT_RUN):
+        return True
+    used = prepared.of(block, prepared.BEFORE) + block.text
+    missing = [name for name, line in prepared.NEEDS.items() if line in used and not _is_there(name)]
+    return bool(missing)
+
+
+def _is_there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=_OF_SLOW if page in prepared.SLOW else ()) for page in PAGES]
+)
+def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in _of(page):
+        if only_looked_up(block):
+            exec(prepared.of(block, prepared.BEFORE), names)
+            for name in names_of_pseudograd(block.text):
+                look_up(name)
+        else:
+            run(block, names)
+    names.clear()
+    gc.collect()  # what warns when it is forgotten does it here, not in the next test
+
+
+def test_every_exception_is_of_one_block() -> None:
+    for table in (prepared.BEFORE, prepared.AFTER, prepared.NOT_RUN):
+        for page, line in table:
+            assert len([block for block in PYTHON if block.page == page and line in block.text]) == 1, (page, line)
+    assert set(prepared.SLOW) <= set(PAGES)
+
+
+def _block(text: str) -> Block:
+    return Block("a page", 7, "python", text, False)
+
+
+def test_a_wrong_block_fails() -> None:
+    names: dict[str, Any] = {}
+    run(_block(">>> x = 1\n"), names)
+    run(_block("y = x + 1\n"), names)
+    assert names["y"] == 2
+    with pytest.raises(AssertionError, match=r"line 8(.|\n)*Expected:\s*3\s*Got:\s*2"):
+        run(_block(">>> y\n3\n"), names)
+    with pytest.raises(NameError, match="nobody"):
+        run(_block("nobody\n"), names)
+
+
+def test_names_are_looked_up() -> None:
+    text = "import pseudograd as pg\nfrom pseudograd.kinks.table import load\npg.rules.leaky(0.1)\n"
+    found = list(names_of_pseudograd(text))
+    assert set(found) == {"pseudograd.kinks.table.load", "pseudograd.rules", "pseudograd.rules.leaky"}
+    for name in found:
+        look_up(name)
+    with pytest.raises(ModuleNotFoundError, match=r"pseudograd\.rules\.lekay"):
+        look_up("pseudograd.rules.lekay")

@@ -1,0 +1,102 @@
+"""Every command of a page is one that its program takes; ours are run, in a folder that has the files they name."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..choices import slow_but
+from ..commands import answer
+from .folder import filled
+from .shell import COMMANDS, Command, fault, inline, ours, parsed
+
+OURS = [command for command in COMMANDS if ours(command.words) is not None]
+OTHERS = [command for command in COMMANDS if ours(command.words) is None]
+
+
+@pytest.mark.parametrize("command", OURS, ids=str)
+def test_the_command_line_takes_it(command: Command) -> None:
+    assert callable(parsed(ours(command.words) or []).run), command.where
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=str)
+def test_what_another_program_is_asked_for_is_there(command: Command) -> None:
+    assert fault(command.words) == "", command.where
+
+
+def not_taken(command: Command, capsys: pytest.CaptureFixture[str]) -> str:
+    """Why not. `pseudograd run --pin` in running text names an option and is no call: there every option stands in the help."""
+    _, name, *rest = command.words
+    is_call = any(not word.startswith(("-", "[")) for word in rest)
+    status: object = 0
+    try:
+        parsed([name, *rest] if is_call else [name, "--help"])
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    if status:
+        return said.err
+    return "" if is_call else "".join(f"no option {word}" for word in rest if word.strip("[]") not in said.out)
+
+
+def test_commands_in_running_text_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(inline())
+    assert len(found) > 60
+    wrong = [f"{command.where}: {command}: {why}" for command in found if (why := not_taken(command, capsys))]
+    assert wrong == []
+
+
+def test_a_wrong_command_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("lint src --selct PG1", "diagnose --steps many train.py", "no-such-command x"):
+        with pytest.raises(SystemExit) as stop:
+            parsed(shlex.split(line))
+        assert stop.value.code == 2
+    for line in ("pseudograd lnit", "pseudograd run --pn", "pseudograd explain --chosen PG101"):
+        assert not_taken(Command("a page", tuple(shlex.split(line))), capsys), line
+    for line in (
+        "make coffee", "pip install pseudo", "pytest -k no_such_op", "python examples/none.py", "python examples/margin_ranking.py --fast",
+        "pytest tests/none.py", "conda install x", ".venv/bin/python -m pytest --fast",
+    ):  # fmt: skip
+        assert fault(shlex.split(line)), line
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+PAGES = list(dict.fromkeys(command.page for command in OURS))
+QUICK = ("docs/lint.md", "docs/start/rules.md", "docs/audit.md")  # in this process, and nothing is trained
+# What is not run, and why: a part of the command.
+NOT_RUN = {
+    "nproc-per-node 8": "eight processes; tests/distributed runs two, both ways",
+    "--backend inductor": "compiles every point of the table for minutes; tests/kinks compiles some",
+}
+# A status that is an answer: lint found something; the program that is diagnosed ends so, or --fail-on holds; bisect has nothing to choose.
+STATUSES = {"lint": {0, 1}, "diagnose": {0, 1, 4}, "bisect": {0, 1}}
+
+
+@pytest.mark.usefixtures("table_as_it_was")
+@pytest.mark.parametrize("page", slow_but(QUICK, PAGES))
+def test_the_commands_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One after the other in one folder: some read what those before them wrote."""
+    monkeypatch.chdir(filled(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+    for command in (one for one in OURS if one.page == page):
+        if any(part in str(command) for part in NOT_RUN):
+            continue
+        arguments = ours(command.words) or []
+        status, out, err = answer(capfd, *arguments)
+        assert status in STATUSES.get(arguments[0], {0}), f"{command.where}: {command}\n{out}{err}"
+        assert "Traceback" not in err, command.where
+        assert out + err != "" or "--output-file" in arguments, command.where
+    for name in set(sys.modules) & {"mine", "package", "package.module", "my_rules"} - before:
+        del sys.modules[name]
+
+
+def test_every_exception_is_needed() -> None:
+    assert all(any(part in str(command) for command in OURS) for part in NOT_RUN)
+    assert set(STATUSES) <= {(ours(command.words) or [""])[0] for command in OURS}
