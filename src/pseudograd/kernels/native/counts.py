@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -124,7 +125,10 @@ class Squares:
     """The squares of every gradient that arrived at one parameter, summed in float64."""
 
     def __init__(self) -> None:
-        self._sum = torch.zeros(3, dtype=torch.float64, device="cpu")  # of all, of the last, and how much of that is 0
+        self._read = array(
+            "d", (0.0, 0.0, 0.0)
+        )  # of all, of the last, and how much of that is 0: Python reads it without torch
+        self._sum = torch.frombuffer(self._read, dtype=torch.float64)
         self._arrive = native.operators.arrive
 
     def add(self, grad: Tensor, had: Tensor | None = None) -> int:
@@ -135,11 +139,11 @@ class Squares:
         return missing
 
     def read(self) -> float:
-        return float(self._sum[0])
+        return self._read[0]
 
     def last(self) -> tuple[float, float]:
         """The norm of the last one, and how many of its entries are 0."""
-        _, squares, zeros = self._sum.tolist()
+        _, squares, zeros = self._read
         return math.sqrt(squares), zeros
 
     def __float__(self) -> float:
