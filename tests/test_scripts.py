@@ -179,9 +179,26 @@ def test_contributing_names_every_page_and_folders_that_are_there() -> None:
 
 def test_the_changelog_sorts_what_changed() -> None:
     """As keepachangelog.com has it: releases, and in each the kinds of change."""
-    release, *_ = _text("CHANGELOG.md").split("\n## ")[1:]
-    kinds = re.findall(r"^### (.*)$", release, re.MULTILINE)
-    assert kinds == [
-        kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds
-    ]
-    assert "\n- " not in release.partition("\n### ")[0], "an entry stands above the sections"
+    unreleased, *releases = _text("CHANGELOG.md").split("\n## ")[1:]
+    assert unreleased.startswith("Unreleased\n")
+    for release in (unreleased, *releases):
+        kinds = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert kinds == [
+            kind for kind in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security") if kind in kinds
+        ]
+        assert "\n- " not in release.partition("\n### ")[0], "an entry stands above the sections"
+    assert all(re.match(r"\d+\.\d+\.\d+(rc\d+)? - \d{4}-\d\d-\d\d\n", release) for release in releases)
+
+
+def test_the_version_is_that_of_pyproject_wherever_another_tool_needs_it() -> None:
+    """Ours read it there. conda's recipe, the citation and the changelog are read without it: the same, and the newest release."""
+    (version,) = re.findall(r'^version = "(.*)"$', _text("pyproject.toml"), re.MULTILINE)
+    assert re.findall(r'^  version: "(.*)"$', _text("conda/recipe.yaml"), re.MULTILINE) == [version]
+    assert re.findall(r"^version: (.*)$", _text("CITATION.cff"), re.MULTILINE) == [version]
+    assert re.findall(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)[0] == version
+    tracked = (ROOT / "src", ROOT / "docs", ROOT / "scripts", ROOT / ".github", ROOT / "README.md", ROOT / "llms.txt")
+    files = [file for place in tracked for file in ([place] if place.is_file() else place.rglob("*"))]
+    texts = {
+        file: file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".md", ".yml", ".sh", ".txt")
+    }
+    assert [file for file, text in texts.items() if re.search(rf"(?<![\w.]){re.escape(version)}(?![\w.])", text)] == []
