@@ -485,6 +485,23 @@ def test_a_call_is_read_as_a_primitive_and_its_inputs(number: int) -> None:
         assert one is other or (type(one) is type(other) and one == other)
 
 
+def test_a_constant_has_neither_a_gradient_nor_a_tangent() -> None:
+    asked = [(TWO, True), (LEAF, False), (LEAF * 1, False), (LEAF.detach(), True), (2.0, False)]
+    assert [torch_forms.is_constant(one) for one, _ in asked] == [expected for _, expected in asked]
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        primal = torch.autograd.forward_ad.unpack_dual(dual).primal
+        assert [torch_forms.is_constant(one) for one in (TWO, primal, dual, dual * 2)] == [True, True, False, False]
+    seen = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch_forms.is_constant(x))
+        return x.sum()
+
+    torch.func.grad(f)(torch.ones(2))
+    assert seen == [False]
+
+
 def test_a_tensor_and_one_that_learns_are_of_two_in_either_order() -> None:
     for f in (torch.minimum, torch.maximum):
         found = torch_forms.SPELLINGS[f].read((TWO, LEAF), {})

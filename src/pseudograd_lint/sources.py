@@ -199,7 +199,7 @@ def without_magics(source: str) -> str:
     lines = _lines(source)
     first = next((line for line in lines if line.strip()), "")
     if first.startswith(_ELSEWHERE):
-        return "\n" * (len(lines) - 1)
+        return ""
     made = []
     continues = False
     indent = ""

@@ -184,7 +184,10 @@ def test_a_class_that_does_more_than_compute_is_never_called(tmp_path: Path, lin
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize("text", [classes.BROKEN, classes.POPULAR + "\nClampWithGrad.backward = print\n"])
+SECOND = classes.REPLACE.replace("return value", "return through * torch.ones_like(value)")
+
+
+@pytest.mark.parametrize("text", [classes.BROKEN, classes.POPULAR + "\nClampWithGrad.backward = print\n", SECOND])
 def test_what_computes_something_else_is_not_known(tmp_path: Path, text: str) -> None:
     assert known(_class(tmp_path, text)) is None
     assert known(print) is None

@@ -171,6 +171,14 @@ class Angle(nn.Module):
         return (x * bounded).sum()
 
 
+def test_what_has_no_elements_stands_on_no_bound() -> None:
+    for start, codes in ((torch.zeros(3), ["kink"]), (torch.zeros(0), [])):
+        p = torch.nn.Parameter(start)
+        with diagnose() as d:
+            p.clamp(-1.0, 0.0).sum().backward()
+        assert [one.code for one in d.findings if one.code == "kink"] == codes
+
+
 def test_at_the_kink_from_the_start() -> None:
     torch.manual_seed(0)
     net = Angle()

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis import noted_kinks
 from pseudograd.diagnosis.course import Course
 from pseudograd.diagnosis.pools import tied
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
@@ -116,6 +117,27 @@ def test_a_quantile_of_ties(name: str) -> None:
     assert d.errors == []
     expected = _expected(f, (values,), pin_edge(quantile="jax" if IS_CLOSED else CLOSED_ERA))
     assert (d.sensitivity[0].share if d.sensitivity else 0.0) == pytest.approx(expected)
+
+
+def test_the_ranks_that_torch_keeps_of_a_quantile_since_2_14() -> None:
+    """As its graph is there, written out: the entries themselves at two ranks of each row, and a weight between."""
+    x = torch.tensor([[[1.0, 1.0, 0.0, 3.0]], [[2.0, 2.0, 2.0, 5.0]]], requires_grad=True)
+    low, high = torch.tensor([[[1]], [[0]]]), torch.tensor([[[0]], [[2]]])  # of equal ones those that torch takes
+    own = torch.lerp(x.gather(-1, low), x.gather(-1, high), 0.25)
+    in_order = x.gather(-1, x.detach().argsort(dim=-1, stable=True))
+    ranks = [torch.full((2, 1, 1), rank) for rank in (1, 2)]
+    pinned = torch.lerp(in_order.gather(-1, ranks[0]), in_order.gather(-1, ranks[1]), 0.25)
+    node: Any = own.grad_fn
+    noted_kinks._of_ranks(noted_kinks.Sorted(x.detach(), pinned), node)
+    # What stands at ranks 1 and 2 in a stable order: entries 0 and 1 of the first row, 1 and 2 of the second.
+    for at, entries, taken in ((0, 2, [0, 1]), (1, 1, [1, 2])):
+        (gather, _) = node.next_functions[at]
+        noted = gather.metadata[noted_kinks.NOTED]
+        assert (noted.family, noted.entries) == ("quantile", entries)
+        (other,) = noted_kinks.left_by_tied(noted, (torch.zeros(2, 1, 4),), (torch.tensor([[[7.0]], [[9.0]]]),))
+        expected = torch.zeros(2, 1, 4)
+        expected[0, 0, taken[0]], expected[1, 0, taken[1]] = 7.0, 9.0
+        assert torch.equal(other, expected)
 
 
 def _last_of_pool(x: Tensor, size: int, step: int, pad: int) -> Tensor:

@@ -148,6 +148,20 @@ def test_counts(way: str, detail: str) -> None:
     assert d.to_json()["errors"] == []
 
 
+@pytest.mark.parametrize("detail", ["full", "counts"])
+def test_a_slice_is_counted_in_every_pass(detail: str) -> None:
+    """Of six elements four are clamped in place, and two of these are cut; in the first pass as in the others."""
+    x = torch.tensor([3.0, 0.5, -3.0, 0.0, 5.0, 5.0], requires_grad=True)
+    with diagnose(detail=detail) as d:
+        for _ in range(3):
+            y = x * torch.ones(6)
+            y[:4].clamp_(-1.0, 1.0)
+            y.sum().backward()
+    (site,) = [site for site in d.sites if site.op == "clamp"]
+    assert (site.calls, site.elements, site.arrived, site.cut) == (3, 12, 12, 6)
+    assert d.errors == []
+
+
 def test_sides_are_counted_apart() -> None:
     """Below, at, inside, above, for both signs of the gradient, and the magnitudes, written apart in plain Python."""
     values = [-2.0, -1.0, 0.0, 1.0, 3.0, float("nan")]

@@ -218,6 +218,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "spot.owner is None or not name.startswith('self.') -> spot.owner is None and (not name.startswith('self.'))",
     ): "a name that is no attribute is read by no attribute, and where no class is there are none",
     ("trials/compare.py", "comparison", "3 -> 4"): "how many digits its seconds have",
+    (
+        "tasks/text_to_digit.py",
+        "_scorer",
+        "128 -> 129",
+    ): "how wide a layer of a demo is, and a row for a letter that no sentence has",
     ("trials/arrays.py", "size_of", "4.2 -> 5.2"): "how high a picture is",
     ("trials/arrays.py", "_curves", "4.0 -> 5.0"): "how wide the widest line is",
     (

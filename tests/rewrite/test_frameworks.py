@@ -377,9 +377,18 @@ def test_a_quantile_of_one_number_keeps_its_dimension() -> None:
     assert torch.autograd.grad(y.sum(), x)[0].item() == 2.0
 
 
+def test_a_quantile_pinned_to_the_installed_torch_is_its_own() -> None:
+    x = _x(1, 2, 1, 1, 2)
+    own = _gradient(lambda x: torch.quantile(x, 0.4), x)
+    with pin_edge(quantile=installed_era()) as pinned:
+        assert torch.equal(_gradient(lambda x: torch.quantile(x, 0.4), x), own)
+    assert (pinned.report().rewritten, pinned.report().missed) == ((), ())
+
+
 @pytest.mark.skipif(installed_era() == "torch>=2.14", reason="it is what this torch does")
-def test_what_a_pin_leaves_it_reports() -> None:
-    with pin_edge("torch>=2.14") as pinned:
+@pytest.mark.parametrize("pin", [("torch>=2.14", {}), (None, {"quantile": "torch>=2.14"})])
+def test_what_a_pin_leaves_it_reports(pin: tuple[str | None, dict[str, str]]) -> None:
+    with pin_edge(pin[0], **pin[1]) as pinned:  # type: ignore[arg-type]
         _gradient(lambda x: torch.quantile(x, 0.5), _x(1, 1, 1, 1))
     (left,) = pinned.report().missed
     why = "torch>=2.14 takes them from a partial selection, whose order is that of the C++ library it was built with"

@@ -40,6 +40,20 @@ def test_the_problems_are_as_said() -> None:
     assert not torch.equal(later[0].observed, later[1].observed)
 
 
+@pytest.mark.parametrize(
+    ("given", "rate"),
+    [
+        (least_squares.problems(), least_squares.RATE),
+        (moving_target.phases()[0], moving_target.RATES["gradient descent"]),
+    ],
+    ids=["standing", "moving"],
+)
+def test_plain_descent_has_the_inverse_of_the_largest_curvature(given: least_squares.Problems, rate: float) -> None:
+    """So what does not arrive is held up by the rule, and by no step that is too long."""
+    curvatures = torch.linalg.eigvalsh(given.matrix.mT @ given.matrix)
+    assert rate == pytest.approx(1 / float(curvatures.max()))
+
+
 def test_arrivals() -> None:
     gap = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     assert least_squares.arrivals(gap).tolist() == [2, 3, 1]

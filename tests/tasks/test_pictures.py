@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pseudograd.tasks import splats, text_to_digit
+from pseudograd.tasks import TASKS, retarget, splats, text_to_digit
+from pseudograd.tasks.base import Settings
+from pseudograd.tasks.photos import photo
 from pseudograd.tasks.splats import SPLATS
 from pseudograd.tasks.text_to_digit import PLAIN, STRONG, TEXT_TO_DIGIT, WITHOUT
 
@@ -55,6 +57,42 @@ def test_a_rule_that_lets_gradients_pass_paints_better(monkeypatch: pytest.Monke
     closed, inward = (run(SPLATS, "soft start", name) for name in ("zero/closed", "inward"))
     assert all(ours > theirs + 0.5 for ours, theirs in zip(inward.seeds, closed.seeds, strict=True))
     assert inward.arrays["picture"].shape == (3, splats.HEIGHT, splats.WIDTH)
+
+
+def test_the_start_that_is_shown_is_that_of_the_picture_s_seed() -> None:
+    """The first one, painted alone."""
+    assert SPLATS.figure is not None
+    for world in splats.COLOURS:
+        alone = splats.painted(*(part[:1] for part in splats.start(world)))[0]
+        torch.testing.assert_close(SPLATS.figure.first["the start"](world), alone.clamp(0, 1))
+
+
+PICTURES = [name for name, task in TASKS.items() if task.figure is not None and task.figure.first]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_what_a_gallery_shows_first_are_pictures(name: str) -> None:
+    task = TASKS[name]
+    assert task.figure is not None
+    for picture in task.figure.first.values():
+        shape = picture(task.worlds(Settings())[0]).shape
+        assert len(shape) == 2 or (len(shape) == 3 and shape[0] == 3)
+
+
+def test_how_far_values_ran_out_is_measured_before_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps away and three back, with identity; the three away once more here, in plain torch."""
+    monkeypatch.setattr(retarget, "AWAY_STEPS", 3)
+    monkeypatch.setattr(retarget, "BACK_STEPS", 3)
+    found = run(retarget.RETARGET, retarget.PLAIN, "identity").numbers["largest"]
+    spectrum = retarget._to_spectrum(photo("china")).requires_grad_()
+    optimizer = torch.optim.Adam([spectrum], retarget.RATE)
+    for _ in range(3):
+        x = retarget._to_picture(spectrum)
+        shown = x + (x.clamp(0, 1) - x).detach()
+        optimizer.zero_grad()
+        (0.5 * (shown - retarget.out_of_gamut()).square().sum()).backward()
+        optimizer.step()
+    assert found == pytest.approx(float(retarget._to_picture(spectrum).detach().abs().max()), rel=1e-5)
 
 
 @pytest.mark.slow

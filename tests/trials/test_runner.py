@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from pseudograd.trials.reached import Reached
-from pseudograd.trials.runner import Asked, Outcome, Runner
+from pseudograd.trials.runner import Asked, Outcome, Runner, pool
 from pseudograd.trials.store import Store
 
 pytest.importorskip("cloudpickle")
@@ -98,3 +99,17 @@ def test_another_length_and_another_experiment_are_other_trials(tmp_path: Path) 
     again = Steps()
     assert value(again, Asked("a", 0, 5), Asked("a", 0)) == [105.0, 100.0]
     assert again.made == 0
+
+
+def test_after_an_error_nobody_waits_for_what_other_processes_have_begun() -> None:
+    def fails() -> None:
+        with pool("compare", 1, ()) as processes:
+            begun = processes.submit(time.sleep, 60)
+            while not begun.running():
+                time.sleep(0.01)
+            raise ZeroDivisionError
+
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert time.monotonic() - start < 30

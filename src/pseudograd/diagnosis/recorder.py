@@ -412,9 +412,10 @@ class Recorder:
             if read is None or not _have_numbers(read):
                 return None
             if found is None:
-                found = self.values[key] = values.Values(spelling, place, *read)
-                found.is_pinned = not entered_contexts.left_to_torch().isdisjoint(OF_AN_EDGE)
-                found.is_rewritten = entered_contexts.decide_about(spelling.form)
+                is_pinned = not entered_contexts.left_to_torch().isdisjoint(OF_AN_EDGE)
+                is_rewritten = entered_contexts.decide_about(spelling.form)
+                found = values.Values(spelling, place, *read, is_pinned=is_pinned, is_rewritten=is_rewritten)
+                self.values[key] = found
                 if isinstance(given, Tensor) and given.requires_grad:
                     found.upstream = self.leaves.of_tensor(given)
                     found.leaf = found.upstream if nodes.of_tensor(given) is None else None

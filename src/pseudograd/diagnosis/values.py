@@ -19,7 +19,17 @@ _CLAMPS = ("clamp", "relu")
 class Values:
     """At one place: how much of x stands on a bound in the first call, and from step to step how far outside x stands."""
 
-    def __init__(self, spelling: Spelling, place: Place, x: Tensor, low: Any, high: Any) -> None:
+    def __init__(
+        self,
+        spelling: Spelling,
+        place: Place,
+        x: Tensor,
+        low: Any,
+        high: Any,
+        *,
+        is_pinned: bool,
+        is_rewritten: bool,
+    ) -> None:
         self.op = spelling.name
         self.form: Form = spelling.form
         self.place = place
@@ -29,8 +39,8 @@ class Values:
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         self.leaf: Any = None  # the bit of the parameter that x is
         self.upstream = 0
-        self.is_pinned = False  # to what this torch does
-        self.is_rewritten = False  # by a context, which then decides what passes here
+        self.is_pinned = is_pinned  # to what this torch does
+        self.is_rewritten = is_rewritten  # by a context, which then decides what passes here
         self.round = 0  # the leaves upstream of what x was detached from
         self.detached = 0  # the bit of the parameter that x was detached from
         self.bounds = tuple(None if isinstance(one, Tensor) else one for one in (low, high))
