@@ -33,6 +33,11 @@ maximum_signature_line_length = 100
 # torch's inventory, as far as we name it, lies beside this file: a build needs no network.
 intersphinx_mapping = {"torch": ("https://docs.pytorch.org/docs/stable/", "torch.inv")}
 
+# `sphinx -b linkcheck` opens every address; docs.yml calls it. Not their anchors: torch's pages and GitHub's make them in the browser.
+linkcheck_anchors = False
+linkcheck_timeout = 20
+linkcheck_retries = 2
+
 html_theme = "furo"
 html_title = "pseudograd"
 html_static_path = ["_static"]

@@ -23,13 +23,6 @@ def test_every_public_name_has_its_place_in_the_reference() -> None:
     assert "testing" in shown
 
 
-def test_links_that_leave_the_pages_lead_somewhere() -> None:
-    for page in DOCS.rglob("*.md"):
-        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
-        for link in re.findall(r"\]\(((?!https?:|#)[^)#]+)[^)]*\)", text):
-            assert (page.parent / link).exists(), f"{page.relative_to(DOCS)}: {link}"
-
-
 # --- docstrings -------------------------------------------------------------------------------------------------------
 
 
