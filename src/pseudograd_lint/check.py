@@ -13,7 +13,10 @@ from .terms import key_of, written
 from .walk import Spot, Walker
 
 DELIBERATE = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
-_OF_TRAINING = re.compile(r"loss|backward|gradient|autograd|requires_grad|differentiab|Parameter\(", re.IGNORECASE)
+_OF_TRAINING = re.compile(
+    r"loss(?!less|y)|backward(?!s|.?compat)|gradient(?!.?(checkpoint|accum))|autograd|requires_grad|differentiab|Parameter\(",
+    re.IGNORECASE,
+)
 _MARK = re.compile(r"noqa|deliberate", re.IGNORECASE)
 _NOQA = re.compile(r"#\s*noqa\b(?P<codes>:\s*[A-Za-z]+\d+(?:[\s,]+[A-Za-z]+\d+)*)?(?!:)", re.IGNORECASE)
 

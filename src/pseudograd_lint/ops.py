@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .classes import made_as_parameter
 from .numbers import number
 from .tensors import moved, tensor_values
-from .terms import Parameter, Term, key_of
+from .terms import Parameter, Term, is_same, key_of
 
 _PREFIXES = ("torch.nn.functional.", "torch.special.", "torch.linalg.", "torch.Tensor.", "torch.functional.", "torch.")
 
@@ -253,6 +253,13 @@ _LEAVES_THE_GRAPH = frozenset(
         "ge",
         "sign",
         "multinomial",
+        "allclose",
+        "isclose",
+        "equal",
+        "searchsorted",
+        "bucketize",
+        "argwhere",
+        "indices",
     ]
 )
 _MADE_OF_NOTHING = frozenset(
@@ -338,9 +345,18 @@ def may_learn(term: Term, depth: int = 8) -> bool:
         return any(may_learn(term.of(one), depth - 1) for one in parts)
     if isinstance(node, (ast.Compare, ast.JoinedStr, ast.List, ast.Dict)):
         return False
+    if isinstance(node, ast.IfExp):
+        left = _asked_for_gradient(node.test)
+        branches = [node.body, *([] if left is not None and is_same(left, node.orelse) else [node.orelse])]
+        return any(may_learn(term.of(one), depth - 1) for one in branches)
     if isinstance(node, ast.Call):
         return _may_learn_of_call(term, node, depth)
     return True
+
+
+def _asked_for_gradient(test: ast.expr) -> ast.expr | None:
+    """The x of `x.requires_grad`."""
+    return test.value if isinstance(test, ast.Attribute) and test.attr == "requires_grad" else None
 
 
 def _may_learn_of_call(term: Term, node: ast.Call, depth: int) -> bool:

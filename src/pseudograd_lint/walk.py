@@ -3,59 +3,23 @@
 from __future__ import annotations
 
 import ast
-import os
-import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from .classes import facts_of
+from .quiet import (
+    FUNCTIONS,
+    branch_that_learns,
+    is_no_grad,
+    is_quiet,
+    is_quiet_class,
+    is_quiet_function,
+    only_called_there,
+)
 from .terms import Env, Module, Term, arguments_of, bindings, key_of
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
+_SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-_NO_GRAD = ("no_grad", "inference_mode")
-# What runs before training, or writes text: nothing learns through it.
-QUIET_FUNCTIONS = frozenset(
-    [
-        "__init__",
-        "__repr__",
-        "__str__",
-        "extra_repr",
-        "reset_parameters",
-        "_reset_parameters",
-        "init_weights",
-        "_init_weights",
-        "reset",
-        "initialize",
-    ]
-)
-
-
-# By their names these run without a gradient: schedules, samplers, environments, metrics, bookkeeping.
-_QUIET_CLASSES = re.compile(
-    r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
-)
-_QUIET_NAMES = re.compile(
-    r"_*(step|update|select|sample|initiali[sz]e|diagnostics|log|plot|evaluate|calibrate)(_.*)?|.*_(state|stats|std|metrics?)|.*reward.*"
-)
-
-
-_QUIET_FOLDERS = frozenset(
-    [
-        "metrics",
-        "optim",
-        "optimizer",
-        "optimizers",
-        "trackers",
-        "tracking",
-        "datasets",
-        "preprocessing",
-        "evaluation",
-        "benchmarks",
-    ]
-)
 
 
 class Spot(NamedTuple):
@@ -80,7 +44,7 @@ class Walker:
         self.module = Module(tree)
         self.recorded, self.function = not is_quiet(path), ""
         self.owner: ast.ClassDef | None = None
-        self.helpers = _helpers_of_functions(tree, self.module)
+        self.quiet = only_called_there(tree, self.module)
 
     def run(self) -> None:
         env: Env = {}
@@ -96,7 +60,7 @@ class Walker:
         for scope in scopes:
             if isinstance(scope, ast.ClassDef):
                 self._class(scope, env)
-            elif isinstance(scope, _FUNCTIONS):
+            elif isinstance(scope, FUNCTIONS):
                 self._function(scope, env)
 
     def _class(self, node: ast.ClassDef, env: Env) -> None:
@@ -104,9 +68,7 @@ class Walker:
         facts = facts_of(node, env, self.module)
         self.module.parameters, self.module.buffers = facts.parameters, facts.buffers
         self.owner = node
-        if any((self.module.dotted(base, env) or "").startswith("torch.autograd") for base in node.bases):
-            self.recorded = False  # what a Function does inside is its own business
-        if any(_QUIET_CLASSES.fullmatch(name) for name in (node.name, *map(_last_name, node.bases))):
+        if is_quiet_class(node, self.module):
             self.recorded = False
         inner: Env = {**env}
         later: list[ast.AST] = []
@@ -117,13 +79,7 @@ class Walker:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> None:
         before = self.recorded, self.function, self.module.function
         self.module.function = node
-        if (
-            node.name in QUIET_FUNCTIONS
-            or _QUIET_NAMES.fullmatch(node.name)
-            or any(map(_is_no_grad, node.decorator_list))
-        ):
-            self.recorded = False
-        if node.name in self.helpers:
+        if is_quiet_function(node) or node.name in self.quiet:
             self.recorded = False
         self.function = node.name
         inner: Env = {**env, **arguments_of(node.args, env, self.module)}
@@ -135,11 +91,15 @@ class Walker:
     # --- statements ---------------------------------------------------------------------------------------------------
 
     def _block(self, body: Sequence[ast.stmt], env: Env, later: list[ast.AST]) -> None:
+        before = self.recorded
         for statement in body:
             self._statement(statement, env, later)
+            if isinstance(statement, ast.If) and branch_that_learns(statement.test) and _leaves(statement.body):
+                self.recorded = False
+        self.recorded = before
 
     def _statement(self, node: ast.stmt, env: Env, later: list[ast.AST]) -> None:
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             for one in node.decorator_list:
                 self._expressions(one, env, node)
             if isinstance(node, ast.ClassDef) and ast.ClassDef in self.kinds:
@@ -147,13 +107,7 @@ class Walker:
             env[node.name] = None
             later.append(node)
         elif isinstance(node, ast.If):
-            bodies, rest = [], node
-            while len(rest.orelse) == 1 and isinstance(rest.orelse[0], ast.If):  # elif
-                self._expressions(rest.test, env, rest)
-                bodies.append(rest.body)
-                rest = rest.orelse[0]
-            self._expressions(rest.test, env, rest)
-            self._branches([*bodies, rest.body, rest.orelse], env, later)
+            self._if(node, env, later)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             self._expressions(node.test if isinstance(node, ast.While) else node.iter, env, node)
             _forget(env, _assigned([node]))
@@ -171,14 +125,38 @@ class Walker:
             self._expressions(node, env, node)
             self._assign(node, env)
 
-    def _branches(self, bodies: Sequence[Sequence[ast.stmt]], env: Env, later: list[ast.AST]) -> None:
-        """What holds behind them is what holds at the end of each that does not leave."""
+    def _if(self, node: ast.If, env: Env, later: list[ast.AST]) -> None:
+        """With its elifs. What stands behind `if self.training:` as else is not trained."""
+        bodies: list[Sequence[ast.stmt]] = []
+        quiet: set[int] = set()
+        is_quiet_from_here = False
+        while True:
+            self._expressions(node.test, env, node)
+            learns = branch_that_learns(node.test)
+            if is_quiet_from_here or learns is False:
+                quiet.add(len(bodies))
+            bodies.append(node.body)
+            is_quiet_from_here = is_quiet_from_here or learns is True
+            if len(node.orelse) != 1 or not isinstance(node.orelse[0], ast.If):
+                break
+            node = node.orelse[0]
+        if is_quiet_from_here:
+            quiet.add(len(bodies))
+        self._branches([*bodies, node.orelse], env, later, quiet)
+
+    def _branches(
+        self, bodies: Sequence[Sequence[ast.stmt]], env: Env, later: list[ast.AST], quiet: Collection[int] = ()
+    ) -> None:
+        """What holds behind them is what holds at the end of each that does not leave. quiet: where nothing learns, by their places."""
         ends = []
-        for body in bodies:
+        before = self.recorded
+        for at, body in enumerate(bodies):
             inner = dict(env)
+            self.recorded = before and at not in quiet
             self._block(body, inner, later)
-            if not (body and isinstance(body[-1], _ENDS)):
+            if not _leaves(body):
                 ends.append(inner)
+        self.recorded = before
         if not ends:
             return
         for key in {key for one in ends for key in one}:
@@ -189,7 +167,7 @@ class Walker:
         before = self.recorded
         for item in node.items:
             self._expressions(item.context_expr, env, node)
-            self.recorded = self.recorded and not _is_no_grad(item.context_expr)
+            self.recorded = self.recorded and not is_no_grad(item.context_expr)
             if item.optional_vars is not None:
                 _forget(env, _targets(item.optional_vars))
         self._block(node.body, env, later)
@@ -201,7 +179,7 @@ class Walker:
         _forget(before, _assigned(node.body))
         for handler in node.handlers:
             self._block(handler.body, dict(before), later)
-        if not all(handler.body and isinstance(handler.body[-1], _ENDS) for handler in node.handlers):
+        if not all(_leaves(handler.body) for handler in node.handlers):
             _forget(env, _assigned(node.body) | _assigned([s for handler in node.handlers for s in handler.body]))
         self._block(node.finalbody, env, later)
 
@@ -272,48 +250,26 @@ class Walker:
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _helpers_of_functions(tree: ast.Module, module: Module) -> set[str]:
-    """Functions that only an autograd.Function of this module calls: no graph is made in them."""
-    inside: set[str] = set()
-    outside: set[str] = set()
-    for node in tree.body:
-        is_function = isinstance(node, ast.ClassDef) and any(
-            (module.dotted(base, {}) or "").startswith("torch.autograd") for base in node.bases
-        )
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id != getattr(node, "name", None):
-                (inside if is_function else outside).add(one.id)
-    return inside - outside
-
-
-def is_quiet(path: str) -> bool:
-    """Does a folder of it, below the one that one is in, say that nothing learns there?"""
-    try:
-        inside = os.path.relpath(path) if os.path.isabs(path) else path
-    except ValueError:  # another drive
-        inside = path
-    return not _QUIET_FOLDERS.isdisjoint(PurePath(inside).parts[:-1])
-
-
-def _last_name(node: ast.expr) -> str:
-    return (key_of(node) or "").rpartition(".")[2]
-
-
-def _is_no_grad(node: ast.expr) -> bool:
-    called = node.func if isinstance(node, ast.Call) else node
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    if name == "set_grad_enabled" and isinstance(node, ast.Call) and node.args:
-        return isinstance(node.args[0], ast.Constant) and node.args[0].value is False
-    return name in _NO_GRAD
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], _ENDS)
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Of `a, b = c, d` (a, c) and (b, d); none where it is not so plain."""
-    if not (isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List))):
+    """Of `a, b = c, d` (a, c) and (b, d), of `a, b = f(x)` (a, f(x)[0]) and (b, f(x)[1]); none where it is not so plain."""
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return []
+    if isinstance(value, ast.Call) and not any(isinstance(one, ast.Starred) for one in target.elts):
+        return [(one, _item(value, at)) for at, one in enumerate(target.elts)]
+    if not isinstance(value, (ast.Tuple, ast.List)):
         return []
     if len(target.elts) != len(value.elts) or any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts)):
         return []
     return list(zip(target.elts, value.elts, strict=True))
+
+
+def _item(value: ast.expr, at: int) -> ast.expr:
+    place = ast.copy_location(ast.Constant(at), value)
+    return ast.copy_location(ast.Subscript(value, place, ast.Load()), value)
 
 
 def _targets(node: ast.expr) -> set[str]:

@@ -7,6 +7,7 @@ import ast
 from ..code import Code
 from ..numbers import shown
 from ..ops import clamp_of, is_detached, is_in_place, is_named, may_learn, peeled, singular_of
+from ..uses import only_chooses
 from ..walk import Spot
 from .rule import Rule
 
@@ -27,7 +28,7 @@ def _find(spot: Spot) -> str | None:
         if clamp is None or not clamp.has_eras or not may_learn(clamp.x):
             continue
         for bound, value in clamp.bounds():
-            if value == at:
+            if value == at and not only_chooses(spot.term.node, spot.term.module.function):
                 return (
                     f"the bound {shown(value)} of this {clamp.name} is the point where {singular.shown} has "
                     f"an infinite slope: exactly there "

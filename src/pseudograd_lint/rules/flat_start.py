@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from ..code import Code
 from ..numbers import number
 from ..ops import called, is_detached, parameter_of
+from ..quiet import QUIET_FUNCTIONS
 from ..terms import Term, is_same, key_of
-from ..walk import QUIET_FUNCTIONS, Spot
+from ..walk import Spot
 from .rule import Rule
 
 _SUMS = frozenset(["sum", "mean", "norm", "max", "min", "amax", "amin", "item", "all", "any", "backward"])

@@ -11,6 +11,7 @@ from ..numbers import number
 from ..ops import Called, Singular, called, clamp_of, is_detached, may_learn, singular_of
 from ..tensors import moved
 from ..terms import Term, is_same
+from ..uses import only_chooses
 from ..walk import Spot
 from .rule import Rule
 
@@ -53,6 +54,11 @@ _POSITIVE = frozenset(
 def _find(spot: Spot) -> str | None:
     if not spot.is_recorded or is_detached(spot.term.node, spot.parents):
         return None
+    message = _guard(spot)
+    return None if message is None or only_chooses(spot.term.node, spot.term.module.function) else message
+
+
+def _guard(spot: Spot) -> str | None:
     clamp = clamp_of(spot.term)
     if clamp is not None:
         return None if clamp.in_place else _behind_a_clamp(spot)

@@ -1,0 +1,127 @@
+"""What nobody learns through is not told: where it is only called without a gradient, what it is made of, what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .test_rules import codes
+
+GUARD = "x.clamp(min=0).sqrt()"
+NO_GRAD = "@torch.no_grad()\ndef outer(x):\n    return _inner(x)\n"
+INNER = f"def _inner(x):\n    return {GUARD}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        (INNER, True),
+        (NO_GRAD + INNER, False),
+        (INNER + NO_GRAD, False),
+        (INNER + NO_GRAD + "def loss(x):\n    return _inner(x)\n", True),
+        (NO_GRAD.replace("_inner", "inner") + INNER.replace("_inner", "inner"), True),  # others may call what is public
+        (NO_GRAD.replace("_inner", "_middle") + "def _middle(x):\n    return _inner(x)\n" + INNER, False),
+        ("def outer(x):\n    with torch.no_grad():\n        y = _inner(x)\n    return y\n" + INNER, False),
+        ("def outer(x):\n    with torch.enable_grad():\n        y = _inner(x)\n    return y\n" + INNER, True),
+        (NO_GRAD.replace("_inner(x)", "map(_inner, x)") + INNER, True),  # handed on: nobody knows to whom
+        (INNER.replace("return", "_inner(x - 1)\n    return"), True),
+        (INNER.replace("return", "_inner(x - 1)\n    return") + NO_GRAD, False),
+    ],
+)
+def test_a_private_function_is_silent_where_it_is_only_called_without_a_gradient(text: str, is_told: bool) -> None:
+    assert codes(text) == (["PG102"] if is_told else [])
+
+
+def test_a_method_is_called_through_self() -> None:
+    calls = "    def predict(self, x):\n        return self._scale(x)\n"
+    model = f"class M(nn.Module):\n    def _scale(self, x):\n        return {GUARD}\n" + calls
+    assert codes(model) == []
+    assert codes(model + "    def forward(self, x):\n        return self._scale(x)\n") == ["PG102"]
+    assert codes(model + "    def __init__(self):\n        self.scale = self._scale\n") == ["PG102"]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        (f"if self.training:\n            return {GUARD}\n        return x", True),
+        (f"if self.training:\n            return x\n        return {GUARD}", False),
+        (f"if not self.training:\n            return x\n        return {GUARD}", True),
+        (f"if not self.training:\n            return {GUARD}\n        return x", False),
+        (f"if self.training:\n            y = x\n        else:\n            y = {GUARD}\n        return y", False),
+        (
+            f"if x is None:\n            y = x\n        elif self.training:\n            y = {GUARD}\n        return y",
+            True,
+        ),
+        (
+            f"if self.training:\n            y = x\n        elif x is None:\n            y = {GUARD}\n        return y",
+            False,
+        ),
+        (f"if self.training:\n            y = x\n        return {GUARD}", True),
+        (f"if torch.is_grad_enabled():\n            return x\n        return {GUARD}", False),
+        (f"if self.training and x.ndim:\n            return x\n        return {GUARD}", True),
+        (
+            f"for y in x:\n            if self.training:\n                continue\n            z = {GUARD}\n        return {GUARD}",
+            True,
+        ),
+    ],
+)
+def test_what_runs_in_evaluation_alone_is_not_trained(body: str, is_told: bool) -> None:
+    assert codes(f"class M(nn.Module):\n    def forward(self, x):\n        {body}\n") == (["PG102"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ("torch.linalg.eigh(x)", True),
+        ("torch.linalg.eigh(x.detach())", False),
+        ("torch.linalg.eigh(x.detach() if x.requires_grad else x)", False),
+        ("torch.linalg.eigh(x.detach() if y.requires_grad else x)", True),
+        ("torch.linalg.eigh(self.weight)", False),
+        ("torch.linalg.eigh(self.weight if x is None else torch.eye(3))", False),
+        ("torch.linalg.eigh(self.weight if x is None else x)", True),
+        ("torch.linalg.eigh(self.other)", True),
+    ],
+)
+def test_what_is_unpacked_is_made_of_what_was_given(given: str, is_told: bool) -> None:
+    text = "class M(nn.Module):\n    def __init__(self, weight):\n        self.register_buffer('weight', weight)\n"
+    text += f"    def forward(self, x, y):\n        values, vectors = {given}\n        return vectors * values.clamp(min=0).sqrt()\n"
+    assert codes(text) == (["PG102"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_told"),
+    [
+        ("return d", True),
+        ("return d < 1", False),
+        ("near = d < 1\n    return x[near]", False),
+        ("near = d < 1\n    return x[near] * d", True),
+        ("return d.argmin()", False),
+        ("return x[torch.argsort(d)]", False),
+        ("_, near = torch.topk(d, 3)\n    return x[near]", False),
+        ("near = d.topk(3)[1]\n    return x[near]", False),
+        ("near = d.topk(3).indices\n    return x[near]", False),
+        ("least, near = torch.topk(d, 3)\n    return least", True),
+        (
+            "least, near = torch.topk(d, 3)\n    score = least.sum(1)\n    _, best = score.min(0)\n    return x[best]",
+            False,
+        ),
+        ("self.d = d", True),
+        ("out.append(d)", True),
+        ("y = d + 1\n    y = y * 2\n    return y > x", False),
+    ],
+)
+def test_a_distance_that_only_finds_neighbours_is_not_told(rest: str, is_told: bool) -> None:
+    assert codes(f"def f(self, x, out):\n    d = {GUARD}\n    {rest}\n") == (["PG102"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("word", "is_told"),
+    [
+        ("loss", True), ("lossless", False), ("gradient", True), ("gradient_checkpointing", False), ("gradient accumulation", False),
+        ("backward", True), ("backwards compatible", False), ("backward compatible", False), ("backward-compat", False),
+    ],
+)  # fmt: skip
+def test_a_word_that_means_something_else_is_no_word_of_training(word: str, is_told: bool) -> None:
+    from pseudograd_lint.check import check, parsed
+
+    text = f"import torch  # {word}\ndef f(x):\n    return {GUARD}\n"
+    assert bool(check(parsed(text), text.split("\n"), "x.py", ["PG102"])) == is_told
