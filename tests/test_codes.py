@@ -107,6 +107,14 @@ def _era_guard(bad: Any, good: Any) -> None:
         assert gradient(good["distance_loss"], x, x.clone(), era=era) == [[0, 0]]
 
 
+def _era_guard_elsewhere(bad: Any, good: Any) -> None:
+    x = torch.tensor([[1.0, 0.0]])
+    assert not is_finite(gradient(bad["angle"], x, x.clone(), era=OLD))
+    assert gradient(bad["angle"], x, x.clone(), era=NEW) == [[0, 0]]
+    for era in (OLD, NEW):
+        assert is_finite(gradient(good["angle"], x, x.clone(), era=era))
+
+
 def _lost_epsilon(bad: Any, good: Any) -> None:
     p, y = torch.tensor([1.0]), torch.tensor([0.0])
     assert bad["loss"](p, y).item() == float("inf")
@@ -185,8 +193,8 @@ def _inexact_straight_through(bad: Any, good: Any) -> None:
 
 HOLDS = {
     "PG101": _born, "PG102": _era_guard, "PG103": _lost_epsilon, "PG104": _late_guard, "PG105": _inexact_identity, "PG106": _tied_margin,
-    "PG107": _flat_start, "PG108": _copied_rule, "PG109": _rounded_parameter, "PG110": _crossed_bounds, "PG151": _clamped_parameter,
-    "PG152": _clamped_grid, "PG153": _inexact_straight_through,
+    "PG107": _flat_start, "PG108": _copied_rule, "PG109": _rounded_parameter, "PG110": _crossed_bounds, "PG111": _era_guard_elsewhere,
+    "PG151": _clamped_parameter,    "PG152": _clamped_grid, "PG153": _inexact_straight_through,
 }  # fmt: skip
 
 

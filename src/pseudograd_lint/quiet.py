@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
+from .places import FUNCTIONS
 from .terms import Module, key_of
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_GRAD = ("no_grad", "inference_mode")
 # What runs before training, or writes text.
 QUIET_FUNCTIONS = frozenset((

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .places import Places
+
 _NUMBERS = {kind + more for kind in ("float", "int", "bool") for more in ("", " | None")} | {
     "Optional[float]",
     "Optional[int]",
@@ -80,6 +82,8 @@ class Module:
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = tuple(ast.walk(tree))
+        self._tree = tree
+        self._places: Places | None = None
         self.imports = _imports(nodes)
         self.shared = _shared(nodes)
         self.set_from_afar = _set_from_afar(nodes)
@@ -88,6 +92,12 @@ class Module:
         self.speaks_of_gradients = True  # is there a word of training in it?
         self.parameters: dict[str, Parameter] = {}
         self.buffers: frozenset[str] = frozenset()
+
+    def places(self) -> Places:
+        """Made for the few modules that are asked."""
+        if self._places is None:
+            self._places = Places(self._tree)
+        return self._places
 
     def dotted(self, node: ast.AST, env: Env) -> str | None:
         """The full name behind `F.relu`; None for what was not imported. A local name hides an imported one."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from .classes import facts_of
+from .places import FUNCTIONS
 from .quiet import (
-    FUNCTIONS,
     branch_that_learns,
     is_no_grad,
     is_quiet,

@@ -17,7 +17,7 @@ from pseudograd_command import main
 from pseudograd_lint.codes import LINT
 from pseudograd_lint.flake8 import Plugin
 
-BAD = "import torch  # a loss\n\n\ndef f(x):\n    return x.clamp(min=0).sqrt()\n"
+BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"
 HOME = Path(pseudograd_lint.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,7 +188,7 @@ def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> 
         "!pip install torch",
         "x = (",
         "%%bash\nls |",
-        "def f(x):\n    ?x\n    return x.clamp(min=0).sqrt()",
+        "def loss(x):\n    ?x\n    return x.clamp(min=0).sqrt()",
     ]
     kept = [{"cell_type": "code", "source": one.splitlines(keepends=True)} for one in cells]
     Path("n.ipynb").write_text(
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_a_line_and_the_rest_is_read(capsys: pytest.Captu
     Path("b.py").write_text("def (:\n")
     Path("c.py").write_bytes(b"import torch\n# \xff\n")
     Path("d.py").write_bytes(
-        b"# -*- coding: latin-1 -*-\nimport torch  # a loss\ns = '\xff'\ny = lambda x: x.clamp(min=0).sqrt()\n"
+        b"# -*- coding: latin-1 -*-\nimport torch  # a loss\ns = '\xff'\nloss = lambda x: x.clamp(min=0).sqrt()\n"
     )
     Path("e.py").write_text("x = " + "-" * 100_000 + "1\n")
     Path("f.py").write_bytes(b"\xef\xbb\xbf" + BAD.encode())

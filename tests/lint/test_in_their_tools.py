@@ -19,7 +19,7 @@ from pseudograd_command import main
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pseudograd_lint.__file__).parent
-BAD = "import torch  # a loss\n\n\ndef f(x):\n    return x.clamp(min=0).sqrt()\n"
+BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 OPINION = "\n\ndef g(x, hard):\n    return x + (hard - x).detach()\n"
 NOTEBOOK = {
     "cells": [

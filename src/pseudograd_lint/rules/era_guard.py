@@ -1,4 +1,4 @@
-"""A guard whose bound is the point that it guards against."""
+"""A guard whose bound is the point that it guards against, in a loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 from ..code import Code
 from ..numbers import shown
 from ..ops import clamp_of, is_detached, is_in_place, is_named, may_learn, peeled, singular_of
-from ..uses import only_chooses
+from ..uses import reaches_loss
 from ..walk import Spot
 from .rule import Rule
 
@@ -15,6 +15,12 @@ _ANGLES = ("acos", "arccos", "asin", "arcsin")
 
 
 def _find(spot: Spot) -> str | None:
+    message = guard(spot)
+    return message if message is not None and reaches_loss(spot) else None
+
+
+def guard(spot: Spot) -> str | None:
+    """What there is to say of it, wherever its value goes."""
     singular = singular_of(spot.term)
     if singular is None or not spot.is_recorded or is_detached(spot.term.node, spot.parents):
         return None
@@ -28,7 +34,7 @@ def _find(spot: Spot) -> str | None:
         if clamp is None or not clamp.has_eras or not may_learn(clamp.x):
             continue
         for bound, value in clamp.bounds():
-            if value == at and not only_chooses(spot.term.node, spot.term.module.function):
+            if value == at:
                 return (
                     f"the bound {shown(value)} of this {clamp.name} is the point where {singular.shown} has "
                     f"an infinite slope: exactly there "
@@ -52,11 +58,11 @@ RULE = Rule(
     Code(
         number="PG102",
         name="era-guard",
-        meaning="a guard in front of sqrt, log or acos has its bound at the singular point itself",
+        meaning="a guard in front of sqrt, log or acos has its bound at the singular point itself, and a loss is made of it",
         why="The value is guarded, the gradient is not: exactly at the bound the slope of the guarded "
         "function is infinite, and it depends on "
         "the version of torch whether the clamp passes it on (up to 2.13, where it becomes inf or NaN) or cuts it (since 2.14). A distance "
-        "of 0, two equal vectors or a black pixel is enough. Told in files that speak of a loss, a parameter or gradients.",
+        "of 0, two equal vectors or a black pixel is enough. Told where the value goes, within its file, into what is called a loss.",
         mend="Put the bound beside the singular point: `clamp(min=1e-12).sqrt()`, `clamp(-1 + 1e-6, 1 - 1e-6).acos()`. Where the value at "
         "the point must stay exact, `pseudograd.clamp(x, 0, rule='zero', edge='open')` gives 0 there on every torch.",
         bad="""\

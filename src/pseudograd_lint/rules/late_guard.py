@@ -55,7 +55,7 @@ def _find(spot: Spot) -> str | None:
     if not spot.is_recorded or is_detached(spot.term.node, spot.parents):
         return None
     message = _guard(spot)
-    return None if message is None or only_chooses(spot.term.node, spot.term.module.function) else message
+    return None if message is None or only_chooses(spot) else message
 
 
 def _guard(spot: Spot) -> str | None:
