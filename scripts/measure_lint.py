@@ -9,6 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -46,25 +47,32 @@ def main() -> int:
 
 
 def _download(package: str, version: str, root: Path) -> None:
+    """Its wheel; where there is none its source, which pip asks for its name."""
     with tempfile.TemporaryDirectory() as place:
-        subprocess.run(
-            [
+        for kind in ("--only-binary=:all:", "--no-binary=:all:"):
+            command = [
                 sys.executable,
                 "-m",
                 "pip",
                 "download",
                 "-q",
                 "--no-deps",
-                "--only-binary=:all:",
+                kind,
                 "-d",
                 place,
                 f"{package}=={version}",
-            ],
-            check=True,
-        )
-        (wheel,) = Path(place).iterdir()
-        with zipfile.ZipFile(wheel) as packed:
-            packed.extractall(root, [name for name in packed.namelist() if name.endswith(".py")])
+            ]
+            if subprocess.run(command, check=False).returncode == 0:
+                break
+        (file,) = Path(place).iterdir()
+        if file.suffix == ".whl":
+            with zipfile.ZipFile(file) as packed:
+                packed.extractall(root, [name for name in packed.namelist() if name.endswith(".py")])
+        else:
+            with tarfile.open(file) as source:
+                source.extractall(
+                    root, [one for one in source if one.isfile() and one.name.endswith(".py")], filter="data"
+                )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ _OF_LOSS = (
 )
 _BESIDE_LOSS = frozenset(["weight", "weights", "scale", "mask", "fn", "func", "type", "name"])
 _LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0-9_].*)?")
-_TRAINS = ("backward", "autograd.grad")
 _GIVES = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
@@ -151,7 +150,7 @@ def _is_call_of_loss(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = key_of(node.func) or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
-    return _says_loss(name) or name.endswith(_TRAINS)
+    return _says_loss(name) or f".{name}".endswith((".backward", "autograd.grad"))
 
 
 def _is_loss(name: str, owner: ast.ClassDef | None) -> bool:

@@ -162,6 +162,7 @@ def test_what_goes_into_a_loss_is_told_by_default(text: str) -> None:
         f"def f(x):\n    loss_weight = {GUARD}\n    return loss_weight\n",
         f"def f(x):\n    d = {GUARD}\n    loss = x.mean()\n    return d, loss\n",
         f"def f(x):\n    d = x\n    loss = d.mean()\n    d = {GUARD}\n    return d, loss\n",
+        f"def f(self, x):\n    return self.filtered_backward({GUARD})\n",
         f"def lossless(x):\n    return {GUARD}\n",
         f"def f(x):\n    d = {GUARD}\n    loss = x[d.argmin()]\n    return loss, d\n",
         f"class LossyCodec(nn.Module):\n    def forward(self, x):\n        return {GUARD}\n",

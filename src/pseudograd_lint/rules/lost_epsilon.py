@@ -96,6 +96,7 @@ def loss(p, y):
     p = torch.clamp(p, 1e-6, 1 - 1e-6)
     return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
 """,
+        is_default=False,
     ),
     kinds=(ast.Call, ast.BinOp),
     words=("clamp", "clip"),
