@@ -74,9 +74,15 @@ def write_page(name: str) -> Path:
     for path, content in found["outputs"].items():
         (PAGES / path).write_bytes(content)
     target = PAGES / f"{name}.md"
-    told = f"{text.strip()}\n\nThis page is the script `examples/tutorials/{name}.py`, executed.\n"
+    told = f"{one_blank_line(text).strip()}\n\nThis page is the script `examples/tutorials/{name}.py`, executed.\n"
     target.write_text(told, encoding="utf-8")
     return target
+
+
+def one_blank_line(text: str) -> str:
+    """Between paragraphs, as everywhere; code keeps its two."""
+    parts = re.split(r"(^```.*?^```)", text, flags=re.S | re.M)
+    return "".join(part if part.startswith("```") else re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from tests.policy.differences import DIFFERENCES  # noqa: E402  the page and its
 PAGE = ROOT / "docs" / "policy_clips.md"
 PICTURE = ROOT / "docs" / "policy_clips.png"
 _TITLE = "What gradient a token gets from each clipped policy loss (0: the clip silences the token)"
-_COLUMNS = 5
+_COLUMNS = 3
 _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
@@ -195,8 +195,8 @@ def range_of(policy: Policy) -> tuple[float, float]:
 def draw() -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 10), layout="constrained", dpi=110)
-    figure.suptitle(_TITLE, fontsize=14)
+    figure = Figure(figsize=(9, 12), layout="constrained", dpi=110)
+    figure.suptitle(_TITLE, fontsize=12)
     panels: Any = figure.subplots(math.ceil(len(pg.policy.presets) / _COLUMNS), _COLUMNS)
     for policy, panel in zip(pg.policy.presets.values(), panels.flat, strict=False):
         _draw_panel(policy, panel)
@@ -204,7 +204,7 @@ def draw() -> None:
         panel.set_visible(place < len(pg.policy.presets))
         panel.set_xlabel("ratio r" if place + _COLUMNS >= len(pg.policy.presets) else "")
     for panel in panels[:, 0]:
-        panel.set_ylabel("dL/dlog_ratio")
+        panel.set_ylabel("dL/dlog_ratio", fontsize=9)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(PICTURE, metadata={"Software": None})

@@ -282,8 +282,9 @@ def _cases(run: Run) -> Any:
     order = sorted(values, key=lambda name: -values[name])
     for place, name in enumerate(order):
         panel.barh(place, values[name], color=shade("inward") if values[name] <= 1 else shade("zero"), height=0.64)
+        behind = 1.0 if 0.9 < values[name] < 1 else values[name]  # the line, which would strike the number through
         panel.annotate(
-            f"{values[name]:.2f}", (values[name], place), (4, 0), textcoords="offset points", va="center", fontsize=9
+            f"{values[name]:.2f}", (behind, place), (4, 0), textcoords="offset points", va="center", fontsize=9
         )
     panel.axvline(1.0, color=shade("native"), linewidth=1.6)
     panel.annotate(

@@ -50,9 +50,10 @@ assert distances["clipped after each step"] < 0.05
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained", sharex=True, sharey=True)
 for axes, (name, arm) in zip(panels, solved.items(), strict=True):
-    axes.plot(*arm.T, "o-", color="#0072B2", linewidth=3)
-    axes.plot(*target, "x", color="#D55E00", markersize=12, markeredgewidth=3)
-    axes.set(title=f"{name}\n{distances[name]:.2f} from the point", aspect="equal")
+    axes.plot(*arm.T, "o-", color="#0072B2", linewidth=3, label="the arm, from its shoulder at 0, 0 to the hand")
+    axes.plot(*target, "x", color="#D55E00", markersize=12, markeredgewidth=3, label="the point to reach")
+    axes.set(title=f"{name}\nhand {distances[name]:.2f} from the point", aspect="equal")
+figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
 plt.show()
 
 # %% [markdown]

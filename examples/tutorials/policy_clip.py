@@ -35,10 +35,11 @@ for rule, colour, style in (
 ):
     x = ratios.log().requires_grad_()
     pg.policy.loss(x, torch.ones(()), low=0.2, high=0.2, rule=rule).sum().backward()
-    axes.plot(ratios, x.grad, style, color=colour, label=rule, linewidth=2)
-axes.axvspan(0.8, 1.2, color="#eeeeee")
-axes.set(xlabel="ratio", ylabel="dL / d log ratio", title="What each rule passes where the advantage is 1")
-axes.legend()
+    jumps = x.grad.diff(prepend=x.grad[:1]).abs() > 0.1
+    axes.plot(ratios, x.grad.masked_fill(jumps, torch.nan), style, color=colour, label=rule, linewidth=2)
+axes.axvspan(0.8, 1.2, color="#eeeeee", label="not clipped")
+axes.set(xlabel="ratio", ylabel="dL / d log ratio", title="The gradient that each rule passes, for an advantage of 1")
+axes.legend(loc="lower left")
 plt.show()
 
 # %%
