@@ -36,15 +36,28 @@ def lint(options: argparse.Namespace) -> int:
     numbers = selected("lint", "--select", words(options.select) or ["default"], LINT)
     left_out, patterns = ignored("lint", options.ignore, LINT)
     checked_format("lint", options.output_format)
-    for path in options.paths:
-        if path != "-" and not os.path.exists(path):
-            raise ValueError(f"lint: PATH must exist, got {path!r}. Name files, folders or - for the standard input.")
+    _checked(options)
     found, problems, count = _of_all(options, sorted(numbers - left_out))
     found = [one for one in found if not any(is_at(one, pattern) for pattern in patterns)]
     told = new_ones("lint", found, options)
     report = Report("lint", _version(), told, problems, LINT, count, len(found) - len(told))
     print(rendered("lint", report, options), end="")
     return WRONG if problems else FOUND if told and not options.exit_zero else CLEAN
+
+
+def _checked(options: argparse.Namespace) -> None:
+    if options.jobs < 0:
+        raise ValueError(
+            f"lint: --jobs must be at least 1, or 0 for the default, got {options.jobs}. Name how many processes."
+        )
+    for path in options.paths:
+        if path != "-" and os.path.islink(path) and not os.path.exists(path):
+            to = os.readlink(path)
+            raise ValueError(
+                f"lint: PATH must exist, got {path!r}, a link to {to!r} that leads nowhere. Mend or remove the link."
+            )
+        if path != "-" and not os.path.exists(path):
+            raise ValueError(f"lint: PATH must exist, got {path!r}. Name files, folders or - for the standard input.")
 
 
 def _of_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem], int]:

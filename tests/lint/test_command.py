@@ -242,6 +242,14 @@ def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     [
         (("lint", "nowhere"), "lint: PATH must exist, got 'nowhere'. Name files, folders or - for the standard input."),
         (
+            ("lint", "gone.py"),
+            "lint: PATH must exist, got 'gone.py', a link to 'away' that leads nowhere. Mend or remove the link.",
+        ),
+        (
+            ("lint", ".", "--jobs", "-1"),
+            "lint: --jobs must be at least 1, or 0 for the default, got -1. Name how many processes.",
+        ),
+        (
             ("lint", ".", "--select", "PG1O1"),
             "lint: --select must be a code such as PG101 or born-on-bound, got 'PG1O1'. Did you mean 'PG101'?",
         ),
@@ -252,6 +260,7 @@ def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ],
 )
 def test_a_wrong_call_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], text: str) -> None:
+    Path("gone.py").symlink_to("away")
     assert run(capsys, *arguments) == (2, "", f"pseudograd: {text}\n")
 
 
