@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left
+from operator import attrgetter
+from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_line = attrgetter("lineno")
 
 
 class Places:
@@ -12,6 +16,7 @@ class Places:
 
     def __init__(self, tree: ast.Module) -> None:
         self.above: dict[ast.AST, ast.AST] = {}
+        self.uses: dict[ast.AST, Any] = {}  # what `uses` found out, so that it does not ask twice
         self._reads: dict[tuple[ast.AST | None, str], list[ast.Name]] = {}
         self._calls: dict[str, list[ast.Call]] = {}
         stack: list[tuple[ast.AST, tuple[ast.AST | None, ...]]] = [(tree, (None,))]
@@ -28,9 +33,14 @@ class Places:
                 self.above[child] = node
                 stack.append((child, inner))
 
-    def reads(self, function: ast.AST | None, name: str, line: int) -> list[ast.Name]:
+        for found in self._reads.values():
+            found.sort(key=_line)
+
+    def reads(self, function: ast.AST | None, name: str, line: int, most: int) -> list[ast.Name]:
         """In this function, or the whole module for None, from this line on."""
-        return [one for one in self._reads.get((function, name), ()) if one.lineno >= line]
+        found = self._reads.get((function, name), [])
+        start = bisect_left(found, line, key=_line)
+        return found[start : start + most]
 
     def calls(self, name: str) -> list[ast.Call]:
         return self._calls.get(name, [])

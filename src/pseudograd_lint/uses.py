@@ -14,7 +14,7 @@ from .walk import Spot
 
 # They give values and where these were: the second is a choice.
 _CHOOSE = ("topk", "sort", "max", "min", "kthvalue", "median", "mode", "cummax", "cummin")
-_MOST = 300  # places of one value
+_MOST = 100  # places of one value
 _OF_LOSS = (
     "loss",
     "losses",
@@ -91,15 +91,22 @@ class _Walk:
 
     def __iter__(self) -> Iterator[_Use]:
         while self.stack:
-            use = _use_of(self.stack.pop(), self.places.above)
+            use = self._use(self.stack.pop())
             yield use
             if not use.ends:
                 self._follow(use)
 
+    def _use(self, node: ast.AST) -> _Use:
+        """Many values of a module may get to the same place."""
+        if node not in self.places.uses:
+            self.places.uses[node] = _use_of(node, self.places.above)
+        use: _Use = self.places.uses[node]
+        return use
+
     def _follow(self, use: _Use) -> None:
         """Wherever a name is read afterwards that was given it."""
         for name in {one.id for one in use.targets() if isinstance(one, ast.Name)}:
-            self.add(self.places.reads(use.function, name, use.line))
+            self.add(self.places.reads(use.function, name, use.line, _MOST))
 
     def add(self, nodes: Iterable[ast.AST]) -> None:
         for one in nodes:
