@@ -205,6 +205,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True -> False",
     ): "no row keeps less of what x asks for where x asks for nothing",
     ("record.py", "module", "True -> False"): "for type checkers",
+    (
+        "kernels/native/counts.py",
+        "add_pair",
+        "False -> True",
+    ): "what is then counted of x, too, nobody reads; that the sums are those without x is tested",
     ("rewrite/standard_input.py", "_read", "16 -> 17"): "in which pieces the input is read changes no byte of it",
     (
         "analysis/plot.py",
