@@ -92,7 +92,7 @@ def _beside(p: Tensor, bound: Tensor) -> Tensor:
     bound = bound.expand(p.shape)
     if not isinstance(bound, DTensor):
         bound = DTensor.from_local(bound, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
-    return local(bound.redistribute(placements=p.placements))
+    return local(bound.redistribute(placements=p.placements))  # type: ignore[attr-defined]
 
 
 def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:

@@ -88,7 +88,7 @@ def note_unpack_hook(result: object) -> None:
     hooks = saved_tensors_hooks(False)
     if hooks is not None:
         for node in nodes.of(result):
-            node.metadata[_UNPACK] = hooks[1]
+            node.metadata[_UNPACK] = hooks[1]  # type: ignore[index]
 
 
 def _unpack_hooks(node: Any) -> list[Any]:

@@ -213,7 +213,7 @@ int main(int arguments, char **given) {
             for (unsigned n = 0; n < sizeof(inners) / sizeof(*inners); n++)
                 for (int layout = 0; layout < 3; layout++)
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
-                        uint64_t first[13];
+                        uint64_t first[13] = {0};
                         int64_t numel = 30 * inners[n];
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {

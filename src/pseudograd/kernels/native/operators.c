@@ -9,6 +9,9 @@ ordinary one on CPU is for the caller to know. */
 
 #include "rules.h"
 #include "torch_stable.h"
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
 
 #define MOST_DIMENSIONS 15
 #define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
@@ -726,7 +729,8 @@ static int choose(int most) {
     int level = 0;
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
-    int has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    unsigned a, b, features = 0, d; /* clang 14 cannot be asked for f16c by its name */
+    int has_avx2 = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &features, &d) && features & bit_F16C;
     if (most >= 1 && loops_avx2[F32] && has_avx2) loops = loops_avx2, level = 1;
     if (most >= 2 && loops_avx512[F32] && has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
