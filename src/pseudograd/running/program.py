@@ -93,9 +93,18 @@ def command_of(program: str, arguments: Sequence[str], is_module: bool) -> list[
     return [sys.executable, *flags, *(["-m"] if is_module else []), program, *arguments]
 
 
-def run(command: Sequence[str], job: Mapping[str, Any], *, stdin: Any = None, is_quiet: bool = False) -> Run:
-    """Run the command with the job in each of its python processes. is_quiet: nothing that it prints is shown, its stderr is returned."""
-    with _followed(job) as (folder, environment):
+def run(
+    command: Sequence[str],
+    job: Mapping[str, Any],
+    *,
+    stdin: Any = None,
+    is_quiet: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
+    """Run the command with the job in each of its python processes. is_quiet: nothing that it prints is shown, its stderr is returned.
+    environment: what is added to that of this process.
+    """
+    with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
         status, stderr = _process(command, environment, stdin, is_quiet)
         parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
         marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
@@ -118,7 +127,7 @@ def _order(part: Part) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def _followed(job: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, str]]]:
+def _followed(job: Mapping[str, Any], around: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """A folder for the parts, and the environment in which python reports to it."""
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
@@ -126,9 +135,9 @@ def _followed(job: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, str]]]:
         shutil.copyfile(here / "sitecustomize.py", folder / "sitecustomize.py")
         (folder / "root.txt").write_text(str(here.parents[1]), encoding="utf-8")
         (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
-        others = os.environ.get("PYTHONPATH")
+        others = around.get("PYTHONPATH")
         path = os.pathsep.join([str(folder), *([others] if others else [])])
-        yield folder, {**os.environ, "PYTHONPATH": path}
+        yield folder, {**around, "PYTHONPATH": path}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

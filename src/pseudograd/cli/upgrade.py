@@ -1,0 +1,67 @@
+"""The command `pseudograd upgrade`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ._arguments import add_program
+from ._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--from", dest="old", metavar="PY", help="the interpreter with the torch of today")
+    command.add_argument("--to", dest="new", metavar="PY", help="the interpreter with the torch to upgrade to")
+    command.add_argument(
+        "--against", type=Path, metavar="FILE", help="compare with digests kept there, not with --from"
+    )
+    command.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write the digests of --from there; --to may be left out"
+    )
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    add_program(command)
+
+
+def _upgrade(options: argparse.Namespace) -> int:
+    from ..running.files import checked_file, write
+    from ..upgrading.upgrade import upgrade
+
+    if (options.old is None) == (options.against is None):
+        raise ValueError("upgrade: one of --from and --against must be given, got both or neither.")
+    if options.keep is not None and options.old is None:
+        raise ValueError("upgrade: --keep must come with --from, got --against. The file is there already.")
+    if options.new is None and (options.keep is None):
+        raise ValueError(
+            "upgrade: --to must be given, got none. With --from and --keep alone digests are kept for later."
+        )
+    json_file = None if options.json is None else checked_file("upgrade", "--json", options.json)
+    keep = None if options.keep is None else checked_file("upgrade", "--keep", options.keep)
+    found = upgrade(
+        options.program,
+        options.arguments,
+        old=options.old,
+        new=options.new,
+        against=options.against,
+        keep=keep,
+        is_module=options.is_module,
+        seed=options.seed,
+        on_run=lambda run, said: print(f"upgrade: run {run}: {said}", file=sys.stderr, flush=True),
+    )
+    if found is None:
+        print(f"upgrade: digests kept in {options.keep}")
+        return 0
+    if json_file is not None:
+        write("upgrade", "--json", json_file, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+    print(found)
+    return 0 if found.survives else 1
+
+
+COMMAND = Command(
+    place=75,
+    help="will this training survive the new torch? Which line differs first?",
+    add_arguments=_add_arguments,
+    run=_upgrade,
+)

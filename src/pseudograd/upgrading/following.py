@@ -1,0 +1,299 @@
+"""In a process of the program: what every call of torch returns, what arrives at and leaves each node backward, and every loss."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+
+from ..diagnosis.harmless import Errors, harmless
+from ..diagnosis.influence import SILENT
+from ..diagnosis.leaves import LEAF as LEAF_NODE
+from ..diagnosis.quietly import quietly, unheard
+from ..dynamo import when_dynamo_arrives
+from ..formula import own
+from ..running.program import Enough
+from ..torch_private import number_of, without_torch_function
+from ..trace import around_backward, frames, nodes
+from . import digests, pinning
+from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
+from .schedule import MOST, Schedule
+
+_OPTIM = "/torch/optim/"
+# They hand on what they get, in another shape, and torch puts them where it likes.
+_HAND_ON = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
+_VIEWS = tuple(f"{name}Backward" for name in _HAND_ON.split())
+_SAME = (
+    "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim requires_grad_"
+)
+_UNCHANGED = frozenset(_SAME.split())
+_UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_")
+_ATTACHED = "pseudograd upgrade"
+
+
+class Heard:
+    """All that was heard, by step. It keeps numbers and texts alone."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.noted = Errors()
+        self.step = 1
+        self.is_on = schedule.has(1)
+        self.steps: dict[int, list[Any]] = {}
+        self.losses: list[list[float]] = []
+        self.sites: dict[tuple[str, ...], int] = {}  # kind, op, line, line of the program, expression
+        self._places = frames.Places()
+        self._by_place: dict[Any, int] = {}
+        self._ranges = nodes.Ranges()
+        self._pending = digests.Pending()
+        self._events: list[Any] = []
+        self._depth = 0
+
+    # --- what is kept of one event --------------------------------------------------------------------------------------
+
+    def _site(self, kind: str, op: str, place: frames.Place) -> int:
+        known = self._by_place.get((kind, op, place))
+        if known is None:
+            expression = "" if place.call is None else place.call.expression
+            key = (kind, op, frames.named(place.call), frames.named(place.program), expression)
+            known = self._by_place[kind, op, place] = self.sites.setdefault(key, len(self.sites))
+        return known
+
+    def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[Any] = ()) -> None:
+        """An event: its site, what was said, and of each tensor its type, its shape and where its digest will be."""
+        kept = []
+        for at, some in enumerate((arrived, values)):
+            for value in some:
+                if digests.is_readable(value) and len(self._pending) < MOST:
+                    shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+                    kept.append((at, shape, self._pending.add(value)))
+        if kept:
+            self._events.append((site, said, kept))
+
+    def _close(self) -> None:
+        """What the step has had so far is fetched."""
+        found = self._pending.fetch()
+        kept = self.steps.setdefault(self.step, [])
+        for site, said, tensors in self._events:
+            kept.append((site, said, [(at, shape, found[index]) for at, shape, index in tensors]))
+        self._events.clear()
+
+    # --- calls and nodes ------------------------------------------------------------------------------------------------
+
+    @harmless("a call of torch")
+    def called(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
+        some = _tensors(result)
+        name = _name(func)
+        if not some or name in _UNWRITTEN:
+            return
+        with quietly():
+            place = self._places.here(4)
+            if name not in _UNCHANGED:
+                self._add(self._site(FORWARD, name, place), some, _said(args, kwargs))
+            self._follow(sorted(self._ranges.since(before, result), key=number_of), place)
+
+    def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
+        for node in made:
+            name = nodes.name_of(node)
+            if name != LEAF_NODE and not name.startswith(_VIEWS) and _ATTACHED not in node.metadata:
+                node.metadata[_ATTACHED] = True
+                node.register_hook(partial(self._ran, self._site(BACKWARD, name, place)))
+
+    @harmless("the nodes behind a call")
+    def before_call(self, args: Any, kwargs: Any) -> int:
+        ranges = self._ranges
+        if ranges.may_hide_some():
+            with quietly():
+                hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
+                if hidden:
+                    self._follow(hidden, self._places.here(4))
+        return ranges.seen_up_to
+
+    @harmless("the gradients at a node")
+    def _ran(self, site: int, leaving: Any, arriving: Any) -> None:
+        if self.is_on and not unheard.depth:
+            with quietly():
+                self._add(site, leaving, "", arriving)
+
+    @harmless("the gradient of a leaf")
+    def _arrived(self, arriving: Any) -> None:
+        if self.is_on and not unheard.depth:
+            with quietly():
+                self._add(self._site(LEAF, LEAF_NODE, frames.NOWHERE), arriving)
+
+    @harmless("a step of an optimiser")
+    def stepped(self, optimiser: Any, *_: Any) -> None:
+        if self.is_on:
+            with quietly():
+                place = self._places.here(2)
+                some = [one for group in optimiser.param_groups for one in group["params"]]
+                said = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
+                self._add(self._site(UPDATE, f"{type(optimiser).__name__}.step", place), some, said)
+
+    # --- backwards ------------------------------------------------------------------------------------------------------
+
+    def around(self, roots: Any, grads: Any, inputs: Any) -> Any:
+        self._begins(roots)
+        return self._ends
+
+    @harmless("a backward")
+    def _begins(self, roots: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        with quietly():
+            some = [one for one in roots if digests.is_readable(one)]
+            self.losses.append([float(one) if one.numel() == 1 else float(one.double().sum()) for one in some])
+            if self.is_on:
+                behind = list(_in_order(nodes.starts(roots)))
+                self._follow(behind, frames.NOWHERE)
+                for node in behind:
+                    if nodes.name_of(node) == LEAF_NODE and _ATTACHED not in node.metadata:
+                        node.metadata[_ATTACHED] = True
+                        node.register_prehook(self._arrived)
+
+    def _ends(self, result: Any) -> None:
+        self._ended()
+        if self._depth == 0 and self.schedule.is_over(self.step):
+            raise Enough
+
+    @harmless("the end of a backward")
+    def _ended(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            if self.is_on:
+                with quietly():
+                    self._close()
+            self.step += 1
+            self.is_on = self.schedule.has(self.step)
+            self._ranges.start_afresh()
+
+    def content(self) -> dict[str, Any]:
+        """What the part of this process holds."""
+        if self.is_on:
+            with quietly():
+                self._close()
+        return {
+            "torch": torch.__version__,
+            "sites": [list(key) for key in self.sites],
+            "steps": self.steps,
+            "losses": self.losses,
+            "noted": self.noted.lines,
+        }
+
+
+class Listening(TorchFunctionMode):
+    """Hears the calls of the thread in which it was entered."""
+
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        heard = self.heard
+        if not heard.is_on or func in SILENT or own.depth or unheard.depth or is_compiling() or _is_of_an_optimiser():
+            return func(*args, **kwargs) if kwargs else func(*args)
+        before = heard.before_call(args, kwargs)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if before is not None:
+            with without_torch_function():
+                heard.called(func, args, kwargs or {}, result, before)
+        return result
+
+
+def _in_order(starts: list[Any]) -> Iterator[Any]:
+    """All nodes behind these, in an order that the graph alone decides."""
+    seen: set[Any] = set()
+    ways = starts[::-1]
+    while ways:
+        node = ways.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            ways += [other for other, _ in reversed(node.next_functions)]
+
+
+def _is_of_an_optimiser() -> bool:
+    """What torch's optimisers compute is seen in what they leave."""
+    return _OPTIM in sys._getframe(2).f_code.co_filename.replace("\\", "/")
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, (tuple, list)):
+        return [one for one in result if isinstance(one, Tensor)]
+    return []
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", None) or str(func)
+    return f"{func.__self__.__name__}" if name == "__get__" and hasattr(func, "__self__") else name
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def _said(args: Any, kwargs: Mapping[str, Any]) -> str:
+    """The arguments that are no tensors."""
+    said = [repr(one) for one in args if _is_told(one)]
+    return ", ".join([*said, *(f"{name}={one!r}" for name, one in kwargs.items() if _is_told(one))])[:200]
+
+
+def _is_told(one: Any) -> bool:
+    return _is_plain(one) or (isinstance(one, (tuple, list)) and len(one) < 9 and all(map(_is_plain, one)))
+
+
+class _Following:
+    """From the moment torch is there to the end of the process."""
+
+    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+        _seed(asked["seed"])
+        if asked["threads"] is not None:
+            torch.set_num_threads(asked["threads"])
+        self.heard = Heard(Schedule(*asked["schedule"]))
+        when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
+        self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
+        around_backward.subscribe(self.heard.around)
+        self.handle = register_optimizer_step_post_hook(self.heard.stepped)  # type: ignore[no-untyped-call]
+        self.mode = Listening(self.heard)
+        self.mode.__enter__()
+        process.mark()
+
+    def content(self) -> Any:
+        return self.heard.content()
+
+    def forked(self) -> None:
+        self.heard.is_on = False
+        self.heard.schedule = Schedule(0, 0)
+
+
+def _seed(seed: int) -> None:
+    """Of the generators that are there. A program that seeds its own does so after this."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def begin(job: Mapping[str, Any], process: Any) -> Any:
+    """What `running.process` calls. Only the process that the command started is followed."""
+    return _Following(job["asked"], process) if process.is_main else _Nothing()
+
+
+class _Nothing:
+    def content(self) -> Any:
+        return None
+
+    def forked(self) -> None:
+        pass

@@ -1,0 +1,83 @@
+"""Can this interpreter run the program with what hears it? Asked before any work, without importing its torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import must
+from ..torch_eras import era_of
+
+_PYTHON, _TORCH = (3, 10), (2, 8)
+_SECONDS = 60
+_ASK = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
+    except importlib.metadata.PackageNotFoundError:
+        return None
+print(json.dumps({"python": sys.version_info[:2], "torch": version("torch"), "extensions": version("typing_extensions")}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """path: absolute, as it was given otherwise: a link into a virtual environment stays one."""
+
+    path: str
+    torch: str
+
+    @property
+    def era(self) -> str:
+        return era_of(self.torch)
+
+
+def asked(argument: str, given: str) -> Interpreter:
+    """The interpreter behind a path or a name on PATH; ValueError where it cannot do."""
+    found = shutil.which(given)
+    if found is None:
+        raise ValueError(must("upgrade", argument, "be an interpreter that can be run", given))
+    path = os.path.abspath(found)
+    try:
+        done = subprocess.run(
+            [path, "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+        said = json.loads(done.stdout)
+        python, torch = tuple(said["python"]), said["torch"]
+    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
+        raise ValueError(must("upgrade", argument, "be a python that can be run", given)) from error
+    if torch is None:
+        raise ValueError(must("upgrade", argument, "have torch", given, "Its python found none. Install it there"))
+    if python < _PYTHON:
+        raise ValueError(must("upgrade", argument, "be Python 3.10 or later", given, f"It is {_dotted(python)}"))
+    if said["extensions"] is None:
+        raise ValueError(must("upgrade", argument, "have typing_extensions", given, "Install it there"))
+    if tuple(int(part) for part in torch.split("+")[0].split(".")[:2]) < _TORCH:
+        raise ValueError(must("upgrade", argument, f"have torch {_dotted(_TORCH)} or later", given, f"It has {torch}"))
+    return Interpreter(path, torch)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+@contextlib.contextmanager
+def ourselves() -> Iterator[str]:
+    """A folder with this package and nothing else, for the path of an interpreter that may have another one, or none."""
+    home = Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory(prefix="pseudograd-path-") as folder:
+        for package in (home, home.with_name("pseudograd_lint")):
+            link = Path(folder) / package.name
+            try:
+                link.symlink_to(package, target_is_directory=True)
+            except OSError:  # a system without links
+                shutil.copytree(package, link)
+        yield folder

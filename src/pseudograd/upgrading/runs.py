@@ -1,0 +1,79 @@
+"""Runs the program in an interpreter, with what hears it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..rewrite.standard_input import StandardInput
+from ..running import program as programs
+from .interpreters import Interpreter
+from .recorded import Recorded, of_content
+from .schedule import LOSSES_ALONE, Schedule
+
+_SHOWN = 12  # lines of stderr
+# Sums go in another order: other vectors, another number of threads.
+_OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+@dataclass
+class Runner:
+    """program: with -m in front where it is a module, and its arguments. home: what goes onto the path. on_run: hears of each run."""
+
+    program: Sequence[str]
+    home: str
+    seed: int
+    on_run: Callable[[int, str], None]
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self._stdin = StandardInput()
+
+    def run(
+        self,
+        interpreter: Interpreter,
+        schedule: Schedule = LOSSES_ALONE,
+        *,
+        other_order: bool = False,
+        pin: str | None = None,
+        lines: Sequence[str] | None = None,
+    ) -> Recorded:
+        self.count += 1
+        self.on_run(self.count, _said(interpreter, schedule, other_order, pin, lines))
+        path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **(_OTHER_ORDER if other_order else {})}
+        threads = None
+        if other_order:
+            cores = os.cpu_count() or 1
+            environment["OMP_NUM_THREADS"] = "1" if os.environ.get("OMP_NUM_THREADS") != "1" else str(min(2, cores))
+            threads = int(environment["OMP_NUM_THREADS"])
+        asked = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
+        job = {"module": "pseudograd.upgrading.following", "asked": asked}
+        with self._stdin.for_a_run() as stdin:
+            done = programs.run(
+                [interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=environment
+            )
+        return _recorded(done, interpreter)
+
+
+def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
+    stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
+    content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
+    if content is None:
+        content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
+    return of_content(content, done.status, stderr, dict.fromkeys(done.errors))
+
+
+def _said(
+    interpreter: Interpreter, schedule: Schedule, other_order: bool, pin: str | None, lines: Sequence[str] | None
+) -> str:
+    said = f"torch {interpreter.torch}"
+    if other_order:
+        said += ", sums in another order"
+    if schedule.window is not None:
+        said += f", steps {schedule.window[0]} to {schedule.window[1]}"
+    if pin is not None:
+        said += f", pinned to {pin!r} {'everywhere' if lines is None else 'at ' + ', '.join(lines)}"
+    return said
