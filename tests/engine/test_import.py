@@ -25,7 +25,7 @@ LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
     {"report", "doctor"},
-    {"tasks", "migration"},
+    {"tasks", "migration", "upgrading"},
     {"trials", "diagnosis"},
     {"rewrite", "nn", "optim"},
     {"running", "policy", "familiar", "codebook"},

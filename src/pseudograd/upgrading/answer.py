@@ -24,7 +24,7 @@ SURVIVES = (SAME, ROUNDING)
 @dataclass(frozen=True)
 class Answer:
     """kind: one of the above. torch: the older and the newer. why: what was seen. next_steps: what to do. losses: of the last backward
-    seen, by run. cut_out: a program of about ten lines that shows it, run in both.
+    seen, by run.
     """
 
     kind: str
@@ -35,7 +35,6 @@ class Answer:
     next_steps: tuple[str, ...] = ()
     difference: Difference | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
-    cut_out: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -52,8 +51,6 @@ class Answer:
             lines += _place(self.difference)
         lines += [f"  {line}" for line in self.why]
         lines += [f"  next: {line}" for line in self.next_steps]
-        if self.cut_out is not None:
-            lines += ["  a program that shows it:", *(f"    {line}" for line in self.cut_out.splitlines())]
         return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:

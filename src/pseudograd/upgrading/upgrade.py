@@ -199,7 +199,7 @@ class _Question:
 
     def _pins(self, era: str, first: Difference, lines: list[str] | None) -> tuple[str, ...]:
         program = shlex.join(self.runner.program)
-        found = [f"with pseudograd.pin_edge({era!r}): around {first.old.site.where}"] if lines else []
+        found = [f"with pseudograd.pin_edge({era!r}): ...  # around {first.old.site.where}"] if lines else []
         return (*found, f"unedited: pseudograd run --pin {shlex.quote(era)} {program}")
 
     def _of_failure(self, old: Recorded, new: Recorded) -> Answer:
