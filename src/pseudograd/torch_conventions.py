@@ -108,6 +108,11 @@ OF_AN_EDGE = {"clamp", "fmin", "fmax"}  # the families that an edge, or an era, 
 OF_AN_ERA = {*OF_AN_EDGE, "quantile"}
 
 
+def family_of_an_edge(form: Form) -> str:
+    """Of what an edge pins: fmin and fmax are families of their own, the rest goes with clamp."""
+    return form.names[0] if form.names[0] in OF_AN_EDGE else "clamp"
+
+
 class Kinked(NamedTuple):
     """How a pin reads a call of a function of torch: its family, and the spelling whose `arrange` names what stands in."""
 

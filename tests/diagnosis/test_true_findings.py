@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -785,3 +786,25 @@ def test_where_a_context_decides_no_era_is_said_to(
     with diagnose() as d:
         p.clamp(0.0, 2.0).sum().backward()
     assert "kink" in codes(d)
+
+
+def test_only_a_pin_of_its_own_family_settles_a_kink() -> None:
+    """A pin of fmax to what torch does says nothing of clamp."""
+
+    def eras(pin: Any, function: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        p = nn.Parameter(torch.zeros(3))
+        with pin, diagnose() as d:
+            function(p).sum().backward()
+        (site,) = d.sites
+        return site.eras
+
+    def clamp(x: Tensor) -> Tensor:
+        return torch.clamp(x, 0, 1)
+
+    def fmax(x: Tensor) -> Tensor:
+        return torch.fmax(x, torch.zeros(3))
+
+    era = installed_era()
+    assert eras(pg.pin_edge(fmax=era), clamp) == eras(contextlib.nullcontext(), clamp) != {}
+    assert eras(pg.pin_edge(clamp=era), clamp) == eras(pg.pin_edge(era), clamp) == {}
+    assert eras(pg.pin_edge(clamp=era), fmax) == eras(contextlib.nullcontext(), fmax) != {}

@@ -18,7 +18,7 @@ from .. import torch_composites, torch_forms
 from ..engine import call_of
 from ..formula import own
 from ..rewrite import entered_contexts
-from ..torch_conventions import OF_AN_EDGE
+from ..torch_conventions import family_of_an_edge
 from ..torch_private import (
     backward_pass,
     current_node,
@@ -412,7 +412,7 @@ class Recorder:
             if read is None or not _have_numbers(read):
                 return None
             if found is None:
-                is_pinned = not entered_contexts.left_to_torch().isdisjoint(OF_AN_EDGE)
+                is_pinned = family_of_an_edge(spelling.form) in entered_contexts.left_to_torch()
                 is_rewritten = entered_contexts.decide_about(spelling.form)
                 found = values.Values(spelling, place, *read, is_pinned=is_pinned, is_rewritten=is_rewritten)
                 self.values[key] = found

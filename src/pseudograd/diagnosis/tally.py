@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import torch_forms
 from ..kernels.native import counts as at_once
 from ..rule import BOUNDED, PRIMITIVES, Call
-from ..torch_conventions import OF_AN_EDGE
+from ..torch_conventions import family_of_an_edge
 from ..torch_private import physical
 from ..trace.frames import Place
 from .windows import Windows
@@ -119,7 +119,7 @@ class Tally:
         """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
         return (
             {}
-            if self.form is None or not self.pinned.isdisjoint(OF_AN_EDGE)
+            if self.form is None or family_of_an_edge(self.form) in self.pinned
             else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
         )
 
