@@ -310,6 +310,17 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     assert "sensitivity not asked, or not of all, in 1 backward pass: " in str(d)
 
 
+def test_a_checkpoint_with_reentry_hides_what_it_runs_and_that_is_said() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with diagnose(sensitivity=True) as d:
+        for _ in range(6):
+            checkpoint(torch.abs, x, use_reentrant=True).sum().backward()
+    assert d.sensitivity == []
+    assert [(why.split(",")[0], count) for why, count in d.unsensed.items()] == [
+        ("a checkpoint would run its forward once more", 6)
+    ]
+
+
 def test_a_relu_whose_input_is_overwritten_before_the_backward() -> None:
     x = torch.tensor([0.0, 1.0, -1.0], requires_grad=True)
     with diagnose(sensitivity=True) as d:

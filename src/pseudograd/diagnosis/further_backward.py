@@ -20,8 +20,8 @@ from ..torch_private import number_of, saved_tensors_hooks
 from ..trace import nodes
 
 LEAF = "torch::autograd::AccumulateGrad"
-_REENTRANT = "CheckpointFunctionBackward"
-_CHECKPOINT = (
+REENTRANT = "CheckpointFunctionBackward"
+CHECKPOINT = (
     "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without the checkpoint"
 )
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
@@ -58,7 +58,7 @@ def _why_not(node: Any) -> str | None:
         module = getattr(hook, "__module__", None) or ""
         named = getattr(hook, "__qualname__", type(hook).__name__)
         if module == "torch.utils.checkpoint":
-            return _CHECKPOINT
+            return CHECKPOINT
         if not (module == "torch.autograd.graph" and named.startswith("save_on_cpu")):
             return f"the saved-tensor hook {named} of the program would run once more"
     return None
@@ -68,8 +68,8 @@ _DIGITS = tuple("0123456789")
 
 
 def _why_not_function(name: str, function: Any) -> str | None:
-    if name == _REENTRANT:
-        return _CHECKPOINT
+    if name == REENTRANT:
+        return CHECKPOINT
     if name == "BackwardHookFunctionBackward":
         return "the backward hook of a module would run once more; ask without it"
     if function.vjp is torch.autograd.Function.vjp and is_pure(function.backward):

@@ -15,6 +15,7 @@ from ..torch_conventions import FAMILIES, Kinked, of_node, text_of
 from ..torch_eras import installed_era
 from ..torch_forms import SavedValues, kept_by
 from . import pools, slices
+from .further_backward import CHECKPOINT, REENTRANT
 from .noted_kinks import NOTED, Tied, left_by_tied
 from .other_conventions import other_of
 from .whatif import under
@@ -58,6 +59,8 @@ def hidden(behind: Iterable[Any]) -> set[str]:
             op = form.names[0] if form is not None else kinked.spelling.form.names[0] if kinked is not None else ""
             if op:
                 reasons.add(f"{op} in place on a part of a tensor hides its node; write it out of place to ask")
+        elif name == REENTRANT:
+            reasons.add(CHECKPOINT)
         elif name.startswith("ReluBackward") and NOTED not in node.metadata:
             reasons.add(
                 "a relu keeps its result alone, and nobody saw the call: in TorchScript, C++ or vmap, or in a step before"
