@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def _audit(options: argparse.Namespace) -> int:
     from ..analysis.audit import audit
-    from ..running.files import checked_file, write
+    from ..running.files import checked_file, json_text, write
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}
     files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}
@@ -53,7 +52,7 @@ def _audit(options: argparse.Namespace) -> int:
         )
         print(found)
         if "json" in files:
-            write("audit", "--json", files["json"], json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+            write("audit", "--json", files["json"], json_text(found.to_json()))
         if "plot" in files:
             picture = io.BytesIO()
             found.plot().savefig(picture, format=options.plot.suffix.lower()[1:])

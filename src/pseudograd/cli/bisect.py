@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _bisect(options: argparse.Namespace) -> int:
     from ..rewrite.bisect import FOUND, bisect
-    from ..running.files import checked_file, write
+    from ..running.files import checked_file, json_text, write
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)
     found = bisect(
@@ -37,7 +36,7 @@ def _bisect(options: argparse.Namespace) -> int:
         ),
     )
     if target is not None:
-        write("bisect", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write("bisect", "--json", target, json_text(found.to_json()))
     print(found)
     return 0 if found.outcome == FOUND else 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from ..running.files import checked_file, write
+    from ..running.files import checked_file, json_text, write
     from ..trials.tune import tune
 
     with stoppable(), current_folder():
@@ -36,7 +35,7 @@ def _tune(options: argparse.Namespace) -> int:
         case = own_case(options, "tune", None if options.rules is None else items(options.rules))
         found = tune(**case, budget=options.budget, steps=options.steps, on_trial=_told_on_a_terminal)
         if target is not None:
-            write("tune", "--json", target, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+            write("tune", "--json", target, json_text(found.to_json()))
         print(found)
         return 0
 

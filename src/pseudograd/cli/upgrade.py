@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    from ..running.files import checked_file, write
+    from ..running.files import checked_file, json_text, write
     from ..upgrading.upgrade import upgrade
 
     if (options.old is None) == (options.against is None):
@@ -54,7 +53,7 @@ def _upgrade(options: argparse.Namespace) -> int:
         print(f"upgrade: digests kept in {options.keep}")
         return 0
     if json_file is not None:
-        write("upgrade", "--json", json_file, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write("upgrade", "--json", json_file, json_text(found.to_json()))
     print(found)
     return 0 if found.survives else 1
 

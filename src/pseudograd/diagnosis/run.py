@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 import time
@@ -17,7 +16,7 @@ from pseudograd_lint.options import ignored, words
 from ..errors import must
 from ..rewrite.whole_program import rules_of
 from ..running import program as programs
-from ..running.files import checked_file, write
+from ..running.files import checked_file, json_text, write
 from ..wording import shortened
 from . import findings, ranks
 from .context import Diagnosis
@@ -178,7 +177,7 @@ def _who(processes: Sequence[Mapping[str, Any]], done: programs.Run) -> list[str
 
 
 def _as_json(found: Any) -> str:
-    return json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n"
+    return json_text(found.to_json())
 
 
 # --- in each process of the program -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from ..errors import must
 from ..parse_rule import parsed
 from ..rule import OPS, RuleLike
 from ..running import program as programs
-from ..running.files import checked_file, write
+from ..running.files import checked_file, json_text, write
 from ..torch_forms import SWITCHES
 from .context import Rewriting
 from .override import override
@@ -111,7 +110,7 @@ def _as_json(reports: Sequence[Report]) -> str:
             for report in reports
         ],
     }
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json_text(found)
 
 
 # --- in each process of the program -----------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import must
 
@@ -33,6 +36,11 @@ def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
         raise _unwritable(where, argument, path, error) from error
     finally:
         staging.unlink(missing_ok=True)
+
+
+def json_text(found: Mapping[str, Any]) -> str:
+    """What a file of an answer for programs holds."""
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 def _unwritable(where: str, argument: str, file: Path, error: OSError) -> ValueError:

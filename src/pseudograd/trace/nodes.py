@@ -131,12 +131,12 @@ def starts(roots: Iterable[Tensor | GradientEdge]) -> list[Node | None]:
 
 
 def behind(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
-    """All nodes that a backward from these roots can reach."""
-    seen: set[Node] = set()
-    ways = starts(roots)
+    """All nodes that a backward from these roots can reach, in an order that the graph alone decides."""
+    seen: dict[Node, None] = {}
+    ways = starts(roots)[::-1]
     while ways:
         node = ways.pop()
         if node is not None and node not in seen:
-            seen.add(node)
-            ways += [other for other, _ in node.next_functions]
+            seen[node] = None
+            ways += [other for other, _ in reversed(node.next_functions)]
     return list(seen)

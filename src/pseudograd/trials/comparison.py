@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import must
 from ..notebook import figure_of, shown
-from ..running.files import checked_file, write
+from ..running.files import checked_file, json_text, write
 from . import arrays, picture
 from .compared import Compared
 from .comparison_text import text
@@ -85,7 +84,7 @@ class Comparison(Compared):
     def write(self, file: Path | str) -> None:
         """The JSON in a file, whole or not at all."""
         path = checked_file("compare", "file", Path(file))
-        write("compare", "file", path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write("compare", "file", path, json_text(self.to_json()))
 
 
 def from_json(stored: Mapping[str, Any]) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..torch_private import number_of, without_torch_function
 from ..trace import around_backward, frames, nodes
 from . import digests, pinning
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
-from .schedule import MOST, Schedule
+from .schedule import LOSSES_ALONE, MOST, Schedule
 
 _OPTIM = "/torch/optim/"
 # They hand on what they get, in another shape, and torch puts them where it likes.
@@ -153,7 +153,7 @@ class Heard:
             some = [one for one in roots if digests.is_readable(one)]
             self.losses.append([float(one) if one.numel() == 1 else float(one.double().sum()) for one in some])
             if self.is_on:
-                behind = list(_in_order(nodes.starts(roots)))
+                behind = nodes.behind(roots)
                 self._follow(behind, frames.NOWHERE)
                 for node in behind:
                     if nodes.name_of(node) == LEAF_NODE and _ATTACHED not in node.metadata:
@@ -209,18 +209,6 @@ class Listening(TorchFunctionMode):
         return result
 
 
-def _in_order(starts: list[Any]) -> Iterator[Any]:
-    """All nodes behind these, in an order that the graph alone decides."""
-    seen: set[Any] = set()
-    ways = starts[::-1]
-    while ways:
-        node = ways.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            ways += [other for other, _ in reversed(node.next_functions)]
-
-
 def _is_of_an_optimiser() -> bool:
     """What torch's optimisers compute is seen in what they leave."""
     return _OPTIM in sys._getframe(2).f_code.co_filename.replace("\\", "/")
@@ -274,7 +262,7 @@ class _Following:
 
     def forked(self) -> None:
         self.heard.is_on = False
-        self.heard.schedule = Schedule(0, 0)
+        self.heard.schedule = LOSSES_ALONE
 
 
 def _seed(seed: int) -> None:

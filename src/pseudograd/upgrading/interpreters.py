@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import must
-from ..torch_eras import era_of
 
 _PYTHON, _TORCH = (3, 10), (2, 8)
 _SECONDS = 60
@@ -34,10 +33,6 @@ class Interpreter:
 
     path: str
     torch: str
-
-    @property
-    def era(self) -> str:
-        return era_of(self.torch)
 
 
 def asked(argument: str, given: str) -> Interpreter:

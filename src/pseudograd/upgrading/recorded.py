@@ -84,7 +84,7 @@ def _events(sites: list[Site], events: Any) -> list[Event]:
 
 
 def keep(path: Path, program: list[str], runs: dict[str, Recorded]) -> None:
-    """Of the older torch: the run, the one in which sums go in another order, and whether it repeats."""
+    """Of the older torch: the run, and the one in which sums go in another order."""
     kept = {"kind": _KIND, "format": _FORMAT, "program": program, "runs": {name: run.raw for name, run in runs.items()}}
     write("upgrade", "--keep", path, gzip.compress(json.dumps(kept).encode(), mtime=0))
 

@@ -11,7 +11,7 @@ from ..rewrite.standard_input import StandardInput
 from ..running import program as programs
 from .interpreters import Interpreter
 from .recorded import Recorded, of_content
-from .schedule import LOSSES_ALONE, Schedule
+from .schedule import Schedule
 
 _SHOWN = 12  # lines of stderr
 # Sums go in another order: other vectors, another number of threads.
@@ -34,7 +34,7 @@ class Runner:
     def run(
         self,
         interpreter: Interpreter,
-        schedule: Schedule = LOSSES_ALONE,
+        schedule: Schedule,
         *,
         other_order: bool = False,
         pin: str | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..running import program as programs
+from ..torch_eras import era_of
 from . import recorded
 from .answer import CONVENTION, FAILS, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
 from .differences import Comparison, Difference, compare, first_loss, same_leaves
@@ -106,7 +107,7 @@ class _Question:
             return self._of_failure(old, new)
         found = compare(old, new)
         if found.first is None and found.largest == 0.0 and first_loss(old, new) is None:
-            return self._made(SAME, old, new, found, why=self._how_much(found, "to the last bit of our sums"))
+            return self._made(SAME, old, new, found, why=_how_much(found))
         other = self.other_order
         found = compare(old, new, other)
         if other is not None and (own := self._of_the_program(old, new, other)) is not None:
@@ -122,18 +123,7 @@ class _Question:
         if step is not None:
             why = (f"the losses part at step {step}, beyond rounding; none of the events that were kept does before",)
             return self._made(OTHER_OP, old, new, found, why=why)
-        return self._made(ROUNDING, old, new, found, why=self._how_much(found, f"apart by at most {found.largest:.1e}"))
-
-    def _how_much(self, found: Comparison, said: str) -> tuple[str, ...]:
-        lines = [
-            f"{found.events:,} events compared, equal {said}"
-            if found.largest == 0
-            else f"{found.events:,} events compared, {said}"
-        ]
-        if found.other_ops:
-            some = ", ".join(found.other_ops[:3])
-            lines.append(f"the same values by other ops at {len(found.other_ops)} lines: {some}")
-        return tuple(lines)
+        return self._made(ROUNDING, old, new, found, why=_how_much(found))
 
     def _of_the_program(self, old: Recorded, new: Recorded, other: Recorded) -> Answer | None:
         """Does it repeat? Asked where another order of sums changes more than rounding."""
@@ -158,7 +148,7 @@ class _Question:
         return closer if closer.first is not None else found
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
-        eras = (old_era, new_era) = _era(old), _era(new)
+        eras = (old_era, new_era) = era_of(old.torch), era_of(new.torch)
         if first.old.site.kind == BACKWARD and old_era != new_era:
             answer = self._under_a_pin(old, new, found, first, eras)
             if answer is not None:
@@ -235,6 +225,15 @@ class _Question:
         )
 
 
+def _how_much(found: Comparison) -> tuple[str, ...]:
+    said = f"apart by at most {found.largest:.1e}" if found.largest else "equal to the last bit of our sums"
+    lines = [f"{found.events:,} events compared, {said}"]
+    if found.other_ops:
+        some = ", ".join(found.other_ops[:3])
+        lines.append(f"the same values by other ops at {len(found.other_ops)} lines: {some}")
+    return tuple(lines)
+
+
 def _train_alike(one: Recorded, other: Recorded, noise: Recorded | None = None) -> bool:
     """What only a value differs in that nothing came of, such as memory that nobody has written to, is no difference."""
     if one.losses or other.losses:
@@ -245,10 +244,6 @@ def _train_alike(one: Recorded, other: Recorded, noise: Recorded | None = None) 
 def _ops(word: str, run: Recorded, events: Sequence[recorded.Event]) -> tuple[str, ...]:
     some = dict.fromkeys(f"{event.site.op} at {event.site.where}" for event in events)
     return (f"{word} under torch {run.torch}: {', '.join(list(some)[:4])}",) if some else ()
-
-
-def _era(run: Recorded) -> str:
-    return Interpreter("", run.torch).era
 
 
 def _last_losses(old: Recorded, new: Recorded, pinned: Recorded) -> str:

@@ -125,9 +125,8 @@ class Squares:
     """The squares of every gradient that arrived at one parameter, summed in float64."""
 
     def __init__(self) -> None:
-        self._read = array(
-            "d", (0.0, 0.0, 0.0)
-        )  # of all, of the last, and how much of that is 0: Python reads it without torch
+        # Of all, of the last, and how much of that is 0. Python reads it without torch.
+        self._read = array("d", (0.0, 0.0, 0.0))
         self._sum = torch.frombuffer(self._read, dtype=torch.float64)
         self._arrive = native.operators.arrive
 
