@@ -101,6 +101,32 @@ def test_planted_differences_are_found_at_their_line(
         assert text in out, out
 
 
+SCALED = """\
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (0.5 if NEW else 0.6)
+model, head"""
+
+
+@pytest.mark.parametrize(
+    "call", ["Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False))]
+)
+def test_what_a_backward_calls_is_heard_in_a_checkpoint_of_either_kind(
+    capfd: pytest.CaptureFixture[str], call: str
+) -> None:
+    name = program(f"h = {call}")
+    text = Path(name).read_text(encoding="utf-8").replace("model, head", SCALED, 1)
+    Path(name).write_text("from torch.utils.checkpoint import checkpoint\n" + text, encoding="utf-8")
+    status, out, err = upgrade(capfd, name)
+    assert status == 1, out + err
+    assert "train.py:15  step 1, forward of mul" in out, out
+    assert "called with 0.6 and with 0.5" in out, out
+
+
 def test_a_difference_between_the_steps_that_are_kept_whole(capfd: pytest.CaptureFixture[str]) -> None:
     """Only the losses of step 9 are kept at first; the steps around it are run again."""
     name = program('h = F.gelu(h, approximate="tanh" if os.environ["WHICH"] == "new" and at == 8 else "none")')
@@ -246,6 +272,19 @@ def test_margin_ranking_loss_between_two_eras(capfd: pytest.CaptureFixture[str])
     assert "rank.py:10  step 1, backward of ClampMinBackward0" in out
     assert "this line pinned, the losses are equal" in out
     assert f"pseudograd run --pin '{installed_era()}' rank.py" in out
+
+
+@needs_other
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_clamp_in_a_checkpoint_between_two_eras(capfd: pytest.CaptureFixture[str], reentrant: bool) -> None:
+    name = program(f"h = checkpoint(lambda z: z * scale.clamp(0, 1), h, use_reentrant={reentrant})")
+    text = Path(name).read_text(encoding="utf-8").replace("[*model", "[scale, *model")
+    text = text.replace("model, head", "scale = nn.Parameter(torch.ones(1))\nmodel, head", 1)
+    Path(name).write_text("from torch.utils.checkpoint import checkpoint\n" + text, encoding="utf-8")
+    status, out, err = upgrade(capfd, name, new=OTHER)
+    assert status == 1, out + err
+    assert "train.py:15  step 1, backward of Clamp" in out, out
+    assert "this line pinned, the losses are equal" in out
 
 
 @needs_other

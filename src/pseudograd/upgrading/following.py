@@ -20,8 +20,9 @@ from ..diagnosis.leaves import LEAF as LEAF_NODE
 from ..diagnosis.quietly import quietly, unheard
 from ..dynamo import when_dynamo_arrives
 from ..formula import own
+from ..rewrite.entered_contexts import take_off_the_stack
 from ..running.program import Enough
-from ..torch_private import number_of, without_torch_function
+from ..torch_private import mode_stack, number_of, push_mode, without_torch_function
 from ..trace import around_backward, frames, nodes
 from . import digests, pinning
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
@@ -146,12 +147,12 @@ class Heard:
 
     @harmless("a backward")
     def _begins(self, roots: Any) -> None:
+        """One inside another is that of a checkpoint with reentry, or of code that calls it: its nodes belong to the same step."""
         self._depth += 1
-        if self._depth > 1:
-            return
         with quietly():
-            some = [one for one in roots if digests.is_readable(one)]
-            self.losses.append([float(one) if one.numel() == 1 else float(one.double().sum()) for one in some])
+            if self._depth == 1:
+                some = [one for one in roots if digests.is_readable(one)]
+                self.losses.append([float(one) if one.numel() == 1 else float(one.double().sum()) for one in some])
             if self.is_on:
                 behind = nodes.behind(roots)
                 self._follow(behind, frames.NOWHERE)
@@ -254,8 +255,16 @@ class _Following:
         around_backward.subscribe(self.heard.around)
         self.handle = register_optimizer_step_post_hook(self.heard.stepped)  # type: ignore[no-untyped-call]
         self.mode = Listening(self.heard)
+        around_backward.subscribe(self._hear_in_backward)
         self.mode.__enter__()
         process.mark()
+
+    def _hear_in_backward(self, roots: Any, grads: Any, inputs: Any) -> Any:
+        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
+        if any(one is self.mode for one in mode_stack()):
+            return lambda result: None
+        push_mode(self.mode)
+        return lambda result: take_off_the_stack(self.mode)
 
     def content(self) -> Any:
         return self.heard.content()
