@@ -187,3 +187,14 @@ def test_a_pin_that_has_ended_settles_nothing() -> None:
         pass
     assert len(_of_convention("abs", contextlib.nullcontext())) == 1
     assert len(_of_convention("clamp", contextlib.nullcontext())) == 1
+
+
+@pytest.mark.parametrize("outer", [{"edge": installed_era()}, {"clamp": installed_era()}])
+def test_pins_inside_each_other_settle_what_each_of_them_names(outer: Any) -> None:
+    """The first enters no mode of torch, so that the second has none around it either."""
+    era = installed_era()
+    with pin_edge(**outer):
+        assert _of_convention("relu", pin_edge(relu=era)) == []
+        assert _of_convention("clamp", pin_edge(relu=era)) == []
+        assert len(_of_convention("leaky_relu", pin_edge(relu=era))) == 1
+        assert len(_of_convention("relu", contextlib.nullcontext())) == 1, "the inner one has ended"
