@@ -242,6 +242,21 @@ def mode_stack() -> list[Any]:
     return list(_mode_stack()) if has_mode_stack else []
 
 
+def take_off_the_stack(mode: Any) -> None:
+    """Also from below others that the program has left there; nothing where it is not there."""
+    stack = mode_stack()
+    if stack and stack[-1] is mode:
+        pop_mode()
+        return
+    if mode not in stack:
+        return
+    above = stack[stack.index(mode) + 1 :]
+    for _ in range(len(above) + 1):
+        pop_mode()
+    for one in above:
+        push_mode(one)
+
+
 mode_count: Callable[[], int] = _find(
     "torch._C._len_torch_function_stack", "a backward in a context costs a microsecond more", lambda: len(mode_stack())
 )

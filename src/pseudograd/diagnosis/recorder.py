@@ -29,8 +29,8 @@ from ..torch_private import (
     mode_stack,
     node_creation_hook,
     node_number,
-    pop_mode,
     push_mode,
+    take_off_the_stack,
     tells_unpack_hooks,
     transforms_are_active,
     without_torch_function,
@@ -607,18 +607,7 @@ def _have_numbers(values: Any) -> bool:
 
 @harmless("the modes of a backward")
 def _take_off(mode: Watch) -> None:
-    """Also from below others that the program has left on the stack."""
-    stack = mode_stack()
-    if stack and stack[-1] is mode:
-        pop_mode()
-        return
-    if mode not in stack:
-        return
-    above = stack[stack.index(mode) + 1 :]
-    for _ in range(len(above) + 1):
-        pop_mode()
-    for one in above:
-        push_mode(one)
+    take_off_the_stack(mode)
 
 
 class Watch(TorchFunctionMode):

@@ -75,9 +75,7 @@ def take_off_the_stack(mode: Entered) -> None:
     if not torch_private.has_mode_stack:
         mode.__exit__(None, None, None)
         return
-    found = torch_private.mode_stack()
-    if any(entry is mode for entry in found):
-        _replace([entry for entry in found if entry is not mode])
+    torch_private.take_off_the_stack(mode)
 
 
 def _replace(wanted: Sequence[Any]) -> None:

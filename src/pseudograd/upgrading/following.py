@@ -20,9 +20,8 @@ from ..diagnosis.leaves import LEAF as LEAF_NODE
 from ..diagnosis.quietly import quietly, unheard
 from ..dynamo import when_dynamo_arrives
 from ..formula import own
-from ..rewrite.entered_contexts import take_off_the_stack
 from ..running.program import Enough
-from ..torch_private import mode_stack, number_of, push_mode, without_torch_function
+from ..torch_private import mode_stack, number_of, push_mode, take_off_the_stack, without_torch_function
 from ..trace import around_backward, frames, nodes
 from . import digests, pinning
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
@@ -191,12 +190,29 @@ class Heard:
         }
 
 
+def _nothing(result: Any) -> None:
+    """For a backward that is heard already."""
+
+
 class Listening(TorchFunctionMode):
     """Hears the calls of the thread in which it was entered."""
 
     def __init__(self, heard: Heard) -> None:
         super().__init__()
         self.heard = heard
+        self.noted = heard.noted
+
+    @harmless("the modes of a backward", otherwise=_nothing)
+    def in_backward(self, roots: Any, grads: Any, inputs: Any) -> Any:
+        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
+        if any(one is self for one in mode_stack()):
+            return _nothing
+        push_mode(self)
+        return self._take_off
+
+    @harmless("the modes of a backward")
+    def _take_off(self, result: Any) -> None:
+        take_off_the_stack(self)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         heard = self.heard
@@ -255,16 +271,9 @@ class _Following:
         around_backward.subscribe(self.heard.around)
         self.handle = register_optimizer_step_post_hook(self.heard.stepped)  # type: ignore[no-untyped-call]
         self.mode = Listening(self.heard)
-        around_backward.subscribe(self._hear_in_backward)
+        around_backward.subscribe(self.mode.in_backward)
         self.mode.__enter__()
         process.mark()
-
-    def _hear_in_backward(self, roots: Any, grads: Any, inputs: Any) -> Any:
-        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
-        if any(one is self.mode for one in mode_stack()):
-            return lambda result: None
-        push_mode(self.mode)
-        return lambda result: take_off_the_stack(self.mode)
 
     def content(self) -> Any:
         return self.heard.content()
