@@ -105,7 +105,10 @@ class Heard:
             name = nodes.name_of(node)
             if name != LEAF_NODE and not name.startswith(_VIEWS) and _ATTACHED not in node.metadata:
                 node.metadata[_ATTACHED] = True
-                node.register_hook(partial(self._ran, self._site(BACKWARD, name, place)))
+                self._attach(node, self._site(BACKWARD, name, place))
+
+    def _attach(self, node: Any, site: int) -> None:
+        node.register_hook(partial(self._ran, site))
 
     @harmless("the nodes behind a call")
     def before_call(self, args: Any, kwargs: Any) -> int:
@@ -258,14 +261,14 @@ def _is_told(one: Any) -> bool:
     return _is_plain(one) or (isinstance(one, (tuple, list)) and len(one) < 9 and all(map(_is_plain, one)))
 
 
-class _Following:
+class Following:
     """From the moment torch is there to the end of the process."""
 
-    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
+    def __init__(self, asked: Mapping[str, Any], process: Any, heard: Heard) -> None:
         _seed(asked["seed"])
         if asked["threads"] is not None:
             torch.set_num_threads(asked["threads"])
-        self.heard = Heard(Schedule(*asked["schedule"]))
+        self.heard = heard
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
         around_backward.subscribe(self.heard.around)
@@ -294,10 +297,11 @@ def _seed(seed: int) -> None:
 
 def begin(job: Mapping[str, Any], process: Any) -> Any:
     """What `running.process` calls. Only the process that the command started is followed."""
-    return _Following(job["asked"], process) if process.is_main else _Nothing()
+    asked = job["asked"]
+    return Following(asked, process, Heard(Schedule(*asked["schedule"]))) if process.is_main else Nothing()
 
 
-class _Nothing:
+class Nothing:
     def content(self) -> Any:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from .interpreters import Interpreter
 from .recorded import Recorded, of_content
 from .schedule import Schedule
 
+_FOLLOWING = "pseudograd.upgrading.following"
 _SHOWN = 12  # lines of stderr
 # Sums go in another order: other vectors, another number of threads.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
@@ -40,22 +41,32 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recorded:
-        self.count += 1
-        self.on_run(self.count, _said(interpreter, schedule, other_order, pin, lines))
-        path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **(_OTHER_ORDER if other_order else {})}
+        environment = dict(_OTHER_ORDER) if other_order else {}
         threads = None
         if other_order:
             cores = os.cpu_count() or 1
             environment["OMP_NUM_THREADS"] = "1" if os.environ.get("OMP_NUM_THREADS") != "1" else str(min(2, cores))
             threads = int(environment["OMP_NUM_THREADS"])
-        asked = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
-        job = {"module": "pseudograd.upgrading.following", "asked": asked}
+        asked = {"threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
+        said = _said(interpreter, schedule, other_order, pin, lines)
+        return _recorded(self.followed(interpreter, said, _FOLLOWING, asked, environment), interpreter)
+
+    def followed(
+        self,
+        interpreter: Interpreter,
+        said: str,
+        module: str,
+        asked: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+    ) -> programs.Run:
+        """One run, with what the module begins in it. said: what `on_run` hears."""
+        self.count += 1
+        self.on_run(self.count, said)
+        path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        around = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **(environment or {})}
+        job = {"module": module, "asked": {"seed": self.seed, **asked}}
         with self._stdin.for_a_run() as stdin:
-            done = programs.run(
-                [interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=environment
-            )
-        return _recorded(done, interpreter)
+            return programs.run([interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=around)
 
 
 def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
