@@ -52,6 +52,7 @@ NOT_WRAPPED = {
     "not_heard": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
     "around_backward": {"_Announced.__call__", "_end", "_given"},
     "swaps": {"_Announced.__call__"},
+    "zero_grad": {"_announced", "_announced.<locals>.zero_grad"},
     "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},
     "checkpoints": {
         "_AsNoted.__set__",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import Diagnosis, diagnose, optimisers
-from pseudograd.diagnosis.recorder import Recorder
+from pseudograd.diagnosis.recorder import Recorder, Watch
 from pseudograd.torch_private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -83,6 +85,92 @@ def test_a_step_is_not_heard_and_changes_nothing(name: str, heard: list[str]) ->
     assert d.to_json()["errors"] == []
     assert d.structural == []  # that a weight decays is no cut of the program
     assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 4)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a diagnosis is told of in spite of everything, and has no use for."""
+    names: list[str] = []
+    call = Watch.__torch_function__
+
+    def told(self: Watch, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names.append(str(func))
+        return call(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(Watch, "__torch_function__", told)
+    return names
+
+
+class Clearing(torch.optim.SGD):
+    """Of a program: it calls torch before and after torch's own."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        weight = self.param_groups[0]["params"][0]
+        torch.relu(weight)
+        super().zero_grad(set_to_none)
+        torch.tanh(weight)
+
+
+def test_what_clears_gradients_is_not_heard(silent: list[str], heard: list[str]) -> None:
+    plain, watched = net(), net()
+    train(plain, torch.optim.SGD(plain.parameters(), 0.1))
+    own = Optimizer.zero_grad
+    with diagnose(watched) as d:
+        optimizer = Clearing(watched.parameters(), 0.1)
+        train(watched, optimizer)
+        silent.clear()
+        optimizer.zero_grad()
+        assert len(silent) == 2, silent  # relu and tanh
+        assert all(one.grad is None for one in watched.parameters())
+        train(watched, optimizer, 1)
+        silent.clear()
+        optimizer.zero_grad(set_to_none=False)
+        assert len(silent) > 2
+        assert all(not one.grad.any() for one in watched.parameters() if one.grad is not None)
+    assert Optimizer.zero_grad is own
+    assert {"relu", "tanh", "zero_"} <= set(heard)
+    assert d.to_json()["errors"] == []
+
+
+def test_a_zero_grad_that_raises(heard: list[str]) -> None:
+    model = net()
+    broken = torch.optim.SGD(model.parameters(), 0.1)
+    broken.param_groups.append({})
+    with diagnose(model) as d:
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 1)
+        with pytest.raises(KeyError):
+            broken.zero_grad()
+        heard.clear()
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+    assert heard.count("relu") == 2
+    assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 3)
+    assert d.to_json()["errors"] == []
+
+
+def test_a_zero_grad_that_somebody_else_replaces_meanwhile() -> None:
+    """It stays, and ours behind it does nothing any more."""
+    own, calls = Optimizer.zero_grad, []
+    model = net()
+    try:
+        with diagnose(model):
+            ours = Optimizer.zero_grad
+
+            @functools.wraps(ours)
+            def counted(self: Optimizer, set_to_none: bool = True) -> None:
+                calls.append(set_to_none)
+                ours(self, set_to_none)
+
+            Optimizer.zero_grad = counted  # type: ignore[method-assign]
+            train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+        assert Optimizer.zero_grad is counted
+        train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+        with diagnose(model) as d:
+            train(model, torch.optim.SGD(model.parameters(), 0.1), 2)
+        assert Optimizer.zero_grad is counted
+        assert len(calls) == 6
+        assert [(one.op, one.calls) for one in d.sites][-1] == ("relu", 2)
+    finally:
+        Optimizer.zero_grad = own  # type: ignore[method-assign]
 
 
 def test_a_mode_of_the_program_sees_what_it_saw() -> None:

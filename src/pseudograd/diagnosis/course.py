@@ -22,7 +22,7 @@ class Course:
         return self._count % self._every == 0
 
     def add(self, step: int, value: Any) -> None:
-        if self.is_wanted:
+        if self._count % self._every == 0:
             self._all.append((step, value))
             if len(self._all) > 2 * _KEPT:
                 self._all = self._all[::2]
@@ -30,13 +30,14 @@ class Course:
         self._count += 1
         self._last = step, value
 
-    def pass_over(self) -> None:
-        """A step whose value is not wanted, and was not computed."""
-        self._count += 1
-
     @property
-    def values(self) -> tuple[tuple[int, float], ...]:
+    def kept(self) -> list[tuple[int, Any]]:
+        """Each value with its step."""
         some = list(self._all)
         if self._last is not None and some and some[-1][0] != self._last[0]:
             some.append(self._last)
-        return tuple((step, float(value)) for step, value in some)
+        return some
+
+    @property
+    def values(self) -> tuple[tuple[int, float], ...]:
+        return tuple((step, float(value)) for step, value in self.kept)

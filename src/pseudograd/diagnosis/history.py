@@ -33,8 +33,8 @@ def histories(leaves: Iterable[Any], sensitivity: Sequence[Sensitivity], stalled
     return [
         History(
             leaf.name,
-            leaf.sizes.by_step.values,
-            leaf.sizes.zeros.values,
+            leaf.sizes.by_step,
+            leaf.sizes.zeros,
             _most([one.steps for one in sensitivity if one.where is None and one.parameter == leaf.name]),
             still.get(leaf.name, ()),
         )

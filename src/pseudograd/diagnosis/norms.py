@@ -35,8 +35,9 @@ class Sizes:
     def __init__(self, now: Callable[[], int] = lambda: 0) -> None:
         """now(): the number of this backward."""
         self._now = now
-        self.by_step = Course()
-        self.zeros = Course()  # the share of entries that are 0; without the kernels of at most 1,024 of them
+        self._course = (
+            Course()
+        )  # of norms, with the share of entries that are 0: without the kernels of at most 1,024, now and then
         self.count = 0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
         self._squares: Any = 0.0
@@ -61,26 +62,23 @@ class Sizes:
             if not self.count:
                 self.order = next(_order)
             self.count += 1
-            self._note_last(grad, self._at_once)
+            norm, zeros = self._at_once.last()
+            self._course.add(self._now(), (norm, zeros / (grad.numel() or 1)))
         return missing
 
-    def _note_last(self, grad: Tensor, at_once: Squares) -> None:
-        """It gives the norm when it is read, of the last step that is."""
-        now = self._now()
-        if self.by_step.is_wanted or self.zeros.is_wanted:
-            norm, zeros = at_once.last()
-            self.by_step.add(now, norm)
-            self.zeros.add(now, zeros / max(grad.numel(), 1))
-        else:
-            self.by_step.add(now, at_once)
-            self.zeros.pass_over()
-
     def _note(self, grad: Tensor, norm: Any) -> None:
-        self.by_step.add(self._now(), norm)
-        if self.zeros.is_wanted and not grad.is_sparse:
-            self.zeros.add(self._now(), _zero_share(local(grad)))
-        else:
-            self.zeros.pass_over()
+        are_counted = self._course.is_wanted and not grad.is_sparse
+        self._course.add(self._now(), (norm, _zero_share(local(grad)) if are_counted else None))
+
+    @property
+    def by_step(self) -> tuple[tuple[int, float], ...]:
+        """The norm, by the number of the backward pass."""
+        return tuple((step, float(norm)) for step, (norm, _) in self._course.kept)
+
+    @property
+    def zeros(self) -> tuple[tuple[int, float], ...]:
+        """The share of entries that are 0, where they were counted."""
+        return tuple((step, float(share)) for step, (_, share) in self._course.kept if share is not None)
 
     @property
     def mean(self) -> float:

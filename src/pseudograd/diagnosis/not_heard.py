@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..torch_private import mode_stack, pop_mode, push_mode, step_hooks
+from ..torch_private import mode_count, mode_stack, pop_mode, push_mode, step_hooks
 from ..trace.frames import is_torchs
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -74,8 +74,10 @@ class Rest:
 
     def begin(self) -> None:
         """What is noted comes before what is done, here and below: whatever raises between, the next `end` puts it right."""
+        if self._below is not None:
+            return
         stack = mode_stack()
-        if self._below is None and stack and stack[-1] is self._mode:
+        if stack and stack[-1] is self._mode:
             self._below, self._thread = stack[:-1], threading.get_ident()
             pop_mode()
 
@@ -86,7 +88,7 @@ class Rest:
         below = self._below
         if below is None or self._thread != threading.get_ident():
             return
-        stack = mode_stack()
+        stack = mode_stack() if below or mode_count() else below
         if any(one is self._mode for one in stack):
             self._below = None
         elif is_last or (len(stack) == len(below) and all(a is b for a, b in zip(stack, below, strict=True))):

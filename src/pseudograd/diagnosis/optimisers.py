@@ -11,6 +11,7 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..torch_private import local, without_torch_function
+from ..trace import zero_grad
 from .harmless import Errors, harmless
 from .leaves import Leaf, Leaves, has_numbers, moves
 from .not_heard import Rest, are_plain, can_rest
@@ -53,18 +54,19 @@ class Optimisers:
         self.have_stepped = False
         self.rest: Rest | None = None
         self._before_unheard = before_unheard
-        self.watching: list[
-            Any
-        ] = []  # what else looks at each step: `before(optimizer)` and `after(optimizer)`, which are harmless
+        # What else looks at each step: `before(optimizer)` and `after(optimizer)`, which are harmless.
+        self.watching: list[Any] = []
 
     def __enter__(self) -> Optimisers:
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
+        zero_grad.subscribe(self.clears)
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        zero_grad.unsubscribe(self.clears)
         for handle in self._handles:
             handle.remove()
 
@@ -99,6 +101,20 @@ class Optimisers:
                 self._heard(optimizer, True, True)
             for one in self.watching:
                 one.after(optimizer)
+
+    @harmless("a zero_grad of an optimiser")
+    def clears(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[], None] | None:
+        """Its calls set `.grad` alone, in which there is nothing to hear, and are half of those of a step. Returns what comes after it."""
+        rest = self.rest
+        if rest is None or rest.is_on or not set_to_none or not self._hears():
+            return None
+        rest.begin()
+        return self._has_cleared
+
+    @harmless("a zero_grad of an optimiser")
+    def _has_cleared(self) -> None:
+        assert self.rest is not None
+        self.rest.end()
 
     def _hears(self) -> bool:
         return self._is_on() and not unheard.depth and not is_compiling()

@@ -145,9 +145,6 @@ class Squares:
         _, squares, zeros = self._read
         return math.sqrt(squares), zeros
 
-    def __float__(self) -> float:
-        return self.last()[0]
-
 
 def look(grad: Tensor, had: Tensor) -> int:
     """As `Squares.add`, for those that nobody sums."""
