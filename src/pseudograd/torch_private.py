@@ -405,6 +405,24 @@ def higher_order_variables(*names: str) -> list[Any]:
     return [variable for variable in found if hasattr(variable, "_call_function")]
 
 
+def compiler_named(backend: str) -> Callable[[Any, list[Any]], Any]:
+    """What compiles a graph with its inputs as that backend of torch.compile does."""
+    dynamo: Any = importlib.import_module("torch._dynamo")
+    return dynamo.lookup_backend(backend)  # type: ignore[no-any-return]
+
+
+def let_inductor_draw_as_eager_mode_does() -> None:
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.fallback_random = True
+
+
+def allow_recompilations(most: int) -> None:
+    """Of one code object, before Dynamo runs it as it is."""
+    config: Any = importlib.import_module("torch._dynamo").config
+    config.recompile_limit = max(config.recompile_limit, most)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * most)
+
+
 def is_allowed_in_graph(imported: Any, function: Any) -> bool:
     return bool(imported.trace_rules.is_callable_allowed(function))
 

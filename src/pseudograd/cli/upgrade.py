@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from ._arguments import add_program
 from ._command import Command
@@ -17,6 +18,11 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
         "--against", type=Path, metavar="FILE", help="compare with digests kept there, not with --from"
     )
     command.add_argument(
+        "--routes",
+        metavar="ONE,OTHER",
+        help="two ways through one torch, that of --from or of this command: eager,inductor, eager,aot_eager or cpu,cuda",
+    )
+    command.add_argument(
         "--keep", type=Path, metavar="FILE", help="write the digests of --from there; --to may be left out"
     )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
@@ -25,9 +31,11 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    from ..running.files import checked_file, json_text, write
+    from ..running.files import checked_file
     from ..upgrading.upgrade import upgrade
 
+    if options.routes is not None:
+        return _routes(options)
     if (options.old is None) == (options.against is None):
         raise ValueError("upgrade: one of --from and --against must be given, got both or neither.")
     if options.keep is not None and options.old is None:
@@ -47,15 +55,47 @@ def _upgrade(options: argparse.Namespace) -> int:
         keep=keep,
         is_module=options.is_module,
         seed=options.seed,
-        on_run=lambda run, said: print(f"upgrade: run {run}: {said}", file=sys.stderr, flush=True),
+        on_run=_shown,
     )
     if found is None:
         print(f"upgrade: digests kept in {options.keep}")
         return 0
+    return _answered(found, json_file)
+
+
+def _routes(options: argparse.Namespace) -> int:
+    from ..running.files import checked_file
+    from ..upgrading.routes import names
+    from ..upgrading.routes.question import between_routes
+
+    for name, given in (("--to", options.new), ("--against", options.against), ("--keep", options.keep)):
+        if given is not None:
+            raise ValueError(f"upgrade: --routes must not come with {name}, got both. It asks about one torch.")
+    routes = names.pair(options.routes)
+    json_file = None if options.json is None else checked_file("upgrade", "--json", options.json)
+    found = between_routes(
+        options.program,
+        options.arguments,
+        python=options.old or sys.executable,
+        routes=routes,
+        is_module=options.is_module,
+        seed=options.seed,
+        on_run=_shown,
+    )
+    return _answered(found, json_file)
+
+
+def _answered(found: Any, json_file: Path | None) -> int:
+    from ..running.files import json_text, write
+
     if json_file is not None:
         write("upgrade", "--json", json_file, json_text(found.to_json()))
     print(found)
     return 0 if found.survives else 1
+
+
+def _shown(run: int, said: str) -> None:
+    print(f"upgrade: run {run}: {said}", file=sys.stderr, flush=True)
 
 
 COMMAND = Command(

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from .recorded import LEAF, Event, Kept, Recorded
 
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
-_ROUNDINGS = 16  # of one element each, that a sum may be away
+PLAIN = 16  # roundings of one element each, that a sum may be away
+COMPILED = 128  # where a compiler has joined loops: it keeps other sums in the dtype, and does not in others
+_LARGEST = 0.15  # that so many roundings may make: of bfloat16 a single one is nearly a hundredth
 _OF_NOISE, _OF_LEVEL = 10, 30
 _OF_LEAVES = 1e-6  # times _OF_NOISE: of a whole step of rounding
 _NOTHING = 1e-12  # relative: our own sums, in another order
@@ -100,8 +102,10 @@ def distances(old: Event, new: Event) -> list[float]:
 Noise = dict[object, float]
 
 
-def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None) -> Comparison:
-    """What differs first in the steps that both have kept. other_order: the older run again, its sums in another order."""
+def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None, roundings: int = PLAIN) -> Comparison:
+    """What differs first in the steps that both have kept. other_order: the older run again, its sums in another order. roundings: how many
+    of one element each a sum may be away.
+    """
     noise: Noise = {}
     level, largest, events = Level(), 0.0, 0
     other_ops: dict[str, None] = {}
@@ -118,7 +122,9 @@ def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None) -
             events += 1
             at = position[two.key]
             apart = distances(one, two)
-            if any(beyond(far, kept, noise.get(one.key, 0.0), level.value) for far, kept in _with(apart, one)):
+            if any(
+                beyond(far, kept, noise.get(one.key, 0.0), level.value, roundings) for far, kept in _with(apart, one)
+            ):
                 passed = [event for event in new.steps[step][place:at] if event.site.kind != LEAF]
                 between = [event for event in passed if event.key not in matched]
                 is_reordered = at < place or len(between) < len(passed)
@@ -144,14 +150,15 @@ def _learn(noise: Noise, one: list[Event], other: list[Event]) -> None:
             noise[old.key] = max(noise.get(old.key, 0.0), *distances(old, new), 0.0)
 
 
-def beyond(far: float, kept: Kept | None, noise: float, level: float) -> bool:
+def beyond(far: float, kept: Kept | None, noise: float, level: float, roundings: int = PLAIN) -> bool:
     """Is that more than rounding? Integers are exact, until what they are computed from has been rounded otherwise."""
     if far == 0.0:
         return False
     epsilon = _EPSILON.get(kept.shape.split()[0]) if kept is not None else None
     if epsilon is None:
         return level == 0.0 and far > _OF_NOISE * noise
-    return far > max(_ROUNDINGS * epsilon, _OF_NOISE * noise, _OF_LEVEL * level)
+    of_dtype = max(PLAIN * epsilon, min(roundings * epsilon, _LARGEST))
+    return far > max(of_dtype, _OF_NOISE * noise, _OF_LEVEL * level)
 
 
 # --- losses, which every step has -------------------------------------------------------------------------------------
@@ -180,15 +187,15 @@ def first_loss(old: Recorded, new: Recorded, other_order: Recorded | None = None
     return None
 
 
-def same_leaves(old: Recorded, new: Recorded, other_order: Recorded | None = None) -> bool:
+def same_leaves(old: Recorded, new: Recorded, other_order: Recorded | None = None, roundings: int = PLAIN) -> bool:
     """Did the parameters get the same gradients, in the steps that both have kept?"""
     return all(
-        _same_leaves(*(_leaves(run, step) for run in (old, new, other_order or old)))
+        _same_leaves(_leaves(old, step), _leaves(new, step), _leaves(other_order or old, step), roundings)
         for step in old.steps.keys() & new.steps.keys()
     )
 
 
-def _same_leaves(old: list[Kept], new: list[Kept], other_order: list[Kept]) -> bool:
+def _same_leaves(old: list[Kept], new: list[Kept], other_order: list[Kept], roundings: int) -> bool:
     """Another op inside may change the order in which they come."""
     noise = [distance(a, b) for a, b in zip(old, other_order, strict=False)]
     noise += [0.0] * (len(old) - len(noise))
@@ -196,7 +203,8 @@ def _same_leaves(old: list[Kept], new: list[Kept], other_order: list[Kept]) -> b
         order = sorted(range(len(old)), key=lambda at: _size(old[at]))
         old, noise, new = [old[at] for at in order], [noise[at] for at in order], sorted(new, key=_size)
     return len(old) == len(new) and not any(
-        beyond(distance(a, b), a, max(far, _OF_LEAVES), 0.0) for a, b, far in zip(old, new, noise, strict=True)
+        beyond(distance(a, b), a, max(far, _OF_LEAVES), 0.0, roundings)
+        for a, b, far in zip(old, new, noise, strict=True)
     )
 
 

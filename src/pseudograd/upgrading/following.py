@@ -36,7 +36,7 @@ _SAME = (
 )
 _UNCHANGED = frozenset(_SAME.split())
 _UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_")
-_ATTACHED = "pseudograd upgrade"
+ATTACHED = "pseudograd upgrade"
 
 
 class Heard:
@@ -103,8 +103,8 @@ class Heard:
     def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
         for node in made:
             name = nodes.name_of(node)
-            if name != LEAF_NODE and not name.startswith(_VIEWS) and _ATTACHED not in node.metadata:
-                node.metadata[_ATTACHED] = True
+            if name != LEAF_NODE and not name.startswith(_VIEWS) and ATTACHED not in node.metadata:
+                node.metadata[ATTACHED] = True
                 self._attach(node, self._site(BACKWARD, name, place))
 
     def _attach(self, node: Any, site: int) -> None:
@@ -159,8 +159,8 @@ class Heard:
                 behind = nodes.behind(roots)
                 self._follow(behind, frames.NOWHERE)
                 for node in behind:
-                    if nodes.name_of(node) == LEAF_NODE and _ATTACHED not in node.metadata:
-                        node.metadata[_ATTACHED] = True
+                    if nodes.name_of(node) == LEAF_NODE and ATTACHED not in node.metadata:
+                        node.metadata[ATTACHED] = True
                         node.register_prehook(self._arrived)
 
     def _ends(self, result: Any) -> None:
@@ -265,7 +265,7 @@ class Following:
     """From the moment torch is there to the end of the process."""
 
     def __init__(self, asked: Mapping[str, Any], process: Any, heard: Heard) -> None:
-        _seed(asked["seed"])
+        seed(asked["seed"])
         if asked["threads"] is not None:
             torch.set_num_threads(asked["threads"])
         self.heard = heard
@@ -286,13 +286,13 @@ class Following:
         self.heard.schedule = LOSSES_ALONE
 
 
-def _seed(seed: int) -> None:
+def seed(number: int) -> None:
     """Of the generators that are there. A program that seeds its own does so after this."""
-    random.seed(seed)
-    torch.manual_seed(seed)
+    random.seed(number)
+    torch.manual_seed(number)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(seed)
+        numpy.random.seed(number)
 
 
 def begin(job: Mapping[str, Any], process: Any) -> Any:

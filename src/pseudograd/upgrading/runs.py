@@ -41,15 +41,10 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recorded:
-        environment = dict(_OTHER_ORDER) if other_order else {}
-        threads = None
-        if other_order:
-            cores = os.cpu_count() or 1
-            environment["OMP_NUM_THREADS"] = "1" if os.environ.get("OMP_NUM_THREADS") != "1" else str(min(2, cores))
-            threads = int(environment["OMP_NUM_THREADS"])
+        environment, threads = order(other_order)
         asked = {"threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
-        said = _said(interpreter, schedule, other_order, pin, lines)
-        return _recorded(self.followed(interpreter, said, _FOLLOWING, asked, environment), interpreter)
+        said = told(interpreter, schedule, other_order, pin, lines)
+        return recorded(self.followed(interpreter, said, _FOLLOWING, asked, environment), interpreter)
 
     def followed(
         self,
@@ -69,7 +64,7 @@ class Runner:
             return programs.run([interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=around)
 
 
-def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
+def recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
     content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
     if content is None:
@@ -77,7 +72,15 @@ def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     return of_content(content, done.status, stderr, dict.fromkeys(done.errors))
 
 
-def _said(
+def order(is_other: bool) -> tuple[dict[str, str], int | None]:
+    """What sums go by: the environment and the number of threads, None for what they are."""
+    if not is_other:
+        return {}, None
+    threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
+    return {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}, threads
+
+
+def told(
     interpreter: Interpreter, schedule: Schedule, other_order: bool, pin: str | None, lines: Sequence[str] | None
 ) -> str:
     said = f"torch {interpreter.torch}"

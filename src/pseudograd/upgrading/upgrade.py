@@ -10,7 +10,7 @@ from ..running import program as programs
 from ..torch_eras import era_of
 from . import recorded
 from .answer import CONVENTION, FAILS, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
-from .differences import Comparison, Difference, compare, first_loss, same_leaves
+from .differences import PLAIN, Comparison, Difference, compare, first_loss, same_leaves
 from .interpreters import Interpreter, asked, ourselves
 from .recorded import BACKWARD, Recorded
 from .runs import Runner
@@ -49,7 +49,7 @@ def upgrade(
     after = None if new is None else asked("--to", new)
     known, runs = ([], {}) if against is None else recorded.read(against)
     with ourselves() as home:
-        question = _Question(Runner(command, home, seed, on_run), before, after)
+        question = Question(Runner(command, home, seed, on_run), before, after)
         if against is not None:
             question.take(runs)
             if known != command:
@@ -61,8 +61,10 @@ def upgrade(
         return None if after is None else question.answer()
 
 
-class _Question:
+class Question:
     """One after the other, each run only where the ones before it make it necessary."""
+
+    roundings = PLAIN  # that are nothing but rounding
 
     def __init__(self, runner: Runner, old: Interpreter | None, new: Interpreter | None) -> None:
         self.runner, self.old_python, self.new_python = runner, old, new
@@ -109,13 +111,13 @@ class _Question:
         if found.first is None and found.largest == 0.0 and first_loss(old, new) is None:
             return self._made(SAME, old, new, found, why=_how_much(found))
         other = self.other_order
-        found = compare(old, new, other)
+        found = compare(old, new, other, self.roundings)
         if other is not None and (own := self._of_the_program(old, new, other)) is not None:
             return own
         step = first_loss(old, new, other)
         if step is not None and (found.first is None or found.first.step > step):
             found = self._closer(step, found)
-        if found.first is not None and _train_alike(old, new, other):
+        if found.first is not None and self._train_alike(old, new):
             why = (f"apart by {found.first.distance:.1e} there, but no loss and no gradient of a parameter is",)
             return self._made(ROUNDING, old, new, found, why=why)
         if found.first is not None:
@@ -125,13 +127,16 @@ class _Question:
             return self._made(OTHER_OP, old, new, found, why=why)
         return self._made(ROUNDING, old, new, found, why=_how_much(found))
 
+    def _train_alike(self, old: Recorded, new: Recorded) -> bool:
+        return train_alike(old, new, self.other_order, self.roundings)
+
     def _of_the_program(self, old: Recorded, new: Recorded, other: Recorded) -> Answer | None:
         """Does it repeat? Asked where another order of sums changes more than rounding."""
-        if self.old_python is None or _train_alike(old, other):
+        if self.old_python is None or train_alike(old, other):
             return None
         again = self.runner.run(self.old_python, self.schedule)
         found = compare(old, again)
-        if _train_alike(old, again):
+        if train_alike(old, again):
             return None  # it repeats; what another order of sums does to it is noise
         why = f"the same run twice under torch {old.torch}, with the same seeds, differs there already"
         next_step = "fix its seeds, or what else changes from run to run; then ask again"
@@ -144,7 +149,7 @@ class _Question:
         window = Schedule(0, 0, (max(1, step - 1), step))
         old, new = (self.runner.run(python, window) for python in (self.old_python, self.new_python))
         other = self.runner.run(self.old_python, window, other_order=True)
-        closer = compare(old, new, other)
+        closer = compare(old, new, other, self.roundings)
         return closer if closer.first is not None else found
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
@@ -178,11 +183,11 @@ class _Question:
         where = first.old.site.where
         for lines in ([where], None):
             pinned = self.runner.run(self.new_python, self.schedule, pin=eras[0], lines=lines)
-            if pinned.status == 0 and _train_alike(old, pinned, self.other_order):
+            if pinned.status == 0 and train_alike(old, pinned, self.other_order):
                 place = "this line pinned" if lines else "pinned everywhere, as this line alone is not enough"
                 why = (
                     f"{place}, the losses are equal, and so are the gradients of the parameters",
-                    _last_losses(old, new, pinned),
+                    last_losses(old, new, pinned, "pinned"),
                 )
                 return self._made(CONVENTION, old, new, found, why=why, next_steps=self._pins(eras[0], first, lines))
         return None
@@ -234,11 +239,11 @@ def _how_much(found: Comparison) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _train_alike(one: Recorded, other: Recorded, noise: Recorded | None = None) -> bool:
+def train_alike(one: Recorded, other: Recorded, noise: Recorded | None = None, roundings: int = PLAIN) -> bool:
     """What only a value differs in that nothing came of, such as memory that nobody has written to, is no difference."""
     if one.losses or other.losses:
-        return first_loss(one, other, noise) is None and same_leaves(one, other, noise)
-    return compare(one, other, noise).first is None
+        return first_loss(one, other, noise) is None and same_leaves(one, other, noise, roundings)
+    return compare(one, other, noise, roundings).first is None
 
 
 def _ops(word: str, run: Recorded, events: Sequence[recorded.Event]) -> tuple[str, ...]:
@@ -246,9 +251,9 @@ def _ops(word: str, run: Recorded, events: Sequence[recorded.Event]) -> tuple[st
     return (f"{word} under torch {run.torch}: {', '.join(list(some)[:4])}",) if some else ()
 
 
-def _last_losses(old: Recorded, new: Recorded, pinned: Recorded) -> str:
-    said = [f"{sum(run.losses[-1]):.6g}" if run.losses else "none" for run in (old, new, pinned)]
-    return f"the last loss is {said[0]} under torch {old.torch}, {said[1]} under {new.torch}, {said[2]} pinned"
+def last_losses(old: Recorded, new: Recorded, mended: Recorded, how: str) -> str:
+    said = [f"{sum(run.losses[-1]):.6g}" if run.losses else "none" for run in (old, new, mended)]
+    return f"the last loss is {said[0]} under torch {old.torch}, {said[1]} under {new.torch}, {said[2]} {how}"
 
 
 def _heard(run: Recorded, argument: str) -> Recorded:

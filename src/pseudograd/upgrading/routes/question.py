@@ -1,0 +1,140 @@
+"""Does this training survive another route through the same torch? The first block that differs, and the line in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...running import program as programs
+from ..answer import CONVENTION, OTHER_OP, Answer
+from ..differences import COMPILED as ROUNDINGS_COMPILED
+from ..differences import Comparison, Difference, compare
+from ..interpreters import ourselves
+from ..recorded import BACKWARD, FORWARD, Event, Recorded
+from ..schedule import Schedule
+from ..upgrade import Question, last_losses
+from .names import COMPILED, interpreter_for
+from .runs import Routed, RouteRunner
+
+_MOST_LINES = 4  # that are left out together
+_WHOLE_STEPS = 6
+
+
+def between_routes(
+    program: str,
+    arguments: Sequence[str] = (),
+    *,
+    python: str,
+    routes: tuple[str, str],
+    is_module: bool = False,
+    seed: int = 0,
+    on_run: Callable[[int, str], None] = lambda number, said: None,
+) -> Answer:
+    """Run a program on two routes through one torch and say what differs first.
+
+    Args:
+        program, arguments, is_module: what python would run.
+        python: an interpreter.
+        routes: two of eager, aot_eager and inductor, or cpu and cuda.
+        seed: of random, numpy, torch and the hashes of texts, set before the program begins.
+        on_run: called before each run with its number and what it is.
+    Raises: ValueError for an interpreter that cannot do, or a program that fails on both routes.
+    """
+    programs.check("upgrade", program, is_module)
+    interpreter = interpreter_for(python, routes)
+    command = [*(["-m"] if is_module else []), program, *arguments]
+    before, after = (Routed(interpreter.path, interpreter.torch, route) for route in routes)
+    with ourselves() as home:
+        runner = RouteRunner(command, home, seed, on_run)
+        if not any(route in COMPILED for route in routes):
+            return Question(runner, before, after).answer()
+        return _BetweenCompilers(runner, before, after).answer()
+
+
+class _BetweenCompilers(Question):
+    """One after the other, each run only where the ones before it make it necessary."""
+
+    runner: RouteRunner
+    old_python: Routed
+    new_python: Routed
+    roundings = ROUNDINGS_COMPILED
+
+    def answer(self) -> Answer:
+        answer = super().answer()
+        return replace(answer, notes=(*answer.notes, *_what_was_compiled(self.old)))
+
+    def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
+        window = Schedule(0, 0, (1 if first.step <= _WHOLE_STEPS else first.step - 1, first.step))
+        eager = self.runner.run(self.old_python, window, is_cut=True)
+        noise = self.runner.run(self.old_python, window, other_order=True, is_cut=True)
+        if compare(old, eager, self.other_order, self.roundings).first is not None:
+            return self._of_dynamo(old, new, found)
+        out: list[str] = []
+        named: Comparison | None = None
+        while len(out) < _MOST_LINES:
+            cut = self.runner.run(self.new_python, window, is_cut=True, out=out)
+            inner = compare(eager, cut, noise, self.roundings)
+            if cut.status or inner.first is None or inner.first.old.site.where in ("?", *out):
+                break
+            named = named or inner
+            out.append(inner.first.old.site.where)
+            left = self.runner.run(self.new_python, self.schedule, out=out)
+            if left.status == 0 and self._train_alike(old, left):
+                is_kink = self._is_at_a_kink(named, noise, window, out)
+                return self._of_lines(is_kink, named, out, (old, new, left))
+        return self._of_no_line(old, new, named or found)
+
+    def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: list[str]) -> bool:
+        """Do the gradients of these lines agree as soon as their inputs are moved a little?"""
+        assert named.first is not None
+        if named.first.old.site.kind != BACKWARD:
+            return False
+        old, new = (
+            self.runner.run(python, window, is_cut=True, moved=lines) for python in (self.old_python, self.new_python)
+        )
+        if old.status or new.status:
+            return False
+        one, other, around = (_at(run, lines) for run in (old, new, noise))
+        return compare(one, other, around, self.roundings).first is None
+
+    def _of_lines(
+        self, is_kink: bool, found: Comparison, out: list[str], runs: tuple[Recorded, Recorded, Recorded]
+    ) -> Answer:
+        old, new, left = runs
+        route, place = self.new_python.route, "this line" if len(out) == 1 else ", ".join(out)
+        why = [
+            f"{place} left out of what is compiled, the losses are equal, and so are the gradients of the parameters"
+        ]
+        if is_kink:
+            why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
+        why.append(last_losses(old, new, left, "left out"))
+        steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
+        if not is_kink:
+            assert found.first is not None
+            steps.append(f"report it upstream: {found.first.old.site.op} compiled by {route}, of torch {old.torch}")
+        kind = CONVENTION if is_kink else OTHER_OP
+        return self._made(kind, old, new, found, why=tuple(why), next_steps=tuple(steps))
+
+    def _of_dynamo(self, old: Recorded, new: Recorded, found: Comparison) -> Answer:
+        why = ("what Dynamo captures of the code differs already where nothing of it is compiled",)
+        step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
+        return self._made(OTHER_OP, old, new, found, why=why, next_steps=(step,))
+
+    def _of_no_line(self, old: Recorded, new: Recorded, found: Comparison) -> Answer:
+        assert found.first is not None
+        why = (f"apart by {found.first.distance:.1e} there; no line that was left out of what is compiled mends it",)
+        step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
+        return self._made(OTHER_OP, old, new, found, why=why, next_steps=(step,))
+
+
+def _at(run: Recorded, lines: Sequence[str]) -> Recorded:
+    def is_there(event: Event) -> bool:
+        return event.site.where in lines and event.site.kind in (FORWARD, BACKWARD)
+
+    return replace(run, steps={step: list(filter(is_there, events)) for step, events in run.steps.items()})
+
+
+def _what_was_compiled(run: Recorded) -> tuple[str, ...]:
+    if run.raw.get("is_asked", True) or not run.raw.get("blocks"):
+        return () if run.raw.get("blocks", 1) else ("nothing of the program was compiled: it calls no module",)
+    return ("the program compiles nothing: each call of a module from outside of others was compiled",)
