@@ -2,6 +2,7 @@
 
     python benchmarks/rewritten_calls.py            # the table, and which promised ratios hold
     python benchmarks/rewritten_calls.py --check    # the same; exit status 1 if a promised ratio does not hold
+    python benchmarks/rewritten_calls.py --floors   # and what nothing that does this in Python can be below
 
 The empty mode is the least that anything can cost that sees torch's functions. Ratios are taken between timings side by side, as
 interleaved.py says.
@@ -26,6 +27,7 @@ import pseudograd as pg
 from interleaved import Taken, ratio, seconds_of
 from options import Parser, at_least, new_file, sizes
 from pseudograd.torch_eras import ERAS, installed_era
+from rewritten_floors import FLOORS
 
 OWN = installed_era()
 OTHER = next(era for era in ERAS if era != OWN)
@@ -44,7 +46,8 @@ class Empty(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+Contexts = dict[str, Callable[[], contextlib.AbstractContextManager[object]]]
+CONTEXTS: Contexts = {
     PLAIN: contextlib.nullcontext,
     EMPTY: Empty,
     OWN_ERA: lambda: pg.pin_edge(OWN),
@@ -91,17 +94,26 @@ class Promise(NamedTuple):
     against: str
 
 
-NUMBERS, TENSORS = ("numbers", "a number"), ("tensors", "channels", "learned tensors")
+# The aim at 10 elements is 1.2 for all of them. README.md says what it would take, and --floors measures it.
+NUMBERS, TENSORS, CHANGED = (
+    ("numbers", "a number"),
+    ("tensors", "channels", "learned tensors"),
+    (OTHER_ERA, CLOSED, INWARD),
+)
 PROMISES = (
     *(Promise(call, 10, OWN_ERA, 1.0, EMPTY) for call in (*NUMBERS, *TENSORS)),
-    *(Promise("numbers", 10, context, 1.3, EMPTY) for context in (OTHER_ERA, CLOSED, INWARD)),
-    *(Promise(call, 1_000_000, OTHER_ERA, 0.3, PLAIN) for call in ("numbers", *TENSORS)),
-    *(Promise(call, 1_000_000, CLOSED, 0.3, PLAIN) for call in ("numbers", *TENSORS)),
-    Promise("numbers", 1_000_000, INWARD, 0.3, PLAIN),
+    *(Promise("numbers", 10, context, 1.2, EMPTY) for context in CHANGED),
+    *(Promise("a number", 10, context, 1.3, EMPTY) for context in CHANGED),
+    *(Promise(call, 10, context, 1.5, EMPTY) for call in TENSORS for context in CHANGED),
+    *(Promise(call, 100_000, context, 0.3, PLAIN) for call in (*NUMBERS, *TENSORS) for context in CHANGED),
+    *(Promise(call, 1_000_000, context, 0.3, PLAIN) for call in ("numbers", *TENSORS) for context in CHANGED),
 )
 
 
-def measure(call: Call, rounds: int, milliseconds: float = 3.0) -> Taken:
+WARM = 64  # calls that are not timed: until then a processor is still learning what this context runs that the last one did not
+
+
+def measure(call: Call, rounds: int, contexts: Contexts = CONTEXTS, milliseconds: float = 3.0) -> Taken:
     """Seconds a call, one entry a round."""
 
     def step() -> None:
@@ -113,22 +125,22 @@ def measure(call: Call, rounds: int, milliseconds: float = 3.0) -> Taken:
     repeats = max(1, int(milliseconds / 1000 / (time.perf_counter() - begin)))
 
     def sample(name: str) -> float:
-        with CONTEXTS[name]():
-            for _ in range(min(repeats, 8)):
+        with contexts[name]():
+            for _ in range(min(repeats, WARM)):
                 step()
             begin = time.perf_counter()
             for _ in range(repeats):
                 step()
             return (time.perf_counter() - begin) / repeats
 
-    return seconds_of(CONTEXTS, sample, rounds)
+    return seconds_of(contexts, sample, rounds)
 
 
-def table(taken: dict[tuple[str, int], Taken]) -> str:
-    lines = [f"{'call':<16} {'elements':>9} {'us':>9}" + "".join(f" {name:>25}" for name in list(CONTEXTS)[1:])]
+def table(taken: dict[tuple[str, int], Taken], names: list[str]) -> str:
+    lines = [f"{'call':<16} {'elements':>9} {'us':>9}" + "".join(f" {name:>25}" for name in names)]
     for (call, size), one in taken.items():
         own = statistics.median(one[PLAIN]) * 1e6
-        of_each = "".join(f" {ratio(one, name, PLAIN):>25.2f}" for name in list(CONTEXTS)[1:])
+        of_each = "".join(f" {ratio(one, name, PLAIN):>25.2f}" for name in names)
         lines.append(f"{call:<16} {size:>9,} {own:>9.1f}{of_each}")
     return "\n".join(lines)
 
@@ -152,13 +164,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), default=31, help="samples of every context")
     parser.add_argument("--json", type=new_file, help="write medians and ratios to this file")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a promised ratio does not hold")
+    parser.add_argument("--floors", action="store_true", help="measure what nothing in Python can be below, too")
+    parser.add_argument("--calls", help="some of them, with commas between; all")
     options = parser.parse_args(arguments)
+    contexts = {**CONTEXTS, **FLOORS} if options.floors else CONTEXTS
+    named = options.calls.split(",") if options.calls else list(calls(64))
+    if not set(named) <= set(calls(64)):
+        parser.error(f"--calls must be of {', '.join(calls(64))}, got {options.calls!r}")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, 1 thread, median of {options.rounds} rounds; x torch's own", flush=True)
     taken = {
-        (name, size): measure(call, options.rounds) for size in options.sizes for name, call in calls(size).items()
+        (name, size): measure(call, options.rounds, contexts)
+        for size in options.sizes
+        for name, call in calls(size).items()
+        if name in named
     }
-    print(table(taken))
+    print(table(taken, [name for name in contexts if name != PLAIN]))
     lines, all_hold = judge(taken)
     print("\npromised\n" + "\n".join(lines))
     if options.json:
@@ -172,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "over_an_empty_mode": ratio(one, name, EMPTY),
             }
             for (call, size), one in taken.items()
-            for name in CONTEXTS
+            for name in contexts
         ]
         Path(options.json).write_text(json.dumps({"torch": torch.__version__, "calls": found}, indent=1) + "\n")
     return 1 if options.check and not all_hold else 0

@@ -25,7 +25,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -37,7 +37,7 @@ from .arguments import has_negative_zero
 from .formula import Depth, own
 from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
-from .kernels.table import Prepared, PreparedBetween
+from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_private import (
     constant_result,
@@ -58,6 +58,7 @@ from .torch_private import (
 )
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 # --- who watches ------------------------------------------------------------------------------------------------------
@@ -405,12 +406,23 @@ class ReadyInAMode(Ready):
 def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
     """For a rewritten call between two numbers, a function of x, or between tensors, a function of x and these; None where no kernel is.
 
-    It returns None where `run` must decide. No mode must be there that has to see it.
+    It returns None where `run` must decide. No mode must be there that has to see it. It is remembered, because Python is slow to call
+    what is new to it, and a program may enter a context at every step.
     """
+    x, *others = inputs
+    asked = "ready", call, x.dtype, *[Tensor if isinstance(value, Tensor) else value for value in others]
+    if has_negative_zero([value for value in others if not isinstance(value, Tensor)]):
+        return None
+    if asked not in prepared:
+        remember(prepared, asked, _made_ready(call, inputs))
+    return prepared[asked]  # type: ignore[no-any-return]
+
+
+def _made_ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
         return _ready_between(call, inputs)
-    if len(others) != 2 or call.maximize or has_negative_zero(others):
+    if len(others) != 2 or call.maximize:
         return None
     low, high = others
     made = kernels.prepare(call, low, high, x.dtype)
@@ -420,7 +432,7 @@ def ready(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor | None] |
     keeping_x = found.keeping_x
 
     def run(x: Tensor) -> Tensor | None:
-        if not x.requires_grad or not torch.is_grad_enabled() or not x.is_cpu or _watchers:
+        if not x.requires_grad or not _is_grad_enabled() or not x.is_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
@@ -440,21 +452,31 @@ def _ready_between(call: Call, inputs: tuple[Any, ...]) -> Callable[..., Tensor 
         return None
     dtype, given = inputs[0].dtype, made.inputs
     apply = _apply_of(_unseen(_between(made)))
+    coded = lru_cache(lambda wants: _coded_between(made, wants))
 
     def run(*tensors: Tensor) -> Tensor | None:
-        x, recording = tensors[0], False
-        for one in tensors:
-            if one.dtype is not dtype or not one.is_cpu or one.dim() > range_bits.MOST_DIMENSIONS:
+        x, *bounds = tensors
+        recording = x.requires_grad
+        for bound in bounds:
+            if bound.dtype is not dtype or not bound.is_cpu:
                 return None
-            recording = recording or one.requires_grad
-        if not recording or not torch.is_grad_enabled() or _watchers:
+            recording = recording or bound.requires_grad
+        if not recording or not _is_grad_enabled() or not x.is_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None
         try:
             if x.numel() < range_bits.least:
                 return apply(*tensors)
-            return None if x.is_nested else _apply_unseen(call, *given(tensors))
+            if x.is_nested:
+                return None
+            if range_bits.keeps_between(tensors) and device_of(tensors) == "cpu":
+                apply_coded = coded(tuple([one.requires_grad for one in tensors]))
+                if apply_coded is not None:
+                    return apply_coded(*tensors)
+            if len(tensors) == 2:  # of which no kernel makes y, as some do between two bounds
+                return apply(*tensors)
+            return _apply_unseen(call, *given(tensors))
         except RuntimeError:  # torch's own, which says it to the program
             return None
 
@@ -466,7 +488,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
     forward again, which they have to rewrite as they did before.
     """
 
-    pull = lowering.backward
+    pull, without = lowering.backward, without_torch_function
 
     class Pseudograd(lowering):  # type: ignore[misc,valid-type]
         @staticmethod
@@ -474,7 +496,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
             if type(grad) is not Tensor:
                 return pull(ctx, grad)
             saved = ctx.saved_tensors
-            with without_torch_function():
+            with without():
                 return pull(ctx, grad, saved)
 
     return Pseudograd
@@ -496,18 +518,56 @@ def _between(made: PreparedBetween) -> type[Function]:
             tensors, wants = (ctx.saved_tensors if saved is None else saved)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
+                dtype = grad.dtype
                 try:
                     for column, want in zip(columns, wants):  # noqa: B905  of one length
-                        pulled.append(pull(grad, *tensors, column) if want else None)
-                        if want and pulled[-1].dtype is not grad.dtype:  # type: ignore[union-attr]
+                        found = pull(grad, *tensors, column) if want else None
+                        if want and found.dtype is not dtype:  # type: ignore[union-attr]
                             break  # a hook of saved tensors has changed one, which no operator takes
+                        pulled.append(found)
                     else:
                         return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, nor one of another kind
                     pass
             given, wanted = made.inputs(tensors), made.inputs(wants)
-            found = _pull(grad, given, tuple(bool(want) for want in wanted), made.call, INPUTS)
-            return tuple(one for one, value in zip(found, given, strict=True) if value is not None)
+            plain = _pull(grad, given, tuple(bool(want) for want in wanted), made.call, INPUTS)
+            return tuple(one for one, value in zip(plain, given, strict=True) if value is not None)
+
+    return Pseudograd
+
+
+def _coded_between(made: PreparedBetween, wants: Wants) -> Callable[..., Tensor] | None:
+    found = made.coded(wants)
+    return None if found is None else _apply_of(_unseen(_keeping_code_between(made, found)))
+
+
+def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Function]:
+    encode, decode, columns = coded.encode, coded.decode, coded.columns
+
+    class Pseudograd(Function):
+        call = made.call  # read by `call_of` alone
+
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+            y, code, ctx.order = encode(*tensors)
+            ctx.save_for_backward(code)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+            (code,) = ctx.saved_tensors if saved is None else saved
+            wants = ctx.needs_input_grad
+            # A hook of saved tensors may have changed the code.
+            if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
+                try:
+                    each = zip(columns, wants, strict=True)
+                    pulled = [decode(grad, code, column, ctx.order) if want else None for column, want in each]
+                    return tuple(pulled)
+                except NotImplementedError:  # as above
+                    pass
+            wanted = made.inputs(wants)
+            found = _pull(grad, [code, ctx.order, coded.plan], tuple(map(bool, wanted)), made.call, coded.residual)
+            return tuple(one for one, want in zip(found, wanted, strict=True) if want is not None)
 
     return Pseudograd
 
@@ -586,11 +646,7 @@ PseudogradInPlace = _InPlace.Pseudograd
 def _is_unwatched(grad: Tensor) -> bool:
     """May an operator without a derivative see it? `_pull` asks the same, of more cases."""
     return type(grad) is Tensor and not (
-        torch.is_grad_enabled()
-        or _is_dynamo_compiling()
-        or dispatch_modes()
-        or transforms_are_active()
-        or is_batched(grad)
+        _is_grad_enabled() or _is_dynamo_compiling() or dispatch_modes() or transforms_are_active() or is_batched(grad)
     )
 
 
@@ -598,7 +654,10 @@ _X_ALONE = (True, False, False)
 
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
-    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call."""
+    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call. In front of
+    backward stands another, which looks whether there is a vjp: half a microsecond.
+    """
+    lowering._backward_cls.apply = lowering.backward  # type: ignore[attr-defined]
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 

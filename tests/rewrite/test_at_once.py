@@ -136,6 +136,36 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
     assert entry.report().rewritten[0].calls + entry.report().rewritten[1].calls == 3
 
 
+@needs_native
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_line_of_the_program_is_looked_up_once(context: str) -> None:
+    x = torch.zeros(4, requires_grad=True)
+    with CONTEXTS[context]() as entry:
+        for _ in range(5):
+            torch.clamp(x, -1.0, 1.0)
+        (mode,) = entered_contexts.modes()
+        (known,) = prepared[mode][torch.clamp].values()
+        assert [tallied.calls for tallied in known.places.values()] == [5]
+    assert [site.calls for site in entry.report().rewritten] == [5]
+
+
+@needs_native
+def test_a_context_that_is_entered_again_makes_nothing_anew() -> None:
+    """Python is slow to call what is new to it, and a program may enter a context at every step."""
+    x, kinds = torch.zeros(4, requires_grad=True), set()
+    context = pin_edge("half")
+    for _ in range(3):
+        with context:
+            torch.clamp(x, -1.0, 1.0)
+            kinds.add(type(torch.clamp(x, -1.0, 1.0).grad_fn))
+    assert len(kinds) == 1
+    with context:
+        for low in (0.0, -0.0):
+            for _ in range(2):
+                y = torch.clamp(torch.tensor([-1.0], requires_grad=True), low, 1.0)
+                assert y.signbit().item() is torch.clamp(torch.tensor([-1.0]), low, 1.0).signbit().item()
+
+
 def test_a_line_of_a_package_is_told_by_the_programs_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site-packages" / "clamps_of_a_package.py"
     package.parent.mkdir()

@@ -6,19 +6,21 @@ The operators are those of `__init__`; a plan of this kind in their settings mak
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..arguments import rounded_to
+from ..geometry import Standings
 from ..rule import Call, Gradients, Wants
 from . import range_bits
-from .native import LEAST_NORMAL, NO_MAX, NO_MIN, UNSURE, operators, settings_of_numbers
+from .native import LEAST_NORMAL, NO_MAX, NO_MIN, operators, settings_of_numbers
+from .native.between import UNSURE, WITH_Y, Between
 from .residuals import INPUTS, Inputs, Kept
-from .standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, stands_of, suits
-from .table import Kernel, Prepared, PreparedBetween, register
+from .standings import MAX, MIN, STANDING, Plan, X, columns_of, plan_between, plan_of, stands_of, suits
+from .table import CodedBetween, Kernel, Prepared, PreparedBetween, register
 
 _KIND = 5  # as rules.h has it
 _ONE_PLACE = 14  # bits of a set
@@ -58,9 +60,10 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | N
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         y, code, order = operators.encode(x, _settings(plan, X, _rounded(low, x.dtype), _rounded(high, x.dtype)))
         return y, [code, order, plan]
-    settings = _settings(plan, X, absent=_absent(low, high))
+    has_y = WITH_Y if len(inputs) == 3 else 0  # not of fmin and fmax, which see a NaN otherwise
+    settings = _settings(plan, X, absent=_absent(low, high) | has_y)
     y, code, order = operators.encode_between(x, x if low is None else low, x if high is None else high, settings)
-    if low is None or high is None or order & UNSURE:
+    if order & UNSURE or not has_y:
         y, order = call.primitive.forward(*inputs), order & ~UNSURE
     return y, [code, order, plan]
 
@@ -133,33 +136,26 @@ def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | 
 
 def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     x, stands = inputs[0], stands_of(call, inputs)
-    low, high, _standings = stands
+    low, high, standings = stands
     there = tuple(isinstance(value, Tensor) for value in inputs)
     plan = plan_between(stands, there, x.dtype)
     if plan is None or not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         return None
-    absent, forward = _absent(low, high), call.primitive.forward
-    columns = tuple(
-        _settings(plan, column, absent=absent)
-        for column, is_there in zip(columns_of(stands, len(inputs)), there, strict=True)
-        if is_there
+    between = Between(operators, call, inputs, low is not None, high is not None)
+    absent = _absent(low, high)
+    who = [one for one, is_there in zip(columns_of(stands, len(inputs)), there, strict=True) if is_there]
+    return between.prepared(
+        tuple(_settings(plan, column, absent=absent) for column in who),
+        partial(_coded, between, standings, who, absent),
     )
 
-    def given(values: Any) -> list[Any]:
-        each = iter(values)
-        return [next(each) if is_there else None for is_there in there]
 
-    pull = operators.pull_bounds
-    value = forward
-    if not all(there):  # of three inputs one bound is absent
-        value = (lambda x, low: forward(x, low, None)) if low is not None else (lambda x, high: forward(x, None, high))
-    if low is None:
-        backward = lambda grad, x, high, column: pull(grad, x, x, high, column)  # noqa: E731
-    elif high is None:
-        backward = lambda grad, x, low, column: pull(grad, x, low, x, column)  # noqa: E731
-    else:
-        backward = pull
-    return PreparedBetween(value, backward, columns, given, call)
+def _coded(between: Between, standings: Standings, who: list[int], absent: int, wants: Wants) -> CodedBetween:
+    wanted = {column for column, want in zip(who, wants, strict=True) if want}
+    plan = plan_of(standings, (X in wanted, MIN in wanted, MAX in wanted))
+    columns = tuple(_settings(plan, column) if column in wanted else None for column in who)
+    encode = between.encode(_settings(plan, X, absent=absent | between.has_y))
+    return CodedBetween(encode, operators.pull_code, columns, plan, STANDING)
 
 
 if operators is not None:

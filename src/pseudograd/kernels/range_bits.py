@@ -263,6 +263,12 @@ def pays_for(x: Tensor) -> bool:
     return order_of(x) is not None and not has_names(x) and not _is_kept_anyway(x)
 
 
+def keeps_between(tensors: tuple[Tensor, ...]) -> bool:
+    """Of x on CPU and bounds: would a code of them cost less than they do, and do the kernels read them as they are?"""
+    x = tensors[0]
+    return "cpu" in devices_between_tensors and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
+
+
 _keeps_its_result: dict[type, bool] = {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -43,11 +44,26 @@ class Prepared(Record):
     keeps_code: bool
 
 
+class CodedBetween(Record):
+    """A call with tensors behind x that keeps a code in place of all of them.
+
+    encode(*tensors) -> (y, code, order). decode(grad, code, column, order) -> the gradient of one of them, whose column it is; None where
+    nobody asked for it. plan: what `residual` keeps beside the code and the order.
+    """
+
+    encode: Callable[..., tuple[Tensor, Tensor, int]]
+    decode: Callable[[Tensor, Tensor, Any, int], Tensor]
+    columns: tuple[Any, ...]
+    plan: Any
+    residual: Residual
+
+
 class PreparedBetween(Record):
     """A call with tensors behind x, or None there, that keeps them all; with everything decided that depends on no value.
 
     forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one of them, whose column it is. inputs(values): those of
-    the call, of values that are one for each tensor.
+    the call, of values that are one for each tensor. coded(wants): how it keeps a code where that serves the tensors and these are
+    wanted; None where it keeps none.
     """
 
     forward: Callable[..., Tensor]
@@ -55,6 +71,7 @@ class PreparedBetween(Record):
     columns: tuple[Any, ...]
     inputs: Callable[[Any], list[Any]]
     call: Call
+    coded: Callable[[Wants], CodedBetween | None]
 
 
 class Kernel(Record):
@@ -242,11 +259,18 @@ def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | N
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     """The call with tensors behind x made ready, if a kernel on CPU can."""
-    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+    served = _served(call)
+    for kernel in served.kernels.get(INPUTS.name, ()):
         found = None if kernel.prepare_between is None else kernel.prepare_between(call, inputs)
         if found is not None:
-            return found
+            return found.replaced(coded=lru_cache(partial(_first_residual, served.residuals, found.coded)))
     return None
+
+
+def _first_residual(residuals: tuple[Residual, ...], coded: Any, wants: Wants) -> CodedBetween | None:
+    """A code only where the call would keep the same one unprepared."""
+    found: CodedBetween | None = coded(wants)
+    return found if found is not None and residuals[:1] == (found.residual,) else None
 
 
 # By a tensor's dispatch keys, which say all of it: the methods of `_device` would be calls of torch to every mode of functions.

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from .. import engine
 from ..arguments import has_negative_zero
+from ..formula import own
 from ..rule import Call, prepared, remember
+from ..torch_conventions import KINKED
 from ..torch_private import node_number
 from .report import Log, Tallied
 
@@ -24,48 +26,70 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 class Known:
     """A call of one function of torch in one context. run(x, *tensors): its result, or None where it has to be read anew."""
 
-    __slots__ = ("has_tensors", "has_zero", "op", "places", "rule", "run")
+    __slots__ = ("has_tensors", "has_zero", "is_given_all", "op", "places", "rule", "run")
 
     def __init__(
-        self, run: Callable[..., Tensor | None], op: str, rule: str, has_tensors: bool, has_zero: bool
+        self,
+        run: Callable[..., Tensor | None],
+        op: str,
+        rule: str,
+        has_tensors: bool,
+        has_zero: bool,
+        is_given_all: bool,
     ) -> None:
         self.run = run
         self.op = op
         self.rule = rule
         self.has_tensors = has_tensors
+        self.is_given_all = is_given_all  # its arguments are tensors and nothing else
         self.has_zero = has_zero  # a number, of which a table does not see the sign
         self.places: dict[tuple[int, int], Tallied] = {}
 
 
-def result_of(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Of a call that `mode` has seen before; None for every other, which it has to read."""
-    memory = prepared.get(mode)
-    if memory is None or not args or type(args[0]) is not Tensor:
+def result_of(
+    mode: Any, calls: dict[tuple[Any, ...], Known], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor | None:
+    """Of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
+    if not args or own.depth:
+        return None
+    x = args[0]
+    if type(x) is not Tensor:
         return None
     try:
-        known: Known | None = memory.get(_asked(func, args, kwargs))
+        # Written out, because these are most of them.
+        if not kwargs and len(args) == 3:
+            _, low, high = args
+            known = calls.get(
+                (x.dtype, Tensor if type(low) in _PLAIN else low, Tensor if type(high) in _PLAIN else high)
+            )
+        elif not kwargs and len(args) == 2:
+            known = calls.get((x.dtype, Tensor if type(args[1]) in _PLAIN else args[1]))
+        else:
+            known = calls.get(_asked(args, kwargs))
     except TypeError:  # one of them cannot be what it should
         return None
-    if known is None or (known.has_zero and has_negative_zero((*args[1:], *kwargs.values()))):
+    if known is None:
         return None
-    result = known.run(*_tensors(args, kwargs)) if known.has_tensors else known.run(args[0])
+    if known.has_tensors:
+        result = known.run(*(args if known.is_given_all and not kwargs else _tensors(args, kwargs)))
+    elif known.has_zero and has_negative_zero((*args[1:], *kwargs.values())):
+        return None
+    else:
+        result = known.run(x)
     if result is not None:
-        caller = sys._getframe(2)
+        log, caller = mode.log, sys._getframe(2)
         place = known.places.get((id(caller.f_code), caller.f_lasti))
         if place is None:
-            _note_first(mode.log, known, caller)
+            _note_first(log, known, caller)
         else:
             place.calls += 1
-        mode.log.nodes.seen_up_to = node_number()
+        log.nodes.seen_up_to = node_number()
     return result
 
 
-def _asked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """A tensor behind x is told by its kind: its dtype and shape are for the one who runs it."""
-    if not kwargs and len(args) == 3:  # written out, because this is most of them
-        x, low, high = args
-        return func, x.dtype, Tensor if type(low) in _PLAIN else low, Tensor if type(high) in _PLAIN else high
-    asked = [func, args[0].dtype]
+    asked = [args[0].dtype]
     for value in args[1:]:
         asked.append(Tensor if type(value) in _PLAIN else value)
     for key, value in kwargs.items():
@@ -100,14 +124,18 @@ def remember_call(
     if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
         return
     has_zero = not has_tensors and 0 in others
+    if any(one.family in mode.kinks for one in KINKED.get(func, ())):  # that is asked before, each time
+        return
     try:
-        asked = _asked(func, args, kwargs)
+        asked = _asked(args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
-        if asked in memory:  # it leaves some calls to be read, and to make it takes longer than that
+        of_func = memory.setdefault(func, {})
+        if asked in of_func:  # it leaves some calls to be read, and to make it takes longer than that
             return
         run = engine.ready(call, inputs)
         if run is None:
             return
-        remember(memory, asked, Known(run, op, rule, has_tensors, has_zero))
+        is_given_all = all(type(value) in _PLAIN for value in args)
+        remember(of_func, asked, Known(run, op, rule, has_tensors, has_zero, is_given_all))
     except TypeError:
         return

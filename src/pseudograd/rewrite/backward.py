@@ -22,6 +22,7 @@ _count = 0
 def enter(mode: Any) -> None:
     """Before the mode is pushed."""
     global _count
+    mode.taken_off = functools.partial(_take_off, (mode,)) if torch_private.has_mode_stack else None
     entered_contexts.add(mode)
     with _lock:
         _count += 1
@@ -34,6 +35,7 @@ def enter(mode: Any) -> None:
 
 def leave(mode: Any) -> None:
     global _count
+    mode.taken_off = None  # which holds the mode
     entered_contexts.remove(mode)
     with _lock:
         _count -= 1
@@ -44,10 +46,14 @@ def leave(mode: Any) -> None:
 def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered_contexts.modes()
-    missing = modes if torch_private.has_mode_stack else ()
     for mode in modes:
-        if mode.log.nodes.may_hide_some():
-            mode.log.look_at(mode, roots)
+        log = mode.log
+        if log.nodes.may_hide_some():
+            log.look_at(mode, roots)
+    if len(modes) == 1 and mode.taken_off is not None and not torch_private.mode_count():  # the usual case
+        torch_private.push_mode(mode)
+        return mode.taken_off  # type: ignore[no-any-return]
+    missing = modes if torch_private.has_mode_stack else ()
     if missing and torch_private.mode_count():
         stack = torch_private.mode_stack()
         missing = tuple([mode for mode in modes if mode not in stack])

@@ -33,16 +33,16 @@ class Pinning(Rewrite):
         super().__init__(replacements, log)
         self.kinks = kinks
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _anew(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
             func = torch.norm
         if KINKED.get(func) is not None and (_is_dynamo_compiling() or not own_depth.depth):
-            result = rewritten(self, func, args, kwargs or {})
+            result = rewritten(self, func, args, kwargs)
             if result is not None:
                 if self.log is not None and not _is_compiling():
                     self.log.nodes.forget()
                 return result
-        return Rewrite.__torch_function__(self, func, types, args, kwargs)
+        return super()._anew(func, args, kwargs)
 
     def note(self, kinked: Kinked, rule: str, why: str | None) -> None:
         if _is_compiling():

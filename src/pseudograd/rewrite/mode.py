@@ -9,7 +9,7 @@ import torch
 
 from .. import engine, torch_composites  # noqa: F401  (for its rows)
 from ..formula import own
-from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for
+from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
 from ..torch_private import in_forward_mode, is_functionalized, pop_mode, push_mode, transforms_are_active
 from ..user_function import UserFunction
@@ -69,21 +69,31 @@ class Rewrite(Entered):
         super().__init__()
         self.replacements = replacements
         self.log = log
+        self.taken_off: Any = None  # `backward.enter` says by what
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        spelling: Spelling | None = SPELLINGS.get(func)
         if kwargs is None:
             kwargs = {}
-        # Attributes are most of what torch asks.
+        # Attributes are most of what torch asks, and of no table.
+        if type(func) is not MethodWrapperType and not _is_dynamo_compiling():
+            memory = prepared.get(self)
+            known = None if memory is None else memory.get(func)
+            if known is not None:
+                result = at_once.result_of(self, known, args, kwargs)
+                if result is not None:
+                    return result
+        return self._anew(func, args, kwargs)
+
+    def _anew(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call that was not seen before, or has to be read each time."""
+        spelling: Spelling | None = SPELLINGS.get(func)
         if spelling is None and (type(func) is MethodWrapperType or _is_compiling()):
             return func(*args, **kwargs)
         if not _is_dynamo_compiling():
             if own.depth:
                 return self._left_alone(func, args, kwargs)
-            if spelling is not None:
-                result = at_once.result_of(self, func, args, kwargs)
-                if result is not None:
-                    return result
+            if spelling is None and self.log is not None:
+                return self.log.watched(self, func, args, kwargs)
         replacement = None if spelling is None else self._replacement(spelling)
         if spelling is None or replacement is None:
             if _is_compiling() or self.log is None:

@@ -44,8 +44,9 @@ class _Announced:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         result: object = None
-        if len(_subscribers) == 1 and len(args) > 4:  # the usual case, written out for small backwards
-            end = _subscribers[0](args[0], args[1], args[4])
+        subscribers = _subscribers
+        if len(subscribers) == 1 and len(args) > 4:  # the usual case, written out for small backwards
+            end = subscribers[0](args[0], args[1], args[4])
             try:
                 found = self.run(*args, **kwargs)
                 result = () if kwargs.get("accumulate_grad", False) else found

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...arguments import flushes_subnormals, rounded_to
-from ...geometry import Shape, Share, Sides, Turned, places
+from ...geometry import SHARES, Shape, Share, Sides, Turned, places
 from ...rule import Call, Gradients, Wants
 from ...torch_private import raw, without_torch_function
 from .. import few_bits
@@ -39,16 +39,15 @@ from ..range_bits import (
     suits,
 )
 from ..residuals import INPUTS, Inputs, Kept
-from ..table import Kernel, Prepared, account, register
+from ..table import CodedBetween, Kernel, Prepared, PreparedBetween, account, register
+from .between import UNSURE, Between
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 4  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 5  # of the operators and of what they read in their settings, as rules.h says it too
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 NO_MIN, NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
-UNSURE = (
-    1 << 60
-)  # as operators.c says it beside an order: zeros of both signs meet, and torch alone knows which of them y is
+_OF_MIN, _OF_MAX = 6, 7  # kinds of a plan: what a tensor of bounds gets
 
 
 class _Operators:
@@ -194,10 +193,10 @@ def _are_served(grad: Tensor, x: Tensor) -> bool:
 
 def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = kept
-    if wants[1] or wants[2] or not _are_served(grad, x):
+    if not _are_served(grad, x):
         return None
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return _pull_between_tensors(grad, x, low, high, call)
+        return _pull_between_tensors(grad, kept, wants, call)
     plan = _plan(call, low, high, x.dtype)
     if plan is None:
         return None
@@ -205,19 +204,66 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
 
 
 def _pass(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
-    return None if wants[1] or wants[2] else (grad, None, None)
+    if not (wants[1] or wants[2]):
+        return grad, None, None
+    return _pull_between_tensors(grad, kept, wants, call) if _are_served(grad, kept[0]) else None
 
 
-def _pull_between_tensors(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Gradients | None:
+def _pull_between_tensors(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients | None:
+    x, low, high = kept
+    columns = _columns_between(call, kept)
+    if columns is None:
+        return None
+    tensors = x, x if low is None else low, x if high is None else high
+    found = [operators.pull_bounds(grad, *tensors, column) if want else None for column, want in zip(columns, wants)]  # noqa: B905
+    return tuple(found)
+
+
+def _columns_between(call: Call, inputs: Inputs | Kept) -> tuple[Tensor, Tensor, Tensor] | None:
+    """For x, min and max, of which each is a tensor or absent: the settings by which `pull_bounds` computes what it gets."""
+    x, low, high = inputs
     for bound in (low, high):
         if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is x.dtype)):
             return None
-    plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
+    return _of_each(call, low is not None, high is not None, x.dtype, flushes_subnormals())
+
+
+@lru_cache(maxsize=4096)
+def _of_each(
+    call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, flushes: bool
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """`flushes` is there to be remembered by."""
+    plan = plan_between(call, has_min, has_max, dtype, flushes)
     if plan is None:
         return None
-    packed = (NO_MIN if low is None else 0) | (NO_MAX if high is None else 0)
-    settings = settings_of(plan, None, None, x.dtype, packed)
-    return operators.pull_bounds(grad, x, x if low is None else low, x if high is None else high, settings), None, None
+    absent = (0 if has_min else NO_MIN) | (0 if has_max else NO_MAX)
+    at_edge = 0.0 if call.rule.ignores_edge else 1.0 - SHARES[str(call.edge)]
+    of_min, of_max = (
+        settings_of(Plan(kind, has_min, shares=(Share(at_edge, at_edge),)), None, None, dtype, absent)
+        for kind in (_OF_MIN, _OF_MAX)
+    )
+    return settings_of(plan, None, None, dtype, absent), of_min, of_max
+
+
+def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
+    if not is_about_a_range(call):
+        return None
+    columns, (x, low, high) = _columns_between(call, inputs), inputs
+    if columns is None or (low is None and high is None):
+        return None
+    plan = plan_between(call, low is not None, high is not None, x.dtype, flushes_subnormals())
+    if plan is None or any(number and abs(number) < LEAST_NORMAL for number in _numbers_in(call, plan, None, None)):
+        return None
+    between = Between(operators, call, inputs, low is not None, high is not None)
+    own = tuple(column for column, is_there in zip(columns, between.there, strict=True) if is_there)
+    settings = settings_of(plan, None, None, x.dtype)
+
+    def coded(wants: Wants) -> CodedBetween | None:
+        if wants != X_ALONE:  # nor of x and one bound
+            return None
+        return CodedBetween(between.encode(settings), operators.pull_code, (settings, None, None), plan, CODE)
+
+    return between.prepared(own, coded)
 
 
 def _clamp_between_tensors(call: Call, inputs: Inputs) -> Tensor | None:
@@ -309,7 +355,16 @@ if operators is not None:
     _how: dict[str, Any] = {"device": "cpu", "priority": 30}
     register(
         Kernel("native", CODE, suits, _pull_code, _encode, _encode_in_place, **_how),
-        Kernel("native", INPUTS, _reads_x, _pull_inputs, prepare=_prepare, value=_clamp_between_tensors, **_how),
+        Kernel(
+            "native",
+            INPUTS,
+            _reads_x,
+            _pull_inputs,
+            prepare=_prepare,
+            prepare_between=_prepare_between,
+            value=_clamp_between_tensors,
+            **_how,
+        ),
         Kernel("native", INPUTS, lambda call: is_about_a_range(call) and passes(call), _pass, prepare=_prepare, **_how),
         Kernel("native", INPUTS, _has_curve, _pull_slope, **_how),
         Kernel("native", few_bits.FEW_BITS, few_bits.suits, _pull_steps, _encode_steps, **_how),

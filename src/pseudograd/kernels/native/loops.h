@@ -245,6 +245,17 @@ INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthe
     memcpy(out + i, made, left);
 }
 
+/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
+   are one, min gets it. */
+INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
+    V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
+    M swapped = LANE(both)(p.below, crossed);
+    if (rule.kind == OF_MIN) return LANE(select)(swapped, zero, LANE(select)(p.below, grad, LANE(select)(p.at_min, of_edge, zero)));
+    V found = LANE(select)(p.at_max, of_edge, zero);
+    if (rule.first) found = LANE(select)(p.at_min, zero, found);
+    return LANE(select)(LANE(either)(p.above, swapped), grad, found);
+}
+
 /* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
@@ -263,7 +274,8 @@ INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *h
             NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(l + i), LOAD(h + i)) : NAME(places)(at, low, high, rule.edges);
             M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
             V found = rule.kind == TURNED ? NAME(pulled_back)(LOAD(g + i), at, low, high, first, second, rule)
-                                           : NAME(pulled)(LOAD(g + i), first, second, rule);
+                      : rule.kind >= OF_MIN ? NAME(pulled_to_bound)(LOAD(g + i), p, LANE(less)(LOAD(h + i), LOAD(l + i)), rule)
+                                            : NAME(pulled)(LOAD(g + i), first, second, rule);
             STORE(o + i, found);
         }
         if (o == made) memcpy(out + start, made, (size_t)(n - start) * sizeof(T));
@@ -274,6 +286,11 @@ static void NAME(pull_x)(const void *grad, const void *x, const void *lows, cons
                          Rule rule, int64_t n) {
     if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
     else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
+    else if (lows && rule.kind == OF_MIN) rule.kind = OF_MIN, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
+    else if (lows && rule.kind == OF_MAX) rule.kind = OF_MAX, NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
+    else if (lows && !rule.second && rule.shares[0].kind == BY_SIGN)
+        rule.kind = FROM_SHARES, rule.second = 0, rule.shares_both = 0, rule.shares[0].kind = BY_SIGN,
+        NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (lows) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, rule, n);
     else if (is_same(rule, CUT_OUTSIDE)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
     else if (is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
@@ -300,24 +317,25 @@ INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
     }
 }
 
-/* The planes of a block, between the bounds at `lows` and `highs`, or, where there are none, between two numbers. Where there is a y, x
-   clamped between the numbers. */
+/* The planes of a block, between the bounds at `lows` and at `highs`, or a number where there are none. Where there is a y, x clamped
+   between the numbers. */
 INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, const NAME(Set) *sets, int planes,
                               uint64_t *found) {
     uint64_t below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, one = 0, crossed = 0;
+    int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
     for (int i = 0; i < 64; i += LANE(lanes)) {
-        V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = lows ? LOAD(highs + i) : high;
-        below |= LANE(bits)(LANE(less)(v, l)) << i, above |= LANE(bits)(LANE(less)(h, v)) << i;
-        at_min |= LANE(bits)(LANE(equal)(v, l)) << i, at_max |= LANE(bits)(LANE(equal)(v, h)) << i;
+        V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
+        if (has_low) below |= LANE(bits)(LANE(less)(v, l)) << i, at_min |= LANE(bits)(LANE(equal)(v, l)) << i;
+        if (has_high) above |= LANE(bits)(LANE(less)(h, v)) << i, at_max |= LANE(bits)(LANE(equal)(v, h)) << i;
         known |= LANE(bits)(LANE(equal)(v, v)) << i;
         apart |= LANE(bits)(LANE(less)(l, h)) << i, one |= LANE(bits)(LANE(equal)(l, h)) << i;
-        if (lows) crossed |= LANE(bits)(LANE(less)(h, l)) << i;
+        if (lows && highs) crossed |= LANE(bits)(LANE(less)(h, l)) << i;
         if (y) STORE(y + i, LANE(clamp)(v, l, h));
     }
     uint64_t unknown = ~(apart | one | crossed), outside = below | above;
     const uint64_t words[PLACES] = {
         apart & below, apart & at_min,  apart & known & ~(outside | at_min | at_max), apart & at_max,  apart & above,
-        one & below,   one & at_min,    one & above,                                  crossed & known, unknown & below,
+        one & below,   one & (at_min | at_max), one & above,                                  crossed & known, unknown & below,
         unknown & above, unknown & ~outside, (apart | one) & ~known,                  crossed & ~known};
     for (int plane = 0; plane < planes; plane++) {
         uint64_t word = 0;
@@ -334,13 +352,14 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
     for (int64_t start = 0; start < n; start += 64) {
         T rest[3][64], made[64];
         uint64_t words[MOST_PLANES];
-        const T *v = x + start, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
+        const T *v = x + start, *l = lows ? lows + start : 0, *h = highs ? highs + start : 0;
         T *o = y ? y + start : 0;
         size_t left = (size_t)(n - start) < 64 ? (size_t)(n - start) : 64;
         if (left < 64) {
             memset(rest, 0, sizeof(rest));
             memcpy(rest[0], v, left * sizeof(T)), v = rest[0], o = y ? made : 0;
-            if (lows) memcpy(rest[1], l, left * sizeof(T)), memcpy(rest[2], h, left * sizeof(T)), l = rest[1], h = rest[2];
+            if (lows) memcpy(rest[1], l, left * sizeof(T)), l = rest[1];
+            if (highs) memcpy(rest[2], h, left * sizeof(T)), h = rest[2];
         }
         NAME(stand_block)(v, l, h, o, low, high, sets, count, words);
         for (int plane = 0; plane < count; plane++) {
@@ -353,7 +372,12 @@ INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint
 
 static void NAME(stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
                         Rule rule, int64_t n) {
-    if (lows) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, rule.first & MOST_PLANES, n);
+    int count = rule.first & MOST_PLANES; /* all it may be, as the compiler should know */
+    if (lows && highs) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, count, n);
+    else if (lows && count == 1) NAME(stand_by)(x, lows, 0, 0, planes, apart, 0, INFINITY, rule, 1, n);
+    else if (lows) NAME(stand_by)(x, lows, 0, 0, planes, apart, 0, INFINITY, rule, count, n);
+    else if (highs && count == 1) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, 1, n);
+    else if (highs) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, count, n);
     else if (rule.first == 1) NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, 1, n);
     else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, rule.first & MOST_PLANES, n);
 }
@@ -384,14 +408,15 @@ INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t a
     for (int64_t start = 0; start < n; start += 64) {
         T rest[4][64], made[64];
         uint64_t words[MOST_PLANES];
-        const T *g = grad + start, *v = x ? x + start : 0, *l = lows ? lows + start : 0, *h = lows ? highs + start : 0;
+        const T *g = grad + start, *v = x ? x + start : 0, *l = lows ? lows + start : 0, *h = highs ? highs + start : 0;
         T *o = out + start;
         if (n - start < 64) {
             size_t left = (size_t)(n - start) * sizeof(T);
             memset(rest, 0, sizeof(rest));
             memcpy(rest[0], g, left), g = rest[0], o = made;
             if (x) memcpy(rest[1], v, left), v = rest[1];
-            if (lows) memcpy(rest[2], l, left), memcpy(rest[3], h, left), l = rest[2], h = rest[3];
+            if (lows) memcpy(rest[2], l, left), l = rest[2];
+            if (highs) memcpy(rest[3], h, left), h = rest[3];
         }
         if (x) NAME(stand_block)(v, l, h, 0, low, high, sets, planes, words);
         else
@@ -412,7 +437,9 @@ static void NAME(pull_standing)(const void *grad, const uint8_t *planes, int64_t
 static void NAME(pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                                   Rule rule, int64_t n) {
     int planes = rule.first & MOST_PLANES, scales = scales_grad(rule); /* the former all it may be, as the compiler should know */
-    if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, scales, n);
+    if (lows && highs) NAME(pull_standing_by)(grad, 0, 0, x, lows, highs, out, 0, 0, rule, planes, scales, n);
+    else if (lows) NAME(pull_standing_by)(grad, 0, 0, x, lows, 0, out, 0, INFINITY, rule, planes, scales, n);
+    else if (highs) NAME(pull_standing_by)(grad, 0, 0, x, 0, highs, out, -INFINITY, 0, rule, planes, scales, n);
     else if (planes == 1 && !scales) NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, 1, 0, n);
     else NAME(pull_standing_by)(grad, 0, 0, x, 0, 0, out, min, max, rule, planes, scales, n);
 }

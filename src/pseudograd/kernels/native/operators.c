@@ -19,7 +19,8 @@ ordinary one on CPU is for the caller to know. */
 #define FEW 512             /* elements */
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
-enum { NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 }; /* in a plan: there is no such bound; two bits for each of three shares */
+/* In a plan: y, too, is made with one bound, as clamps make it; there is no such bound; two bits for each of three shares. */
+enum { WITH_Y = 1 << 4, NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 };
 #define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
@@ -190,7 +191,7 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int has_low, has_high, has_tensors, is_bfloat;
+    int has_low, has_high, has_tensors, has_y, is_bfloat;
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
@@ -239,7 +240,7 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
+static void filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, int64_t count) {
     const uint16_t half = (is_bfloat ? 0x7F80 : 0x7C00) | (is_high ? 0 : 0x8000);
     const uint32_t single = 0x7F800000u | (is_high ? 0 : 0x80000000u);
     const uint64_t wide = 0x7FF0000000000000u | (is_high ? 0 : 0x8000000000000000u);
@@ -247,46 +248,45 @@ static const void *filled(void *buffer, int dtype_bytes, int is_bfloat, int is_h
         if (dtype_bytes == 2) ((uint16_t *)buffer)[i] = half;
         else if (dtype_bytes == 4) ((uint32_t *)buffer)[i] = single;
         else ((uint64_t *)buffer)[i] = wide;
-    return buffer;
 }
 
-/* The bounds of these elements; infinite where there is none. */
-static const void *lows_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_low ? elements(&work->low, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 0, count);
-}
-
-static const void *highs_of(const Work *work, int64_t start, int64_t count, void *buffer) {
-    return work->has_high ? elements(&work->high, start, count, buffer) : filled(buffer, (int)work->x.bytes, work->is_bfloat, 1, count);
-}
-
+/* An absent bound is none at all where places are told, and infinite where y is made. */
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[2][CHUNK];
+    if (!work->has_low) filled(buffers[0], (int)work->x.bytes, work->is_bfloat, 0, CHUNK);
+    if (!work->has_high) filled(buffers[1], (int)work->x.bytes, work->is_bfloat, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = end - start < CHUNK ? end - start : CHUNK;
         const void *x = elements(&work->x, start, count, 0);
-        const void *lows = lows_of(work, start, count, buffers[0]), *highs = highs_of(work, start, count, buffers[1]);
+        const void *lows = work->has_low ? elements(&work->low, start, count, buffers[0]) : 0;
+        const void *highs = work->has_high ? elements(&work->high, start, count, buffers[1]) : 0;
         int differ = 0, stands = work->rule.kind == STANDING;
         if (stands)
             work->loops->stand(x, lows, highs, 0, work->first + start / 8, work->second - work->first, 0, 0, work->rule, count);
         if (work->out)
-            differ = work->loops->encode_between(x, lows, highs, work->out + start * work->x.bytes, work->first + start / 8,
-                                                 work->second + start / 8, stands ? NO_PLANE : work->rule, count);
+            differ = work->loops->encode_between(x, lows ? lows : buffers[0], highs ? highs : buffers[1], work->out + start * work->x.bytes,
+                                                 work->first + start / 8, work->second + start / 8, stands ? NO_PLANE : work->rule, count);
         if (differ) __atomic_store_n(work->zeros_differ, 1, __ATOMIC_RELAXED);
     }
 }
 
+/* Of a rule of kind STANDING an absent bound is none at all; else it is infinite. */
 static void pull_x_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[4][CHUNK];
-    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors;
+    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors, stands = work->rule.kind == STANDING;
+    int is_filled = work->has_tensors && !stands;
+    if (is_filled && !work->has_low) filled(buffers[2], (int)work->x.bytes, work->is_bfloat, 0, CHUNK);
+    if (is_filled && !work->has_high) filled(buffers[3], (int)work->x.bytes, work->is_bfloat, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
         count = is_whole || end - start < CHUNK ? end - start : CHUNK;
-        const void *lows = work->has_tensors ? lows_of(work, start, count, buffers[2]) : 0;
-        const void *highs = work->has_tensors ? highs_of(work, start, count, buffers[3]) : 0;
+        const void *lows = is_filled ? buffers[2] : 0, *highs = is_filled ? buffers[3] : 0;
+        if (work->has_low) lows = elements(&work->low, start, count, buffers[2]);
+        if (work->has_high) highs = elements(&work->high, start, count, buffers[3]);
         const void *grad = elements(&work->grad, start, count, buffers[0]), *x = elements(&work->x, start, count, buffers[1]);
-        (work->rule.kind == STANDING ? work->loops->pull_standing_x : work->loops->pull_x)(
-            grad, x, lows, highs, work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+        (stands ? work->loops->pull_standing_x : work->loops->pull_x)(grad, x, lows, highs, work->out + start * work->x.bytes, work->min,
+                                                                      work->max, work->rule, count);
     }
 }
 
@@ -376,8 +376,7 @@ OPERATOR(clamp_operator) {
 static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
 
 /* x clamped between tensors, and its code, if one is asked for. Only of a dense x, which has the shape of the result: torch orders the
-   memory of others by the bounds too. Without a code only where a run of elements shares its bounds, and y only between two: else torch's
-   own loop is as fast.
+   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast.
    Where zeros of both signs meet, torch takes the one or the other as an element's place in memory has it: then `order` is UNSURE. */
 static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
@@ -388,7 +387,7 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     if (!code && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
     int64_t size = code_bytes(work->rule, x->numel);
     if (code) *code = empty(1, &size, &one, bytes), set_planes(work, code);
-    if (work->has_low && work->has_high) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]), work->out = y->memory;
+    if (work->has_y) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype]), work->out = y->memory;
     else *y = nothing();
     int zeros_differ = 0;
     work->loops = loops[x->dtype], work->is_bfloat = x->dtype == BF16, work->zeros_differ = &zeros_differ;
@@ -400,7 +399,7 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
 OPERATOR(clamp_between_operator) {
     Tensor x = tensor((Handle)stack[0]), low = tensor((Handle)stack[1]), high = tensor((Handle)stack[2]), y;
     int64_t order;
-    Work work = {.numel = x.numel, .has_low = 1, .has_high = 1};
+    Work work = {.numel = x.numel, .has_low = 1, .has_high = 1, .has_y = 1};
     if (!clamp_between(&x, &low, &high, &work, &y, 0, &order) || order & UNSURE) y = nothing();
     release(stack, 3);
     stack[0] = (Value)y.handle;
@@ -413,6 +412,7 @@ OPERATOR(encode_between_operator) {
     Work work = {.numel = x.numel};
     int is_read = read_settings(stack[3], &work, &plan);
     work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
+    work.has_y = (work.has_low && work.has_high) || plan & WITH_Y;
     if (!is_read || (work.rule.kind != STANDING && !(work.has_low && work.has_high)) || !clamp_between(&x, &low, &high, &work, &y, &code, &order)) y = nothing(), code = nothing();
     release(stack, 4);
     stack[0] = (Value)y.handle, stack[1] = (Value)code.handle, stack[2] = (Value)order;
@@ -458,6 +458,7 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low != 0};
     if (!is_served(grad) || grad->dtype != x->dtype || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
+    if (!low && work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();
