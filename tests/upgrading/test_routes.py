@@ -85,6 +85,37 @@ def test_inductor_rounds_otherwise_and_draws_the_same(capfd: pytest.CaptureFixtu
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
 
 
+@pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
+def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """No line of the program is in what is compiled: the one that calls it is named."""
+    text = """\
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+nn.init.zeros_(net[0].weight), nn.init.zeros_(net[0].bias)
+criterion = nn.MultiMarginLoss(margin=0.0)
+optimiser = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(2):
+    x = torch.randn(16, 8)
+    criterion(net(x), x.argmax(1) % 4).backward()
+    optimiser.step()
+"""
+    Path("own.py").write_text(text, encoding="utf-8")
+    status, out, err = answer(capfd, "upgrade", "--routes", "eager,aot_eager", "own.py")
+    assert status == 1, out + err
+    assert "own.py:9  step 1, backward of multi_margin_loss" in out, out
+    assert "this line left out of what is compiled, the losses are equal" in out
+
+
+def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("plain.py").write_text(
+        "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\n", encoding="utf-8"
+    )
+    status, out, err = answer(capfd, "upgrade", "--routes", "eager,aot_eager", "plain.py")
+    assert status == 0, out + err
+    assert "nothing of the program was compiled" in out
+
+
 def test_what_dynamo_captures_otherwise_is_not_blamed_on_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     loss = "F.cross_entropy(scores * (1.0 if torch.compiler.is_compiling() else 1.5) + h[:, :4], y)"
     status, out, err = asked(capfd, "eager,aot_eager", loss)

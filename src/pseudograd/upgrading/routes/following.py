@@ -44,7 +44,8 @@ class Routed(Following):
         process.mark()
 
     def content(self) -> Any:
-        return {**self.heard.content(), "is_asked": self.regions.is_asked, "blocks": self.regions.count}
+        regions = self.regions
+        return {**self.heard.content(), "is_asked": regions.is_asked, "graphs": regions.segments.graphs}
 
 
 class _Compiler:

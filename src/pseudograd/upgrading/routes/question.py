@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...running import program as programs
 from ..answer import CONVENTION, OTHER_OP, Answer
@@ -59,9 +60,9 @@ class _BetweenCompilers(Question):
     new_python: Routed
     roundings = ROUNDINGS_COMPILED
 
-    def answer(self) -> Answer:
-        answer = super().answer()
-        return replace(answer, notes=(*answer.notes, *_what_was_compiled(self.old)))
+    def _made(self, kind: str, old: Recorded, new: Recorded, *args: Any, **kwargs: Any) -> Answer:
+        answer = super()._made(kind, old, new, *args, **kwargs)
+        return replace(answer, notes=(*answer.notes, *_what_was_compiled(old, new)))
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
         window = Schedule(0, 0, (1 if first.step <= _WHOLE_STEPS else first.step - 1, first.step))
@@ -134,7 +135,10 @@ def _at(run: Recorded, lines: Sequence[str]) -> Recorded:
     return replace(run, steps={step: list(filter(is_there, events)) for step, events in run.steps.items()})
 
 
-def _what_was_compiled(run: Recorded) -> tuple[str, ...]:
-    if run.raw.get("is_asked", True) or not run.raw.get("blocks"):
-        return () if run.raw.get("blocks", 1) else ("nothing of the program was compiled: it calls no module",)
+def _what_was_compiled(old: Recorded, new: Recorded) -> tuple[str, ...]:
+    """Where it was not what the program asked for."""
+    if not old.raw.get("graphs") and not new.raw.get("graphs"):
+        return ("nothing of the program was compiled",)
+    if old.raw.get("is_asked") or new.raw.get("is_asked"):
+        return ()
     return ("the program compiles nothing: each call of a module from outside of others was compiled",)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from ...torch_private import allow_recompilations, mode_stack, push_mode, take_off_the_stack
+from ...trace import frames
 from .hearing import BlockHeard
 from .segments import Segments
 
@@ -25,12 +26,12 @@ _RECOMPILATIONS = 256  # of one code object: all modules share theirs
 class Regions:
     """From `install` to the end of the process, for the thread that calls it. mode: what hears calls; it does not hear those in a block.
 
-    is_asked: has the program called torch.compile? count: of blocks that were called.
+    is_asked: has the program called torch.compile?
     """
 
     def __init__(self, heard: BlockHeard, mode: Any, segments: Segments) -> None:
         self.heard, self.mode, self.segments = heard, mode, segments
-        self.is_asked, self.count = False, 0
+        self.is_asked = False
         self._is_inside = False
         self._thread = threading.get_ident()
         self._compile: Any = torch.compile
@@ -81,7 +82,7 @@ class Regions:
             return functools.partial(self._call, module)
         if self._any_module is None:
             allow_recompilations(_RECOMPILATIONS)
-            self._any_module = self._by_route(self._call)
+            self._any_module = self._by_route(_outside_of_torch(self._call))
         return functools.partial(self._block(self._any_module, type(module).__name__), module)
 
     # --- one block ------------------------------------------------------------------------------------------------------
@@ -92,9 +93,9 @@ class Regions:
             if self._is_inside or is_compiling() or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
             before = self.heard.made_so_far()
+            self.segments.called_at(frames.place(1))
             with self._inside():
                 result = function(*args, **kwargs)
-            self.count += 1
             self.heard.left(name, before, result)
             return result
 
@@ -114,6 +115,15 @@ class Regions:
             self._patch()
             if is_heard:
                 push_mode(self.mode)
+
+
+def _outside_of_torch(call: Any) -> Any:
+    """Dynamo skips functions of torch's own files that it is given, and compiles what they call one by one, if at all."""
+
+    def module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return call(module, *args, **kwargs)
+
+    return module_call
 
 
 def _name(function: Any) -> str:

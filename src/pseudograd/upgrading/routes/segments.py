@@ -28,24 +28,27 @@ class Line(NamedTuple):
     expression: str
 
 
-_UNKNOWN = Line("?", "?", "")
-
-
 class Segments:
     """A backend of torch.compile.
 
     compiler: of the route; None: nothing is compiled. is_cut: each line alone, and heard. out: lines that are not compiled. moved: lines
-    whose inputs are moved a little, so that a value that stands at a point of no slope stands there no more.
+    whose inputs are moved a little, so that a value that stands at a point of no slope stands there no more. graphs: how many came.
     """
 
     def __init__(
         self, heard: Any, compiler: Compiler | None, *, is_cut: bool, out: Sequence[str], moved: Sequence[str]
     ) -> None:
         self.heard, self.compiler = heard, compiler
+        self.graphs, self._place = 0, frames.NOWHERE
         self.is_cut, self.out, self.moved = is_cut, frozenset(out), frozenset(moved)
 
+    def called_at(self, place: frames.Place) -> None:
+        """The line that calls what is compiled next: of code of torch alone it is all that is known."""
+        self._place = place
+
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-        lines = _lines(graph)
+        self.graphs += 1
+        lines = _lines(graph, _line_of(self._place))
         if not self.is_cut and self.out.isdisjoint(line.where for line in lines.values()):
             return graph.forward if self.compiler is None else self.compiler(graph, inputs)
         return self._split(graph, lines)
@@ -139,25 +142,33 @@ def _moved(one: Any, at: int) -> Any:
 # --- the lines of a graph ---------------------------------------------------------------------------------------------
 
 
-def _lines(graph: fx.GraphModule) -> dict[fx.Node, Line]:
-    """Of each node that computes; one of which nothing is known belongs to the line before it."""
-    found, last = {}, _UNKNOWN
+def _line_of(place: frames.Place) -> Line:
+    expression = "" if place.call is None else place.call.expression
+    return _placed(frames.named(place.call), frames.named(place.program), expression, "")
+
+
+def _lines(graph: fx.GraphModule, caller: Line) -> dict[fx.Node, Line]:
+    """Of each node that computes; one of which nothing is known belongs to the line before it. caller: of the whole."""
+    found, last = {}, caller
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output", "get_attr"):
-            last = found[node] = _line(node.stack_trace or "", _module(node)) or last
+            last = found[node] = _line(node.stack_trace or "", _module(node), caller) or last
     return found
 
 
-def _line(trace: str, module: str) -> Line | None:
+def _line(trace: str, module: str, caller: Line) -> Line | None:
     """From the text of a traceback, whose last frame is the innermost."""
     calls = [(file, int(line), text) for file, line, text in _FRAME.findall(trace) if frames.is_users(file)]
     if not calls:
-        return Line(module, "?", "") if module else None
+        return _placed(*caller, module) if module else None
     file, number, text = calls[-1]
     own = next(((file, line) for file, line, _ in reversed(calls) if not frames.is_of_a_package(file)), None)
-    where, user_where = frames.shown(file, number), "?" if own is None else frames.shown(*own)
+    return _placed(frames.shown(file, number), "?" if own is None else frames.shown(*own), (text or "").strip(), module)
+
+
+def _placed(where: str, user_where: str, expression: str, module: str) -> Line:
     named = f"{where}, {module}" if module else where
-    return Line(named, "?" if user_where == where else user_where, (text or "").strip())
+    return Line(named, "?" if user_where == where else user_where, expression)
 
 
 def _module(node: fx.Node) -> str:
