@@ -264,19 +264,25 @@ def _is_told(one: Any) -> bool:
 class Following:
     """From the moment torch is there to the end of the process."""
 
+    hears_in_backward = True  # what a checkpoint calls there
+
     def __init__(self, asked: Mapping[str, Any], process: Any, heard: Heard) -> None:
         seed(asked["seed"])
         if asked["threads"] is not None:
             torch.set_num_threads(asked["threads"])
-        self.heard = heard
-        when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
-        around_backward.subscribe(self.heard.around)
-        self.handle = register_optimizer_step_post_hook(self.heard.stepped)  # type: ignore[no-untyped-call]
-        self.mode = Listening(self.heard)
-        around_backward.subscribe(self.mode.in_backward)
+        self.heard, self.mode = heard, Listening(heard)
+        self._arrange(asked)
+        around_backward.subscribe(heard.around)
+        self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]
+        if self.hears_in_backward:
+            around_backward.subscribe(self.mode.in_backward)
         self.mode.__enter__()
         process.mark()
+
+    def _arrange(self, asked: Mapping[str, Any]) -> None:
+        """How the program runs."""
+        when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
+        self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
 
     def content(self) -> Any:
         return self.heard.content()

@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from ..errors import must
 
@@ -33,6 +34,26 @@ class Interpreter:
 
     path: str
     torch: str
+    follows: ClassVar[str] = "pseudograd.upgrading.following"  # the module that hears the program there
+
+    def label(self, torch: str) -> str:
+        """What a run there is called, of a torch that says it is this one."""
+        return torch
+
+    @property
+    def said(self) -> str:
+        """What is said of it besides."""
+        return ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a run there has besides."""
+        return {}
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What the module is asked besides."""
+        return {}
 
 
 def asked(argument: str, given: str) -> Interpreter:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..rewrite.standard_input import StandardInput
@@ -13,7 +13,6 @@ from .interpreters import Interpreter
 from .recorded import Recorded, of_content
 from .schedule import Schedule
 
-_FOLLOWING = "pseudograd.upgrading.following"
 _SHOWN = 12  # lines of stderr
 # Sums go in another order: other vectors, another number of threads.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
@@ -41,38 +40,30 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recorded:
-        environment, threads = order(other_order)
-        asked = {"threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
-        said = told(interpreter, schedule, other_order, pin, lines)
-        return recorded(self.followed(interpreter, said, _FOLLOWING, asked, environment), interpreter)
-
-    def followed(
-        self,
-        interpreter: Interpreter,
-        said: str,
-        module: str,
-        asked: Mapping[str, Any],
-        environment: Mapping[str, str] | None = None,
-    ) -> programs.Run:
-        """One run, with what the module begins in it. said: what `on_run` hears."""
         self.count += 1
-        self.on_run(self.count, said)
+        self.on_run(self.count, _said(interpreter, schedule, other_order, pin, lines))
+        around, threads = _order(other_order)
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        around = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **(environment or {})}
-        job = {"module": module, "asked": {"seed": self.seed, **asked}}
+        environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **around, **interpreter.environment}
+        asked = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
+        job = {"module": interpreter.follows, "asked": {**asked, **interpreter.asked}}
         with self._stdin.for_a_run() as stdin:
-            return programs.run([interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=around)
+            done = programs.run(
+                [interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=environment
+            )
+        return _recorded(done, interpreter)
 
 
-def recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
+def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
     content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
     if content is None:
         content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
-    return of_content(content, done.status, stderr, dict.fromkeys(done.errors))
+    found = of_content(content, done.status, stderr, dict.fromkeys(done.errors))
+    return replace(found, torch=interpreter.label(found.torch))
 
 
-def order(is_other: bool) -> tuple[dict[str, str], int | None]:
+def _order(is_other: bool) -> tuple[dict[str, str], int | None]:
     """What sums go by: the environment and the number of threads, None for what they are."""
     if not is_other:
         return {}, None
@@ -80,14 +71,14 @@ def order(is_other: bool) -> tuple[dict[str, str], int | None]:
     return {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}, threads
 
 
-def told(
+def _said(
     interpreter: Interpreter, schedule: Schedule, other_order: bool, pin: str | None, lines: Sequence[str] | None
 ) -> str:
-    said = f"torch {interpreter.torch}"
+    said = f"torch {interpreter.label(interpreter.torch)}"
     if other_order:
         said += ", sums in another order"
     if schedule.window is not None:
         said += f", steps {schedule.window[0]} to {schedule.window[1]}"
     if pin is not None:
         said += f", pinned to {pin!r} {'everywhere' if lines is None else 'at ' + ', '.join(lines)}"
-    return said
+    return said + interpreter.said

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...dynamo import when_dynamo_arrives
 from ...torch_private import compiler_named, let_inductor_draw_as_eager_mode_does
-from ...trace import around_backward
-from ..following import Following, Listening, Nothing, seed
+from ..following import Following, Nothing
 from ..schedule import Schedule
 from .hearing import BlockHeard
 from .names import COMPILED, INDUCTOR
@@ -19,29 +17,20 @@ from .regions import Regions
 from .segments import Segments
 
 
-class Routed(Following):
-    """From the moment torch is there to the end of the process.
+class InBlocks(Following):
+    """In a backward torch calls nothing that both routes would: what nodes and leaves get is heard, and no mode stands there."""
 
-    In a backward torch calls nothing that both routes would: what nodes and leaves get is heard, and no mode stands there.
-    """
+    heard: BlockHeard
+    hears_in_backward = False
 
-    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
-        seed(asked["seed"])
-        if asked["threads"] is not None:
-            torch.set_num_threads(asked["threads"])
-        self.heard = heard = BlockHeard(Schedule(*asked["schedule"]))
-        self.mode = Listening(heard)
+    def _arrange(self, asked: Mapping[str, Any]) -> None:
         is_compiled = asked["route"] in COMPILED
         compiler = _Compiler(asked["route"]) if is_compiled else None
-        segments = Segments(heard, compiler, is_cut=asked["cut"], out=asked["out"], moved=asked["moved"])
-        self.regions = Regions(heard, self.mode, segments)
+        segments = Segments(self.heard, compiler, is_cut=asked["cut"], out=asked["out"], moved=asked["moved"])
         if not is_compiled and not asked["cut"]:
             when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
+        self.regions = Regions(self.heard, self.mode, segments)
         self.regions.install()
-        around_backward.subscribe(heard.around)
-        self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]
-        self.mode.__enter__()
-        process.mark()
 
     def content(self) -> Any:
         regions = self.regions
@@ -62,4 +51,5 @@ class _Compiler:
 
 def begin(job: Mapping[str, Any], process: Any) -> Any:
     """What `running.process` calls. Only the process that the command started is followed."""
-    return Routed(job["asked"], process) if process.is_main else Nothing()
+    asked = job["asked"]
+    return InBlocks(asked, process, BlockHeard(Schedule(*asked["schedule"]))) if process.is_main else Nothing()

@@ -12,10 +12,11 @@ from ..differences import COMPILED as ROUNDINGS_COMPILED
 from ..differences import Comparison, Difference, compare
 from ..interpreters import ourselves
 from ..recorded import BACKWARD, FORWARD, Event, Recorded
+from ..runs import Runner
 from ..schedule import Schedule
 from ..upgrade import Question, last_losses
 from .names import COMPILED, interpreter_for
-from .runs import Routed, RouteRunner
+from .routed import Compiled, Routed
 
 _MOST_LINES = 4  # that are left out together
 _WHOLE_STEPS = 6
@@ -44,20 +45,17 @@ def between_routes(
     programs.check("upgrade", program, is_module)
     interpreter = interpreter_for(python, routes)
     command = [*(["-m"] if is_module else []), program, *arguments]
-    before, after = (Routed(interpreter.path, interpreter.torch, route) for route in routes)
+    kind, question = (Compiled, _BetweenCompilers) if any(route in COMPILED for route in routes) else (Routed, Question)
+    before, after = (kind(interpreter.path, interpreter.torch, route) for route in routes)
     with ourselves() as home:
-        runner = RouteRunner(command, home, seed, on_run)
-        if not any(route in COMPILED for route in routes):
-            return Question(runner, before, after).answer()
-        return _BetweenCompilers(runner, before, after).answer()
+        return question(Runner(command, home, seed, on_run), before, after).answer()
 
 
 class _BetweenCompilers(Question):
     """One after the other, each run only where the ones before it make it necessary."""
 
-    runner: RouteRunner
-    old_python: Routed
-    new_python: Routed
+    old_python: Compiled
+    new_python: Compiled
     roundings = ROUNDINGS_COMPILED
 
     def _made(self, kind: str, old: Recorded, new: Recorded, *args: Any, **kwargs: Any) -> Answer:
@@ -66,32 +64,34 @@ class _BetweenCompilers(Question):
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
         window = Schedule(0, 0, (1 if first.step <= _WHOLE_STEPS else first.step - 1, first.step))
-        eager = self.runner.run(self.old_python, window, is_cut=True)
-        noise = self.runner.run(self.old_python, window, other_order=True, is_cut=True)
+        old_cut, new_cut = (replace(python, is_cut=True) for python in (self.old_python, self.new_python))
+        eager = self.runner.run(old_cut, window)
+        noise = self.runner.run(old_cut, window, other_order=True)
         if compare(old, eager, self.other_order, self.roundings).first is not None:
             return self._of_dynamo(old, new, found)
-        out: list[str] = []
+        out: tuple[str, ...] = ()
         named: Comparison | None = None
         while len(out) < _MOST_LINES:
-            cut = self.runner.run(self.new_python, window, is_cut=True, out=out)
+            cut = self.runner.run(replace(new_cut, out=out), window)
             inner = compare(eager, cut, noise, self.roundings)
             if cut.status or inner.first is None or inner.first.old.site.where in ("?", *out):
                 break
             named = named or inner
-            out.append(inner.first.old.site.where)
-            left = self.runner.run(self.new_python, self.schedule, out=out)
+            out = (*out, inner.first.old.site.where)
+            left = self.runner.run(replace(self.new_python, out=out), self.schedule)
             if left.status == 0 and self._train_alike(old, left):
                 is_kink = self._is_at_a_kink(named, noise, window, out)
                 return self._of_lines(is_kink, named, out, (old, new, left))
         return self._of_no_line(old, new, named or found)
 
-    def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: list[str]) -> bool:
+    def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: tuple[str, ...]) -> bool:
         """Do the gradients of these lines agree as soon as their inputs are moved a little?"""
         assert named.first is not None
         if named.first.old.site.kind != BACKWARD:
             return False
         old, new = (
-            self.runner.run(python, window, is_cut=True, moved=lines) for python in (self.old_python, self.new_python)
+            self.runner.run(replace(python, is_cut=True, moved=lines), window)
+            for python in (self.old_python, self.new_python)
         )
         if old.status or new.status:
             return False
@@ -99,7 +99,7 @@ class _BetweenCompilers(Question):
         return compare(one, other, around, self.roundings).first is None
 
     def _of_lines(
-        self, is_kink: bool, found: Comparison, out: list[str], runs: tuple[Recorded, Recorded, Recorded]
+        self, is_kink: bool, found: Comparison, out: tuple[str, ...], runs: tuple[Recorded, Recorded, Recorded]
     ) -> Answer:
         old, new, left = runs
         route, place = self.new_python.route, "this line" if len(out) == 1 else ", ".join(out)

@@ -1,0 +1,47 @@
+"""An interpreter on a route."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..interpreters import Interpreter
+from .names import environment
+
+
+@dataclass(frozen=True)
+class Routed(Interpreter):
+    """Between devices all is heard as between two torches."""
+
+    route: str = ""
+
+    def label(self, torch: str) -> str:
+        return f"{torch} {self.route}"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return environment(self.route)
+
+
+@dataclass(frozen=True)
+class Compiled(Routed):
+    """By the compiler of the route, or by none: then only what blocks leave is heard.
+
+    is_cut: each line of a block alone, and heard. out: lines that are not compiled. moved: lines whose inputs are moved a little.
+    """
+
+    is_cut: bool = False
+    out: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    follows: ClassVar[str] = "pseudograd.upgrading.routes.following"
+
+    @property
+    def said(self) -> str:
+        said = ", each line alone" if self.is_cut else ""
+        said += f", {', '.join(self.out)} left out" if self.out else ""
+        return said + (f", {', '.join(self.moved)} moved off its point" if self.moved else "")
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        return {"route": self.route, "cut": self.is_cut, "out": self.out, "moved": self.moved}
