@@ -16,7 +16,7 @@ from pseudograd import diagnose, engine
 from pseudograd.diagnosis import Diagnosis, force_eager, harmless, quietly
 from pseudograd.torch_eras import installed_version
 from pseudograd.torch_private import mode_stack
-from pseudograd.trace import around_backward, functions, swaps
+from pseudograd.trace import around_backward, functions
 
 X = [-2.0, -0.5, 0.5, 2.0, 3.0]
 ARRIVED, CUT = 5, 3
@@ -40,6 +40,9 @@ HIDDEN_OUTSIDE = ("compiled", "checkpoint of compiled code")
 every_program = pytest.mark.parametrize("program", PROGRAMS)
 
 
+OF_TORCH = torch.utils.swap_tensors, torch.optim.Optimizer.zero_grad
+
+
 @pytest.fixture(autouse=True)
 def _compiled_afresh() -> Iterator[None]:
     torch._dynamo.reset()
@@ -52,7 +55,7 @@ def _compiled_afresh() -> Iterator[None]:
     )
     assert not quietly.unheard.depth
     assert harmless._listening == ()
-    assert not isinstance(torch.utils.swap_tensors, swaps._Announced)
+    assert (torch.utils.swap_tensors, torch.optim.Optimizer.zero_grad) == OF_TORCH
     assert not mode_stack()
 
 

@@ -26,7 +26,7 @@ from pseudograd.diagnosis import diagnose, harmless, quietly
 from pseudograd.diagnosis.recorder import Recorder
 from pseudograd.formula import Depth, own
 from pseudograd.torch_private import dispatch_modes, mode_stack
-from pseudograd.trace import around_backward, functions, swaps
+from pseudograd.trace import around_backward, functions, swaps, zero_grad
 
 SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "trace"))
@@ -51,8 +51,9 @@ NOT_WRAPPED = {
     "influence": {"Influence.let_go"},
     "not_heard": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
     "around_backward": {"_Announced.__call__", "_end", "_given"},
-    "swaps": {"_Announced.__call__"},
-    "zero_grad": {"_announced", "_announced.<locals>.zero_grad"},
+    "around": {"Around.begins", "ends"},
+    "swaps": {"_announced.<locals>.swap_tensors"},
+    "zero_grad": {"_announced.<locals>.zero_grad"},
     "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},
     "checkpoints": {
         "_AsNoted.__set__",
@@ -231,12 +232,8 @@ def assert_nothing_is_left() -> None:
     assert (own.depth, quietly.unheard.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
-    assert (around_backward._subscribers, functions._watchers, harmless._listening, swaps._subscribers) == (
-        (),
-        (),
-        (),
-        (),
-    )
+    assert around_backward._subscribers == functions._watchers == harmless._listening == ()
+    assert swaps.hook.subscribers == zero_grad.hook.subscribers == ()
 
 
 @pytest.fixture(autouse=True)

@@ -82,8 +82,8 @@ class Diagnosis:
             stack.callback(setattr, recorder, "is_on", False)
             listen(recorder.noted)
             stack.callback(leave, recorder.noted)
-            swaps.subscribe(recorder.let_go)
-            stack.callback(swaps.unsubscribe, recorder.let_go)
+            swaps.hook.subscribe(recorder.let_go)
+            stack.callback(swaps.hook.unsubscribe, recorder.let_go)
             around_backward.subscribe(recorder.around_backward)
             stack.callback(around_backward.unsubscribe, recorder.around_backward)
             if node_creation_hook is not None:

@@ -62,11 +62,11 @@ class Optimisers:
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
-        zero_grad.subscribe(self.clears)
+        zero_grad.hook.subscribe(self.clears)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        zero_grad.unsubscribe(self.clears)
+        zero_grad.hook.unsubscribe(self.clears)
         for handle in self._handles:
             handle.remove()
 
