@@ -29,12 +29,11 @@ from pseudograd.testing.contract.cases import cases_of
 
 from ..choices import every_pair, one_in
 from ..engine.two_bits import TWO_BITS
-from .ways import FOR_EVERYTHING, WITH_A_CODE, codes_from, needs_native, way
+from .ways import FOR_EVERYTHING, LEVELS, WITH_A_CODE, codes_from, needs_native, way
 
 pytestmark = needs_native
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}
 SIZES = [1, 2, 63, 64, 65, 128, 1000]
 BOUNDS = [
     (-1.0, 1.0),
@@ -46,15 +45,6 @@ BOUNDS = [
     (-torch.inf, 1.0),
     (0.1, torch.inf),
 ]
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[None]:
-    wanted = LEVELS[request.param]
-    if native.operators.choose(wanted) != wanted:
-        pytest.skip(f"this processor has no {request.param}")
-    yield
-    native.operators.choose(max(LEVELS.values()))
 
 
 def numbers(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,18 +21,8 @@ from .ways import needs_native
 pytestmark = needs_native
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}
 STAND = torch.tensor([-torch.inf, -2.0, -1.0, -0.0, 0.0, 1.0, 1.5, torch.inf, torch.nan])
 RULES = ["zero", "identity", "inward", "sign", "leaky", "leaky_inward"]
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[None]:
-    wanted = LEVELS[request.param]
-    if native.operators.choose(wanted) != wanted:
-        pytest.skip(f"this processor has no {request.param}")
-    yield
-    native.operators.choose(max(LEVELS.values()))
 
 
 def wherever_x_stands(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

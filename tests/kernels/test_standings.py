@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +11,14 @@ from torch import Tensor
 
 from pseudograd import formula, kernels
 from pseudograd.geometry import SHARES, Standings, Stands
-from pseudograd.kernels import native, range_bits, standings, table
+from pseudograd.kernels import range_bits, standings, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.primitives import PINNED
 from pseudograd.rule import PRIMITIVES, Call, call_for
 from pseudograd.torch_eras import ERAS
 
-from .test_native import DTYPES, LEVELS, SIZES, same_bits
+from .test_native import DTYPES, SIZES, same_bits
 from .ways import FOR_EVERYTHING, FOR_NOTHING, codes_from, needs_native
 
 RULES = [rule_named(edge, era) for edge in (*ERAS, *SHARES) for era in ERAS if edge not in ERAS or edge == era]
@@ -58,15 +57,6 @@ KINDS: dict[str, tuple[str, Any]] = {
     "fmin": ("fmin", lambda x, low, high: (x, high)),
     "fmax": ("fmax", lambda x, low, high: (x, low)),
 }
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[None]:
-    wanted = LEVELS[request.param]
-    if native.operators is None or native.operators.choose(wanted) != wanted:
-        pytest.skip(f"this processor has no {request.param}")
-    yield
-    native.operators.choose(max(LEVELS.values()))
 
 
 @pytest.mark.parametrize("rule", RULES)

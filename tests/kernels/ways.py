@@ -13,6 +13,7 @@ from pseudograd.rule import OPS, call_for
 
 NO_NATIVE = f"native kernels: {native.status()['why']}"
 needs_native = pytest.mark.skipif(native.operators is None, reason=NO_NATIVE)
+LEVELS = {"plain C": 0, "AVX2": 1, "AVX-512": 2}  # of a processor
 FOR_EVERYTHING, FOR_NOTHING = 0, 1 << 62
 WITH_A_CODE = [name for name in OPS["clamp"].rules if range_bits.suits(call_for(OPS["clamp"], name, "closed"))]
 
