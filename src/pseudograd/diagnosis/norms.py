@@ -35,9 +35,8 @@ class Sizes:
     def __init__(self, now: Callable[[], int] = lambda: 0) -> None:
         """now(): the number of this backward."""
         self._now = now
-        self._course = (
-            Course()
-        )  # of norms, with the share of entries that are 0: without the kernels of at most 1,024, now and then
+        # Of norms, each with the share of entries that are 0: without the kernels of at most 1,024 of them, now and then.
+        self._course = Course()
         self.count = 0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
         self._squares: Any = 0.0
