@@ -499,6 +499,8 @@ def _unseen(lowering: type[Function]) -> type[Function]:
             with without():
                 return pull(ctx, grad, saved)
 
+    # In front of a backward torch asks in Python whether there is a vjp: half a microsecond.
+    Pseudograd._backward_cls.apply = Pseudograd.backward  # type: ignore[attr-defined]
     return Pseudograd
 
 
@@ -654,10 +656,7 @@ _X_ALONE = (True, False, False)
 
 
 def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
-    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call. In front of
-    backward stands another, which looks whether there is a vjp: half a microsecond.
-    """
-    lowering._backward_cls.apply = lowering.backward  # type: ignore[attr-defined]
+    """Function.apply in Python only looks for functorch, which `run` has done; the C function below it saves 2 us a call."""
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
