@@ -60,6 +60,19 @@ def test_its_numbers_are_those_of_the_program() -> None:
     assert max(still) > 0.5
 
 
+def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
+    """Of several passes, the last among them, whatever looks at them."""
+    weight = nn.Parameter(torch.ones(5, 8))
+    cut = [0, 3, 40, 17, 1]
+    with diagnose() as d:
+        for zeros in cut:
+            weight.grad = None
+            (weight.reshape(-1)[zeros:] * 2).sum().backward()
+    (row,) = d.history
+    assert row.zero == tuple((step, pytest.approx(zeros / 40)) for step, zeros in enumerate(cut, 1))
+    assert row.norm == tuple((step, pytest.approx(2 * (40 - zeros) ** 0.5)) for step, zeros in enumerate(cut, 1))
+
+
 def test_it_is_thinned_out() -> None:
     rows = _trained(300)[0].history
     assert all(len(one.norm) <= 66 and one.norm[0][0] == 1 and one.norm[-1][0] == 300 for one in rows)
