@@ -25,8 +25,7 @@ pytestmark = [
 def built(folder: Path, *flags: str) -> Path:
     program = folder / "run_operators"
     sources = [str(PROGRAM), *map(str, sorted(SOURCES.glob("*.c")))]
-    # -O3 as in setup.py. With -O1 and -O2 gcc 12 makes AVX-512 loops whose codes of few planes are wrong in every second run; -fno-gcse
-    # cures it, clang is right at every level, and neither its MemorySanitizer nor gcc's sanitizers hear anything.
+    # -O3 as in setup.py.
     warnings = ["-std=c11", "-O3", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([str(COMPILER), *warnings, *flags, f"-I{SOURCES}", *sources, "-o", str(program)], check=True)
     return program

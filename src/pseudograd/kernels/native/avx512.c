@@ -9,6 +9,15 @@
 #endif
 #include <immintrin.h>
 
+/* A mask as a number. gcc 12 widens one on its way to memory by storing its own two bytes and reading eight, so that what was there before
+   is in the number; through a register of 32 bits it does not. */
+INLINE uint64_t widened(uint32_t mask) {
+#ifndef __clang__
+    __asm__("" : "+r"(mask));
+#endif
+    return mask;
+}
+
 typedef __m512 vec_f;
 typedef __mmask16 mask_f;
 enum { lanes_f = 16, lanes_d = 8 };
@@ -26,7 +35,7 @@ INLINE vec_f plus_f(vec_f a, vec_f b) { return _mm512_add_ps(a, b); }
 INLINE vec_f minus_f(vec_f a, vec_f b) { return _mm512_sub_ps(a, b); }
 INLINE vec_f over_f(vec_f a, vec_f b) { return _mm512_div_ps(a, b); }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return _mm512_min_ps(high, _mm512_max_ps(low, v)); }
-INLINE uint64_t bits_f(mask_f m) { return m; }
+INLINE uint64_t bits_f(mask_f m) { return widened(m); }
 INLINE mask_f from_bits_f(uint64_t word) { return (mask_f)word; }
 
 typedef __m512d vec_d;
@@ -45,7 +54,7 @@ INLINE vec_d plus_d(vec_d a, vec_d b) { return _mm512_add_pd(a, b); }
 INLINE vec_d minus_d(vec_d a, vec_d b) { return _mm512_sub_pd(a, b); }
 INLINE vec_d over_d(vec_d a, vec_d b) { return _mm512_div_pd(a, b); }
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return _mm512_min_pd(high, _mm512_max_pd(low, v)); }
-INLINE uint64_t bits_d(mask_d m) { return m; }
+INLINE uint64_t bits_d(mask_d m) { return widened(m); }
 INLINE mask_d from_bits_d(uint64_t word) { return (mask_d)word; }
 
 INLINE vec_f load_f32(const float *p) { return _mm512_loadu_ps(p); }
