@@ -135,6 +135,61 @@ def test_a_rate_that_is_too_small_for_full_precision() -> None:
     assert _codes(_train(lambda some: torch.optim.SGD(some, 1e-9 * times * 4), torch.float32, steps=30)[0]) == []
 
 
+def test_a_warm_up_that_moves_nothing_is_forgotten() -> None:
+    """Three steps whose rate is too small for full precision, and then a training."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-12)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 3 else 1e10)
+    with diagnose(net) as d:
+        for _ in range(12):
+            x = torch.randn(16, 8)
+            optimizer.zero_grad()
+            functional.mse_loss(net(x), x * x).backward()
+            optimizer.step()
+            schedule.step()
+    assert [one.share for one in d.stalled] == [0.0, 0.0]
+    assert _codes(d) == []
+
+
+@pytest.mark.parametrize(("rate", "looks"), [(1e-9, [1, 2, 10, 18, 26, 34]), (1e-2, [1, 9])])
+def test_full_precision_is_looked_at_now_and_then(rate: float, looks: list[int]) -> None:
+    d, _ = _train(lambda some: torch.optim.SGD(some, rate), torch.float32, steps=40)
+    for one in d.stalled:
+        assert [step for step, _ in one.by_step] == looks
+        assert one.steps == 40
+        assert not math.isnan(one.size)
+
+
+def test_parameters_that_come_and_go() -> None:
+    """Frozen and set free, in groups of their own, of two dtypes: as a comparison of all entries before and after each step has it."""
+    torch.manual_seed(0)
+    some = [
+        nn.Parameter(torch.randn(size).to(dtype))
+        for size, dtype in ((40, LOW), (9, torch.float16), (24, LOW), (30, LOW))
+    ]
+    optimizer = torch.optim.SGD([{"params": some[:3]}, {"params": some[3:], "lr": 1e-3}], 3e-4)
+    had, moved = ([torch.zeros(p.shape, dtype=torch.bool) for p in some] for _ in range(2))
+    with diagnose(nn.ParameterDict(zip("abcd", some, strict=True))) as d:
+        for step in range(30):
+            for at, p in enumerate(some):
+                p.requires_grad_(step >= 6 * at and (step - at) % (at + 2) < 2)
+            optimizer.zero_grad()
+            slopes = [torch.randn(p.shape) * (torch.rand(p.shape) < 0.3) for p in some]
+            sum((p.float() * k).sum() for p, k in zip(some, slopes, strict=True) if p.requires_grad).backward()  # type: ignore[union-attr]
+            before = [p.detach().clone() for p in some]
+            optimizer.step()
+            for at, p in enumerate(some):
+                if p.grad is not None:
+                    had[at] |= p.grad != 0
+                    moved[at] |= p.detach() != before[at]
+    assert d.errors == []
+    expected = [float((one & ~other).sum() / one.sum()) for one, other in zip(had, moved, strict=True)]
+    assert all(0.02 < share < 0.98 for share in expected)
+    assert not any(math.isnan(one.size) for one in d.stalled)
+    assert {one.parameter: one.share for one in d.stalled} == pytest.approx(dict(zip("abcd", expected, strict=True)))
+
+
 def test_what_weight_decay_alone_moves_has_not_moved() -> None:
     """A decay of a hundredth in each step changes the weights; of the gradient nothing is left."""
     d, net = _train(_adamw(1e-5, decay=1000.0))
@@ -143,20 +198,32 @@ def test_what_weight_decay_alone_moves_has_not_moved() -> None:
     assert _codes(d) == ["stalled"]
 
 
-class _FrozenRows(torch.optim.SGD):
-    """Puts half of the rows back, as pruning and partial training do."""
+class _LastRows(torch.optim.Optimizer):
+    """Moves one row and holds the others, as pruning and partial training do."""
 
+    def __init__(self, some: Any, rate: float) -> None:
+        super().__init__(some, {"lr": rate})
+
+    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        some = [p for group in self.param_groups for p in group["params"]]
-        kept = [p.detach()[: len(p) - 1].clone() for p in some]
-        super().step(closure)
-        with torch.no_grad():
-            for p, rows in zip(some, kept, strict=True):
-                p[: len(p) - 1] = rows
+        for p in self.param_groups[0]["params"]:
+            p[-1] -= self.param_groups[0]["lr"] * p.grad[-1]
 
 
 def test_rows_that_something_else_holds() -> None:
-    assert _codes(_train(lambda some: _FrozenRows(some, 1.0))[0]) == []
+    assert _codes(_train(lambda some: _LastRows(some, 100.0))[0]) == []
+
+
+def test_weights_that_are_copied_from_others() -> None:
+    """The program keeps weights of full precision beside those of the model, and copies them after each step."""
+    masters: dict[str, Tensor] = {}
+
+    def copy(net: nn.Module) -> None:
+        for name, p in net.named_parameters():
+            masters.setdefault(name, p.detach().float()).add_(0.02 * p.grad.float().sign())  # type: ignore[union-attr]
+            p.data.copy_(masters[name])
+
+    assert _codes(_train(lambda some: torch.optim.SGD(some, 1e-6), after=copy)[0]) == []
 
 
 class _WithMaster(torch.optim.Optimizer):

@@ -30,7 +30,7 @@ JOBS = [
     pytest.param(jobs.no_gather),
     pytest.param(jobs.ddp),
     _before_2_10(jobs.fsdp, "pytorch#162338: over gloo, FSDP2 sums gradients that it should average"),
-    _before_2_10(jobs.projected_shards, "pytorch#158619: DTensor has no clamp with tensor bounds"),
+    pytest.param(jobs.projected_shards),
     pytest.param(jobs.other_rules_on_shared_parameters),
     pytest.param(jobs.fsdp_diagnosed),
     pytest.param(jobs.ddp_diagnosed),

@@ -28,8 +28,9 @@ from .not_heard import Rest
 from .recorder import Recorder, Watch
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
 from .sensitivity import Sensing, Sensitivity, every_of
-from .stalled import Stalled, Stalls
+from .stalled import Stalls
 from .starving import Starving
+from .swallowed import Stalled
 from .whatif import Asking, Changed, questions
 
 

@@ -22,10 +22,16 @@ def expected_step(tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, 
     if {"exp_avg", "exp_avg_sq"} <= kept:
         return _of_adam(float(rate), group, state)
     if not kept:
-        return rate * sample(tensor.grad).float().abs()
+        return plain_step(sample(tensor.grad), group)
     if kept == {"momentum_buffer"}:
         return rate * sample(state["momentum_buffer"]).float().abs()
     return None
+
+
+def plain_step(grad: Tensor, group: Mapping[str, Any]) -> Tensor | None:
+    """Of an optimiser that keeps nothing."""
+    rate = group.get("lr")
+    return rate * grad.float().abs() if isinstance(rate, (int, float)) else None
 
 
 def _of_adam(rate: float, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:

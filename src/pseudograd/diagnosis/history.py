@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .sensitivity import Sensitivity
-from .stalled import Stalled
+from .swallowed import Stalled
 
 Steps = tuple[tuple[int, float], ...]
 

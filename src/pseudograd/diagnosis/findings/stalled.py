@@ -9,7 +9,8 @@ import torch
 
 from ...wording import shortened
 from ..records import Finding
-from ..stalled import STALLED, Watched
+from ..stalled import STALLED
+from ..swallowed import Watched
 from .kind import Evidence, Kind, percent
 
 
