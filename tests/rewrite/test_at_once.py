@@ -296,6 +296,8 @@ def test_where_torch_hides_its_checkpoints_no_bits_are_kept(monkeypatch: pytest.
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
     if installed_version() < ATAN2_SINCE:
         pytest.skip("the pin has a convention for atan2 there, which torch itself had not")
+    if (2, 14) <= installed_version() < (2, 15):
+        pytest.skip("the pin means fmax and fmin of 2.15, which have another NaN")
     with pin_edge(installed_era()) as entry:
         assert entered_contexts.modes() == ()
         assert torch.overrides._get_current_function_mode_stack() == []
