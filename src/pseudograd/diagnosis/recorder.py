@@ -464,12 +464,12 @@ class Recorder:
             behind = self.leaves.behind(starts)
             for start in starts:
                 self.reached |= behind.get(start, 0)
-            name_of, suspects, expect = nodes.name_of, self.zeros.suspects, self.arrivals.expect
-            attached, upstream_key = self._attached, self.leaves.key
+            known, suspects, expect = nodes.NAMES, self.zeros.suspects, self.arrivals.expect
+            attached, upstream_key, leaf_of = self._attached, self.leaves.key, self.leaves.one
             for node, upstream in behind.items():
-                name = name_of(node)
+                name = known.get(type(node)) or nodes.name_of(node)
                 if name == LEAF:
-                    leaf = self.leaves.one(upstream)
+                    leaf = leaf_of(upstream)
                     if leaf is not None and not (can_expect and expect(leaf, node)):
                         self._attach_leaf(node, leaf)
                 elif suspects or name not in _PASSING:

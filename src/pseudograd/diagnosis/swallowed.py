@@ -19,7 +19,7 @@ from .motion import some_of
 
 _LOW = (torch.bfloat16, torch.float16)
 _SELDOM = 8  # of full precision, whose steps are rarely swallowed, every so many steps are looked at
-_LATER = 8  # and where they move, so many times as late as the last time
+_LATER = 16  # and where they move, so many times as late as the last time
 _CALM = 0.1  # of the entries with a gradient, that stay: at most that where they move
 _LEAST = 10  # looks: of fewer nobody can say that they are noise
 _NOISE = 2.0  # below it the gradients of all steps together are no larger than noise would leave of them

@@ -69,24 +69,24 @@ class Ranges:
         return nodes
 
 
-_names: dict[type, str] = {}  # of the classes that torch has for its own nodes
+NAMES: dict[type, str] = {}  # of the classes that torch has for its own nodes, as far as one was met
 
 
 def name_of(node: Any) -> str:
     """`node.name()`, without making the text anew for each node. For speed alone."""
     kind = type(node)
-    name = _names.get(kind)
+    name = NAMES.get(kind)
     if name is None:
         name = node.name()
         # Several kinds of nodes may share another class.
         if kind.__module__ == "builtins" and name.endswith(kind.__name__):
-            _names[kind] = name
+            NAMES[kind] = name
     return name
 
 
 def has_one_name(kind: type) -> bool:
     """Of a class of which `name_of` has named a node: do all of its nodes have that name?"""
-    return kind in _names
+    return kind in NAMES
 
 
 def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
