@@ -193,6 +193,13 @@ def physical(value: Tensor) -> Tensor:
     return value if type(value) is Tensor else local(value)
 
 
+def below_wrappers(value: Tensor) -> Tensor:
+    """As `physical`, with its dimensions where they are: it is what made it, node and all."""
+    while _unwrapped is not None and is_wrapped(value):
+        value = _unwrapped(value)
+    return value
+
+
 def local(value: Tensor) -> Tensor:
     """What this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
     return value if type(value) is Tensor else getattr(value, "_local_tensor", value)

@@ -27,11 +27,17 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of random, numpy and torch (default: 0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
+    command.add_argument(
+        "--cut-out",
+        type=Path,
+        metavar="FILE",
+        help="write the program of ten lines that shows it there, where there is one",
+    )
     add_program(command)
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    from ..running.files import checked_file
+    from ..running.files import checked_file, write
     from ..upgrading.upgrade import upgrade
 
     if options.routes is not None:
@@ -45,6 +51,7 @@ def _upgrade(options: argparse.Namespace) -> int:
             "upgrade: --to must be given, got none. With --from and --keep alone digests are kept for later."
         )
     json_file = None if options.json is None else checked_file("upgrade", "--json", options.json)
+    cut_out = None if options.cut_out is None else checked_file("upgrade", "--cut-out", options.cut_out)
     keep = None if options.keep is None else checked_file("upgrade", "--keep", options.keep)
     found = upgrade(
         options.program,
@@ -60,6 +67,8 @@ def _upgrade(options: argparse.Namespace) -> int:
     if found is None:
         print(f"upgrade: digests kept in {options.keep}")
         return 0
+    if cut_out is not None and found.cut is not None and found.cut.program:
+        write("upgrade", "--cut-out", cut_out, found.cut.file(found.torch))
     return _answered(found, json_file)
 
 
@@ -68,7 +77,8 @@ def _routes(options: argparse.Namespace) -> int:
     from ..upgrading.routes import names
     from ..upgrading.routes.question import between_routes
 
-    for name, given in (("--to", options.new), ("--against", options.against), ("--keep", options.keep)):
+    others = {"--to": options.new, "--against": options.against, "--keep": options.keep, "--cut-out": options.cut_out}
+    for name, given in others.items():
         if given is not None:
             raise ValueError(f"upgrade: --routes must not come with {name}, got both. It asks about one torch.")
     routes = names.pair(options.routes)

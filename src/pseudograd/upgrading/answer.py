@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..notebook import shown
+from .cutting.cut import Cut
 from .differences import Difference
 from .recorded import BACKWARD, UPDATE
 
@@ -24,7 +25,7 @@ SURVIVES = (SAME, ROUNDING)
 @dataclass(frozen=True)
 class Answer:
     """kind: one of the above. torch: the older and the newer. why: what was seen. next_steps: what to do. losses: of the last backward
-    seen, by run.
+    seen, by run. cut: the call that differs, as a program of its own.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Answer:
     difference: Difference | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    cut: Cut | None = None
 
     @property
     def survives(self) -> bool:
@@ -51,6 +53,8 @@ class Answer:
             lines += _place(self.difference)
         lines += [f"  {line}" for line in self.why]
         lines += [f"  next: {line}" for line in self.next_steps]
+        if self.cut is not None:
+            lines += [f"  {line}".rstrip() for line in self.cut.lines(self.torch)]
         return "\n".join([*lines, *(f"upgrade: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private import is_batched, is_fake
+from ..torch_private import is_batched, is_fake, is_wrapped
 
 _ROW = 4096  # weights: a longer tensor is folded into rows
 _FOLDED = 1 << 16
@@ -37,7 +37,7 @@ def is_readable(value: Any) -> bool:
     """Has it numbers that can be summed? Not a fake, nested, sparse or sharded one, nor one inside a transform."""
     return (
         isinstance(value, Tensor)
-        and not (value.is_meta or value.is_nested or is_batched(value))
+        and not (value.is_meta or value.is_nested or is_batched(value) or is_wrapped(value))
         and value.layout is torch.strided
         and (type(value) in (Tensor, torch.nn.Parameter) or not (is_fake(value) or hasattr(value, "placements")))
     )

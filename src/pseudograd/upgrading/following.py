@@ -21,7 +21,15 @@ from ..diagnosis.quietly import quietly, unheard
 from ..dynamo import when_dynamo_arrives
 from ..formula import own
 from ..running.program import Enough
-from ..torch_private import mode_stack, number_of, push_mode, take_off_the_stack, without_torch_function
+from ..torch_private import (
+    below_wrappers,
+    is_wrapped,
+    mode_stack,
+    number_of,
+    push_mode,
+    take_off_the_stack,
+    without_torch_function,
+)
 from ..trace import around_backward, frames, nodes
 from . import digests, pinning
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
@@ -91,13 +99,15 @@ class Heard:
     @harmless("a call of torch")
     def called(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
         some = _tensors(result)
-        name = _name(func)
+        name = name_of(func)
         if not some or name in _UNWRITTEN:
             return
         with quietly():
             place = self._places.here(4)
             if name not in _UNCHANGED:
                 self._add(self._site(FORWARD, name, place), some, _said(args, kwargs))
+            if any(map(is_wrapped, some)):  # by a transform of torch.func: the nodes are below
+                result = [below_wrappers(one) for one in some]
             self._follow(sorted(self._ranges.since(before, result), key=number_of), place)
 
     def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
@@ -111,7 +121,7 @@ class Heard:
         node.register_hook(partial(self._ran, site))
 
     @harmless("the nodes behind a call")
-    def before_call(self, args: Any, kwargs: Any) -> int:
+    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
         ranges = self._ranges
         if ranges.may_hide_some():
             with quietly():
@@ -221,7 +231,7 @@ class Listening(TorchFunctionMode):
         heard = self.heard
         if not heard.is_on or func in SILENT or own.depth or unheard.depth or is_compiling() or _is_of_an_optimiser():
             return func(*args, **kwargs) if kwargs else func(*args)
-        before = heard.before_call(args, kwargs)
+        before = heard.before_call(func, args, kwargs)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if before is not None:
             with without_torch_function():
@@ -242,7 +252,7 @@ def _tensors(result: Any) -> list[Tensor]:
     return []
 
 
-def _name(func: Any) -> str:
+def name_of(func: Any) -> str:
     name = getattr(func, "__name__", None) or str(func)
     return f"{func.__self__.__name__}" if name == "__get__" and hasattr(func, "__self__") else name
 

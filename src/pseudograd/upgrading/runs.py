@@ -40,6 +40,19 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recorded:
+        done = self.done(interpreter, schedule, other_order=other_order, pin=pin, lines=lines)
+        return _recorded(done, interpreter)
+
+    def done(
+        self,
+        interpreter: Interpreter,
+        schedule: Schedule,
+        *,
+        other_order: bool = False,
+        pin: str | None = None,
+        lines: Sequence[str] | None = None,
+    ) -> programs.Run:
+        """The same, as the processes left it."""
         self.count += 1
         self.on_run(self.count, _said(interpreter, schedule, other_order, pin, lines))
         around, threads = _order(other_order)
@@ -48,19 +61,22 @@ class Runner:
         asked = {"seed": self.seed, "threads": threads, "schedule": list(schedule), "pin": pin, "lines": lines}
         job = {"module": interpreter.follows, "asked": {**asked, **interpreter.asked}}
         with self._stdin.for_a_run() as stdin:
-            done = programs.run(
-                [interpreter.path, *self.program], job, stdin=stdin, is_quiet=True, environment=environment
-            )
-        return _recorded(done, interpreter)
+            command = [interpreter.path, *self.program]
+            return programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
 
 
 def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
-    content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
+    content = content_of(done)
     if content is None:
         content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
     found = of_content(content, done.status, stderr, dict.fromkeys(done.errors))
     return replace(found, torch=interpreter.label(found.torch))
+
+
+def content_of(done: programs.Run) -> Any:
+    """What the main process has written; None where it wrote nothing."""
+    return next((part.content for part in done.parts if part.is_main and part.content), None)
 
 
 def _order(is_other: bool) -> tuple[dict[str, str], int | None]:
@@ -78,7 +94,8 @@ def _said(
     if other_order:
         said += ", sums in another order"
     if schedule.window is not None:
-        said += f", steps {schedule.window[0]} to {schedule.window[1]}"
+        first, last = schedule.window
+        said += f", step {first}" if first == last else f", steps {first} to {last}"
     if pin is not None:
         said += f", pinned to {pin!r} {'everywhere' if lines is None else 'at ' + ', '.join(lines)}"
     return said + interpreter.said

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..running import program as programs
 from ..torch_eras import era_of
 from . import recorded
 from .answer import CONVENTION, FAILS, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
+from .cutting.cut import cut
 from .differences import PLAIN, Comparison, Difference, compare, first_loss, same_leaves
 from .interpreters import Interpreter, asked, ourselves
 from .recorded import BACKWARD, Recorded
@@ -58,7 +60,7 @@ def upgrade(
             question.record()
             if keep is not None:
                 recorded.keep(keep, command, question.kept())
-        return None if after is None else question.answer()
+        return None if after is None else question.cut_out(question.answer())
 
 
 class Question:
@@ -129,6 +131,21 @@ class Question:
 
     def _train_alike(self, old: Recorded, new: Recorded) -> bool:
         return train_alike(old, new, self.other_order, self.roundings)
+
+    def cut_out(self, answer: Answer) -> Answer:
+        """With the call that differs as a program of its own, where torch is what differs."""
+        if answer.difference is None or answer.kind not in (CONVENTION, OTHER_OP):
+            return answer
+        assert self.new_python is not None
+        found = cut(self.runner, self.old_python, self.new_python, answer.difference)
+        steps, site = answer.next_steps, place_of(answer.difference)
+        if answer.kind == OTHER_OP and found.program:
+            steps = (f"report it upstream, with the program below: {site.op} of torch {answer.torch[1]}",)
+        elif answer.kind == OTHER_OP and found.is_same_alone:
+            steps = (
+                f"look at what reaches {site.where}: the difference came with its arguments, or with a setting of torch",
+            )
+        return replace(answer, cut=found, runs=self.runner.count, next_steps=steps)
 
     def _of_the_program(self, old: Recorded, new: Recorded, other: Recorded) -> Answer | None:
         """Does it repeat? Asked where another order of sums changes more than rounding."""

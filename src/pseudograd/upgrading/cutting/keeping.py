@@ -1,0 +1,170 @@
+"""In a process of the program: the arguments of the call that differs, as they were before it, and the gradient that arrives at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...diagnosis.harmless import harmless
+from ...diagnosis.quietly import quietly
+from ...running.program import Enough
+from ...trace import frames
+from ..following import Following, Heard, Nothing, name_of
+from ..recorded import BACKWARD, FORWARD, UPDATE
+from ..schedule import Schedule
+from . import names
+from .kept import Held, Kept, autocast, listed, tensors_of, write_call, write_update
+from .memory import Before
+from .trees import UnwritableError
+
+
+class _Uncounted:
+    """In place of digests, which nobody needs here."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, value: Any) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def fetch(self) -> list[tuple[float, ...]]:
+        found, self.count = [()] * self.count, 0
+        return found  # type: ignore[return-value]
+
+
+class Keeper(Heard):
+    """targets: keys of events of that step, in the order of the program; the last one ends it."""
+
+    def __init__(self, schedule: Schedule, targets: Sequence[Sequence[Any]]) -> None:
+        super().__init__(schedule)
+        self._pending: Any = _Uncounted()
+        self._targets = [(*key[:3], tuple(key[3]), key[4]) for key in targets]
+        self._lines = {(key[0], key[2]) for key in self._targets}
+        self._forward = {key[:3] for key in self._targets}
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self._keys: list[tuple[str, ...]] = []
+        self._call: Kept | None = None  # whose nodes are being made, or run
+        self.found: dict[int, Kept | None] = {}
+
+    # --- before a call --------------------------------------------------------------------------------------------------
+
+    def before_call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        number = super().before_call(func, args, kwargs)
+        return None if number is None else (number, self._taken(func, args, kwargs or {}))
+
+    @harmless("the arguments of a call")
+    def _taken(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with quietly():
+            line = frames.named(self._places.here(3).call)
+            if (BACKWARD, line) not in self._lines and (FORWARD, name_of(func), line) not in self._forward:
+                return None
+            is_changed = kwargs.get("inplace") is True or name_of(func).endswith("_")
+            return [
+                Held(one, Before(one, is_changed), one.requires_grad) for one in tensors_of(args, kwargs)
+            ], autocast()
+
+    # --- after it -------------------------------------------------------------------------------------------------------
+
+    def called(self, func: Any, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+        number, taken = before
+        self._call = None if taken is None else self._kept(func, args, kwargs, result, *taken)
+        super().called(func, args, kwargs, result, number)
+        self._call = None
+        self._stop_if_over()
+
+    @harmless("a call that is to be cut out")
+    def _kept(self, func: Any, args: Any, kwargs: Any, result: Any, held: Any, autocast: Any) -> Kept:
+        kept = Kept()
+        with quietly():
+            try:
+                written = names.written(func)
+                kept.spec |= {"kind": BACKWARD, "autocast": autocast, "form": written.form, "name": written.name}
+                write_call(kept, names.Names(func, args, kwargs), args, kwargs, held)
+            except UnwritableError as error:
+                kept.why = str(error)
+            for at, one in [(None, result)] if isinstance(result, Tensor) else list(enumerate(listed(result))):
+                if isinstance(one, Tensor) and one.requires_grad and not kept.why:
+                    kept.outputs.append(at)
+                    one.register_hook(partial(self._arrives, kept, at))
+        return kept
+
+    @harmless("the gradient that arrives at a call")
+    def _arrives(self, kept: Kept, at: int | None, grad: Tensor) -> None:
+        with quietly():
+            kept.grads[at] = Before(grad, is_changed=False)
+
+    def _attach(self, node: Any, site: int) -> None:
+        node.register_hook(partial(self._ran_of, self._call, site))
+
+    def _ran_of(self, call: Kept | None, site: int, leaving: Any, arriving: Any) -> None:
+        self._call = call
+        self._ran(site, leaving, arriving)
+        self._call = None
+
+    # --- which is it? ---------------------------------------------------------------------------------------------------
+
+    def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[Any] = ()) -> None:
+        before = len(self._events)
+        super()._add(site, values, said, arrived)
+        if len(self._events) == before:
+            return
+        *_, kept = self._events[-1]
+        if site >= len(self._keys):
+            self._keys = list(self.sites)
+        kind, op, where, *_ = self._keys[site]
+        if (kind, where) not in self._lines:
+            return
+        key = (kind, op, where, tuple(shape for _, shape, _ in kept))
+        self._seen[key] = self._seen.get(key, -1) + 1
+        for at, target in enumerate(self._targets):
+            if target == (*key, self._seen[key]):
+                self.found[at] = self._call
+
+    def _stop_if_over(self) -> None:
+        """In a backward it goes on to its end."""
+        if len(self._targets) - 1 in self.found and not self._depth:
+            raise Enough
+
+    # --- optimisers -----------------------------------------------------------------------------------------------------
+
+    @harmless("a step of an optimiser")
+    def before_step(self, optimiser: Any, *_: Any) -> None:
+        if not self.is_on or not any(kind == UPDATE for kind, _ in self._lines):
+            return
+        self._call = kept = Kept()
+        with quietly():
+            try:
+                write_update(kept, optimiser)
+            except UnwritableError as error:
+                kept.why = str(error)
+
+    def stepped(self, optimiser: Any, *given: Any) -> None:
+        super().stepped(optimiser, *given)
+        self._call = None
+        self._stop_if_over()
+
+    def content(self) -> dict[str, Any]:
+        """By target: the call; None where no call made that node."""
+        with quietly():
+            return {
+                "found": {at: kept and kept.content() for at, kept in self.found.items()},
+                "noted": self.noted.lines,
+            }
+
+
+def begin(job: Mapping[str, Any], process: Any) -> Any:
+    """What `running.process` calls. Only the process that the command started is followed."""
+    if not process.is_main:
+        return Nothing()
+    asked = job["asked"]
+    keeper = Keeper(Schedule(*asked["schedule"]), asked["targets"])
+    register_optimizer_step_pre_hook(keeper.before_step)  # type: ignore[no-untyped-call]
+    return Following(asked, process, keeper)
