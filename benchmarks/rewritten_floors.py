@@ -11,27 +11,37 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
+from pseudograd.geometry import Share
+from pseudograd.kernels import native
+from pseudograd.kernels.range_bits import Plan
 from pseudograd.torch_private import pop_mode, push_mode, without_torch_function
 from pseudograd.trace import around_backward
 
-EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD = (
+EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD, OPERATORS = (
     "floor: an empty Function",
     "floor: and its gradients",
     "floor: and the mode back",
+    "floor: and an operator",
 )
+
+
+SETTINGS = native.settings_of(
+    Plan(native.OF_MIN, True, shares=(Share(1.0, 1.0),)), None, None, torch.float32
+)  # of one of its jobs
 
 
 class Floor(TorchFunctionMode):
     """Hands a clamp to an autograd.Function of the same inputs that keeps them and calls torch's own forward.
 
     Its backward returns grad as it is; or, with `copies`, a copy of it for each input that wants a gradient, as gradients lie in memory of
-    their own. With `in_backward` the mode is on torch's stack while a backward runs, and its Function out of the mode's sight: else what a
-    program runs inside a backward would not be rewritten.
+    their own; or, with `operator`, what an operator in C makes of grad, x and the bounds, which knows beforehand what to do. With
+    `in_backward` the mode is on torch's stack while a backward runs, and its Function out of the mode's sight: else what a program runs
+    inside a backward would not be rewritten.
     """
 
-    def __init__(self, copies: bool = False, in_backward: bool = False) -> None:
+    def __init__(self, copies: bool = False, in_backward: bool = False, operator: bool = False) -> None:
         super().__init__()
-        self.copies, self.in_backward = copies, in_backward
+        self.copies, self.in_backward, self.operator = copies, in_backward, operator
         self.functions: dict[Any, Callable[..., Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -45,8 +55,12 @@ class Floor(TorchFunctionMode):
 
     def _function(self, func: Any, numbers: tuple[float, ...]) -> Callable[..., Tensor]:
         copies, in_backward = self.copies, self.in_backward
+        pull = native.operators.pull_bounds if self.operator else None
 
-        def gradients(grad: Tensor, wants: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+        def gradients(grad: Tensor, wants: tuple[bool, ...], saved: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+            if pull is not None:
+                x, low, high = (*saved, saved[0], saved[0])[:3]
+                return tuple([pull(grad, x, low, high, SETTINGS) if want else None for want in wants])
             return tuple([None if not want else grad.clone() if copies else grad for want in wants])
 
         class OfFloor(Function):
@@ -57,11 +71,11 @@ class Floor(TorchFunctionMode):
 
             @staticmethod
             def backward(ctx: Any, grad: Tensor) -> Any:
-                ctx.saved_tensors  # noqa: B018
+                saved = ctx.saved_tensors
                 if not in_backward:
-                    return gradients(grad, ctx.needs_input_grad)
+                    return gradients(grad, ctx.needs_input_grad, saved)
                 with without_torch_function():
-                    return gradients(grad, ctx.needs_input_grad)
+                    return gradients(grad, ctx.needs_input_grad, saved)
 
         return super(Function, OfFloor).apply  # type: ignore[misc,no-any-return]  # of a class in C
 
@@ -88,4 +102,5 @@ FLOORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     EMPTY_FUNCTION: Floor,
     COPIES: lambda: Floor(copies=True),
     MODE_IN_BACKWARD: lambda: Floor(copies=True, in_backward=True),
+    OPERATORS: lambda: Floor(in_backward=True, operator=True),
 }

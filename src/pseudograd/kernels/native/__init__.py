@@ -47,7 +47,7 @@ _VERSION = 5  # of the operators and of what they read in their settings, as rul
 _OLDEST = (2, 10)
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 NO_MIN, NO_MAX = 1 << 11, 1 << 12  # as operators.c reads them beside a plan
-_OF_MIN, _OF_MAX = 6, 7  # kinds of a plan: what a tensor of bounds gets
+OF_MIN, OF_MAX = 6, 7  # kinds of a plan: what a tensor of bounds gets
 
 
 class _Operators:
@@ -240,7 +240,7 @@ def _of_each(
     at_edge = 0.0 if call.rule.ignores_edge else 1.0 - SHARES[str(call.edge)]
     of_min, of_max = (
         settings_of(Plan(kind, has_min, shares=(Share(at_edge, at_edge),)), None, None, dtype, absent)
-        for kind in (_OF_MIN, _OF_MAX)
+        for kind in (OF_MIN, OF_MAX)
     )
     return settings_of(plan, None, None, dtype, absent), of_min, of_max
 
