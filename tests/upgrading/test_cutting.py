@@ -277,11 +277,11 @@ def test_what_ten_lines_do_not_hold_is_not_cut_out(tmp_path: Path) -> None:
         torch.zeros(5, 5),
         torch.full((30,), -0.0),
         torch.full((30,), 7, dtype=torch.int16),
-        torch.randn(3, 4).t(),
-        torch.randn(4, 6)[:, ::2],
-        torch.randn(3, 1).expand(3, 4),
+        some(3, 4).t(),
+        some(4, 6)[:, ::2],
+        some(3, 1).expand(3, 4),
     ],
-    ids=str,
+    ids=lambda x: f"{x.dtype} {tuple(x.shape)} {x.stride()}",
 )
 def test_a_tensor_is_written_to_the_last_bit(x: torch.Tensor) -> None:
     own = own_memory(x)
@@ -293,7 +293,7 @@ def test_a_tensor_is_written_to_the_last_bit(x: torch.Tensor) -> None:
 
 
 def test_a_leaf_that_requires_a_gradient_is_written_as_one() -> None:
-    for x in (torch.tensor(1.0), torch.randn(3, 4).t(), torch.zeros(9, 9)):
+    for x in (torch.tensor(1.0), some(3, 4).t(), torch.zeros(9, 9)):
         made = eval(tensor_text(own_memory(x), requires=True), {"torch": torch})
         assert made.requires_grad
         assert made.is_leaf
