@@ -26,6 +26,7 @@ OPERATORS = {
     "__rmatmul__": "{1} @ {0}",
     "__neg__": "-{0}",
 }
+_OF_ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
 _SPACES = ("torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")
 _TAKEN = frozenset(("torch", "y", "optimiser", "grad", *keyword.kwlist, *dir(builtins)))
 _LETTERS = "abcdefghijklmnopqrstuvw"
@@ -65,7 +66,7 @@ def _public(name: str) -> None:
 
 
 def _resolved(func: Any) -> str | None:
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(func, _OF_ATEN):
         space, _, rest = str(func).partition(".")
         if space != "aten":
             raise UnwritableError(f"{space}.{rest} is an op of another package")
