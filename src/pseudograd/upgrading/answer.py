@@ -10,16 +10,17 @@ from .cutting.cut import Cut
 from .differences import Difference
 from .recorded import BACKWARD, UPDATE
 
-SAME, ROUNDING, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD = (
+SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD = (
     "nothing differs",
     "rounding only",
+    "rounding, magnified by the program",
     "a kink's convention",
     "another op",
     "the program's own",
     "fails in one of them",
     "not known, part of it was not heard",
 )
-SURVIVES = (SAME, ROUNDING)
+SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 
 
 @dataclass(frozen=True)

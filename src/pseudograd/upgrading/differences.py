@@ -21,6 +21,7 @@ COMPILED = 128  # where a compiler has joined loops: it keeps other sums in the 
 _LARGEST = 0.15  # that so many roundings may make: of bfloat16 a single one is nearly a hundredth
 _OF_NOISE, _OF_LEVEL = 10, 30
 _OF_LEAVES = 1e-6  # times _OF_NOISE: of a whole step of rounding
+ALIKE = 1e-5  # relative: losses no further apart are alike
 _NOTHING = 1e-12  # relative: our own sums, in another order
 _RECENT = 200
 
@@ -102,6 +103,10 @@ def distances(old: Event, new: Event) -> list[float]:
 Noise = dict[object, float]
 
 
+def runs_of(noise: Recorded | None) -> tuple[Recorded, ...]:
+    return () if noise is None else (noise, *noise.more)
+
+
 def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None, roundings: int = PLAIN) -> Comparison:
     """What differs first in the steps that both have kept. other_order: the older run again, its sums in another order. roundings: how many
     of one element each a sum may be away.
@@ -110,8 +115,8 @@ def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None, r
     level, largest, events = Level(), 0.0, 0
     other_ops: dict[str, None] = {}
     for step in sorted(old.steps.keys() & new.steps.keys()):
-        if other_order is not None:
-            _learn(noise, old.steps[step], other_order.steps.get(step, []))
+        for other in runs_of(other_order):
+            _learn(noise, old.steps[step], other.steps.get(step, []))
         before: list[Event] = []
         place, position = 0, {event.key: at for at, event in enumerate(new.steps[step])}
         matched = {event.key for event in old.steps[step]} & position.keys()
@@ -174,14 +179,16 @@ def loss_distances(old: Recorded, new: Recorded) -> list[float]:
     return found if len(old.losses) == len(new.losses) else [*found, math.inf]
 
 
-def first_loss(old: Recorded, new: Recorded, other_order: Recorded | None = None) -> int | None:
-    """The first step whose losses differ by more than rounding; from 1 on."""
+def first_loss(
+    old: Recorded, new: Recorded, other_order: Recorded | None = None, of_level: float = _OF_LEVEL
+) -> int | None:
+    """The first step whose losses differ by more than rounding; from 1 on. of_level: by so much they may grow from step to step."""
     apart = loss_distances(old, new)
-    noise = loss_distances(old, other_order) if other_order is not None else []
+    noises = [loss_distances(old, other) for other in runs_of(other_order)]
     level = worst = 0.0
     for at, far in enumerate(apart):
-        worst = max(worst, noise[at] if at < len(noise) and math.isfinite(noise[at]) else 0.0)
-        if far > max(1e-5, _OF_NOISE * worst, _OF_LEVEL * level):
+        worst = max(worst, *(noise[at] for noise in noises if at < len(noise)), 0.0)
+        if far > max(ALIKE, _OF_NOISE * worst, of_level * level):
             return at + 1
         level = max(level, far)
     return None

@@ -31,7 +31,7 @@ from ..torch_private import (
     without_torch_function,
 )
 from ..trace import around_backward, frames, nodes
-from . import digests, pinning
+from . import digests, pinning, shaking
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
 from .schedule import LOSSES_ALONE, MOST, Schedule
 
@@ -282,6 +282,8 @@ class Following:
             torch.set_num_threads(asked["threads"])
         self.heard, self.mode = heard, Listening(heard)
         self._arrange(asked)
+        if asked.get("is_shaken"):
+            shaking.begin()
         around_backward.subscribe(heard.around)
         self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]
         if self.hears_in_backward:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ class Interpreter:
 
     path: str
     torch: str
+    is_shaken: bool = field(default=False, kw_only=True)  # are parameters moved by roundings there?
     follows: ClassVar[str] = "pseudograd.upgrading.following"  # the module that hears the program there
 
     def label(self, torch: str) -> str:
@@ -43,7 +44,7 @@ class Interpreter:
     @property
     def said(self) -> str:
         """What is said of it besides."""
-        return ""
+        return ", parameters moved by roundings" if self.is_shaken else ""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -53,7 +54,7 @@ class Interpreter:
     @property
     def asked(self) -> Mapping[str, Any]:
         """What the module is asked besides."""
-        return {}
+        return {"is_shaken": self.is_shaken}
 
 
 def asked(argument: str, given: str) -> Interpreter:

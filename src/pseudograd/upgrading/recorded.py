@@ -51,7 +51,9 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """losses: of every backward. steps: of those that everything was kept of. status, stderr: how the program ended."""
+    """losses: of every backward. steps: of those that everything was kept of. status, stderr: how the program ended. more: further runs
+    that show, as this one does, what rounding alone changes.
+    """
 
     torch: str
     losses: list[list[float]]
@@ -60,6 +62,7 @@ class Recorded:
     stderr: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    more: tuple[Recorded, ...] = ()
 
 
 def of_content(content: dict[str, Any], status: int = 0, stderr: Any = (), errors: Any = ()) -> Recorded:

@@ -10,15 +10,16 @@ from pathlib import Path
 from ..running import program as programs
 from ..torch_eras import era_of
 from . import recorded
-from .answer import CONVENTION, FAILS, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
+from .answer import CONVENTION, FAILS, MAGNIFIED, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
 from .cutting.cut import cut
-from .differences import PLAIN, Comparison, Difference, compare, first_loss, same_leaves
+from .differences import PLAIN, Comparison, Difference, compare, first_loss, runs_of, same_leaves
+from .growth import how_equal, how_it_grew, may_have_grown
 from .interpreters import Interpreter, asked, ourselves
 from .recorded import BACKWARD, Recorded
 from .runs import Runner
 from .schedule import Schedule
 
-_OLD, _OTHER_ORDER = "as it is", "sums in another order"
+_OLD, _OTHER_ORDER, _SHAKEN = "as it is", "sums in another order", "parameters moved by roundings"
 
 
 def upgrade(
@@ -77,16 +78,20 @@ class Question:
 
     def take(self, runs: dict[str, Recorded]) -> None:
         self._old, self._other_order = runs[_OLD], runs.get(_OTHER_ORDER)
+        if self._other_order is not None and _SHAKEN in runs:
+            self._other_order = replace(self._other_order, more=(runs[_SHAKEN],))
 
     def record(self) -> None:
         """Of the older torch, all that a later comparison may ask for."""
         if self.old.status:
             raise ValueError(f"upgrade: the program must end well, got status {self.old.status}.{_last(self.old)}")
-        _ = self.other_order
+        self._shake()
 
     def kept(self) -> dict[str, Recorded]:
         found = {_OLD: self.old}
-        return found if self.other_order is None else {**found, _OTHER_ORDER: self.other_order}
+        for name, run in zip((_OTHER_ORDER, _SHAKEN), runs_of(self.other_order), strict=False):
+            found[name] = run
+        return found
 
     @property
     def old(self) -> Recorded:
@@ -100,6 +105,14 @@ class Question:
         if self._other_order is None and self.old_python is not None:
             self._other_order = self.runner.run(self.old_python, self.schedule, other_order=True)
         return self._other_order
+
+    def _shake(self) -> None:
+        """One run more that shows what rounding becomes."""
+        other = self.other_order
+        if other is not None and not other.more and self.old_python is not None:
+            shaken = self.runner.run(replace(self.old_python, is_shaken=True), self.schedule)
+            if shaken.status == 0:
+                self._other_order = replace(other, more=(shaken,))
 
     # --- the answer -----------------------------------------------------------------------------------------------------
 
@@ -117,20 +130,33 @@ class Question:
         if other is not None and (own := self._of_the_program(old, new, other)) is not None:
             return own
         step = first_loss(old, new, other)
+        if may_have_grown(old, new, other, found, step):
+            self._shake()
+            other = self.other_order
+            found, step = compare(old, new, other, self.roundings), first_loss(old, new, other)
         if step is not None and (found.first is None or found.first.step > step):
             found = self._closer(step, found)
         if found.first is not None and self._train_alike(old, new):
             why = (f"apart by {found.first.distance:.1e} there, but no loss and no gradient of a parameter is",)
-            return self._made(ROUNDING, old, new, found, why=why)
+            return self._of_rounding(old, new, found, why)
         if found.first is not None:
             return self._of_difference(old, new, found, found.first)
         if step is not None:
             why = (f"the losses part at step {step}, beyond rounding; none of the events that were kept does before",)
             return self._made(OTHER_OP, old, new, found, why=why)
-        return self._made(ROUNDING, old, new, found, why=_how_much(found))
+        return self._of_rounding(old, new, found, _how_much(found))
+
+    def _of_rounding(self, old: Recorded, new: Recorded, found: Comparison, why: tuple[str, ...]) -> Answer:
+        grew = how_it_grew(old, new, self.other_order)
+        if grew is None:
+            return self._made(ROUNDING, old, new, found, why=why)
+        kind = MAGNIFIED if grew.is_rounding else OTHER_OP
+        return self._made(kind, old, new, replace(found, first=None), why=grew.why, next_steps=grew.next_steps)
 
     def _train_alike(self, old: Recorded, new: Recorded) -> bool:
-        return train_alike(old, new, self.other_order, self.roundings)
+        """Strictly: no further apart than another order of sums makes it."""
+        noise = self.other_order and replace(self.other_order, more=())
+        return train_alike(old, new, noise, self.roundings)
 
     def cut_out(self, answer: Answer) -> Answer:
         """With the call that differs as a program of its own, where torch is what differs."""
@@ -166,6 +192,8 @@ class Question:
         window = Schedule(0, 0, (max(1, step - 1), step))
         old, new = (self.runner.run(python, window) for python in (self.old_python, self.new_python))
         other = self.runner.run(self.old_python, window, other_order=True)
+        if self.other_order is not None and self.other_order.more:
+            other = replace(other, more=(self.runner.run(replace(self.old_python, is_shaken=True), window),))
         closer = compare(old, new, other, self.roundings)
         return closer if closer.first is not None else found
 
@@ -200,10 +228,10 @@ class Question:
         where = first.old.site.where
         for lines in ([where], None):
             pinned = self.runner.run(self.new_python, self.schedule, pin=eras[0], lines=lines)
-            if pinned.status == 0 and train_alike(old, pinned, self.other_order):
+            if pinned.status == 0 and self._train_alike(old, pinned):
                 place = "this line pinned" if lines else "pinned everywhere, as this line alone is not enough"
                 why = (
-                    f"{place}, the losses are equal, and so are the gradients of the parameters",
+                    f"{place}, {how_equal(old, pinned)}",
                     last_losses(old, new, pinned, "pinned"),
                 )
                 return self._made(CONVENTION, old, new, found, why=why, next_steps=self._pins(eras[0], first, lines))

@@ -10,6 +10,7 @@ from ...running import program as programs
 from ..answer import CONVENTION, OTHER_OP, Answer
 from ..differences import COMPILED as ROUNDINGS_COMPILED
 from ..differences import Comparison, Difference, compare
+from ..growth import how_equal
 from ..interpreters import ourselves
 from ..recorded import BACKWARD, FORWARD, Event, Recorded
 from ..runs import Runner
@@ -103,9 +104,7 @@ class _BetweenCompilers(Question):
     ) -> Answer:
         old, new, left = runs
         route, place = self.new_python.route, "this line" if len(out) == 1 else ", ".join(out)
-        why = [
-            f"{place} left out of what is compiled, the losses are equal, and so are the gradients of the parameters"
-        ]
+        why = [f"{place} left out of what is compiled, {how_equal(old, left)}"]
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         why.append(last_losses(old, new, left, "left out"))

@@ -38,10 +38,10 @@ class Compiled(Routed):
 
     @property
     def said(self) -> str:
-        said = ", each line alone" if self.is_cut else ""
+        said = super().said + (", each line alone" if self.is_cut else "")
         said += f", {', '.join(self.out)} left out" if self.out else ""
         return said + (f", {', '.join(self.moved)} moved off its point" if self.moved else "")
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        return {"route": self.route, "cut": self.is_cut, "out": self.out, "moved": self.moved}
+        return {**super().asked, "route": self.route, "cut": self.is_cut, "out": self.out, "moved": self.moved}
