@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from pseudograd.torch_eras import installed_version
+from pseudograd.upgrading.recorded import of_content
 from pseudograd.upgrading.routes.names import environment
+from pseudograd.upgrading.routes.question import computes_in_16_bits
 
 from ..commands import answer
 
@@ -157,3 +159,41 @@ def test_calls_that_cannot_be_answered(capfd: pytest.CaptureFixture[str], argume
     assert (status, out) == (2, "")
     assert f"pseudograd: upgrade: {said}" in err
     assert os.listdir() == ["train.py"]
+
+
+AUTOCAST = """\
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
+run = torch.compile(net)
+optimiser = torch.optim.AdamW(net.parameters(), 1e-3)
+for _ in range(8):
+    with torch.autocast("cpu", torch.bfloat16):
+        out = run(torch.randn(64, 32))
+    optimiser.zero_grad()
+    out.float().square().mean().backward()
+    optimiser.step()
+"""
+
+
+@pytest.mark.slow
+def test_what_a_compiler_does_not_round_to_16_bits_is_no_other_op(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(AUTOCAST, encoding="utf-8")
+    status, out, err = answer(capfd, "upgrade", "--routes", "eager,inductor", "train.py")
+    assert status == 1, out + err
+    assert ": not known, it computes in 16 bits; " in out
+    assert "next: ask again in float32, with autocast off" in out
+    Path("train.py").write_text(AUTOCAST.replace("torch.bfloat16)", "torch.bfloat16, enabled=False)"), encoding="utf-8")
+    status, out, err = answer(capfd, "upgrade", "--routes", "eager,inductor", "train.py")
+    assert status == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_narrow"), [("bfloat16", True), ("float16", True), ("float32", False), ("int16", False)]
+)
+def test_where_a_run_computes_in_16_bits(dtype: str, is_narrow: bool) -> None:
+    sites = [["forward", "linear", "train.py:9", "?", ""]]
+    kept = [(0, "", [(1, f"{shape} [4, 2]", (1.0, 1.0, 1.0, 4.0))]) for shape in ("float32", dtype)]
+    run = of_content({"torch": torch.__version__, "sites": sites, "steps": {1: kept}, "losses": [[1.0]]})
+    assert computes_in_16_bits(run) == is_narrow

@@ -10,7 +10,7 @@ from .cutting.cut import Cut
 from .differences import Difference
 from .recorded import BACKWARD, UPDATE
 
-SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD = (
+SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD, NARROW = (
     "nothing differs",
     "rounding only",
     "rounding, magnified by the program",
@@ -19,6 +19,7 @@ SAME, ROUNDING, MAGNIFIED, CONVENTION, OTHER_OP, OWN, FAILS, UNHEARD = (
     "the program's own",
     "fails in one of them",
     "not known, part of it was not heard",
+    "not known, it computes in 16 bits",
 )
 SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 

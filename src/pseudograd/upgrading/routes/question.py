@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...running import program as programs
-from ..answer import CONVENTION, OTHER_OP, Answer
+from ..answer import CONVENTION, NARROW, OTHER_OP, Answer
 from ..differences import COMPILED as ROUNDINGS_COMPILED
 from ..differences import Comparison, Difference, compare
 from ..growth import how_equal
@@ -83,7 +83,7 @@ class _BetweenCompilers(Question):
             if left.status == 0 and self._train_alike(old, left):
                 is_kink = self._is_at_a_kink(named, noise, window, out)
                 return self._of_lines(is_kink, named, out, (old, new, left))
-        return self._of_no_line(old, new, named or found)
+        return self._of_no_line(old, new, named or found, computes_in_16_bits(eager))
 
     def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: tuple[str, ...]) -> bool:
         """Do the gradients of these lines agree as soon as their inputs are moved a little?"""
@@ -120,11 +120,23 @@ class _BetweenCompilers(Question):
         step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
         return self._made(OTHER_OP, old, new, found, why=why, next_steps=(step,))
 
-    def _of_no_line(self, old: Recorded, new: Recorded, found: Comparison) -> Answer:
+    def _of_no_line(self, old: Recorded, new: Recorded, found: Comparison, is_narrow: bool) -> Answer:
         assert found.first is not None
-        why = (f"apart by {found.first.distance:.1e} there; no line that was left out of what is compiled mends it",)
+        apart = f"apart by {found.first.distance:.1e} there; no line that was left out of what is compiled mends it"
+        if is_narrow:
+            narrow = (
+                "where it joins lines, a compiler keeps in 32 bits what eager mode rounds to 16: this can be all of it"
+            )
+            step = "ask again in float32, with autocast off: another op shows there, too"
+            return self._made(NARROW, old, new, found, why=(apart, narrow), next_steps=(step,))
+        why = (apart,)
         step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
         return self._made(OTHER_OP, old, new, found, why=why, next_steps=(step,))
+
+
+def computes_in_16_bits(run: Recorded) -> bool:
+    shapes = {kept.shape.split()[0] for events in run.steps.values() for event in events for kept in event.tensors}
+    return not shapes.isdisjoint(("bfloat16", "float16"))
 
 
 def _at(run: Recorded, lines: Sequence[str]) -> Recorded:
