@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, check_tensor, is_finite, is_number, surely
@@ -117,8 +118,10 @@ _EXACT = 2**23  # float32 holds the difference of two codes of a grid that reach
 
 
 def _rounded(position: Tensor) -> Tensor:
-    """Its gradient is 0, so a second derivative need not record it, and no report of `override(round=...)` should count it."""
-    return torch.round(position.detach())
+    """Its gradient is 0, so a second derivative need not record it, and no report of `override(round=...)` should count it.
+    Compiled, torch's older vmap (`is_grads_batched`) meets it, which knows no detach.
+    """
+    return torch.round(position if is_compiling() else position.detach())
 
 
 def _grid(x: Tensor, scale: Any, zero_point: Any) -> tuple[Tensor, Tensor, Any, Tensor]:
