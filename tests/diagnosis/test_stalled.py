@@ -325,6 +325,32 @@ def test_healthy_trainings(name: str) -> None:
     assert _codes(_train(optimizer_of, dtype, **more)[0]) == []
 
 
+def test_a_step_that_raises_is_not_looked_at_twice() -> None:
+    class Failing(torch.optim.Optimizer):
+        fails = True
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            if self.fails:
+                raise RuntimeError("no step")
+            for p in self.param_groups[0]["params"]:
+                p.sub_(p.grad)
+
+    weight = nn.Parameter(torch.ones(8, dtype=LOW))
+    optimiser = Failing([weight], {"lr": 1.0})
+    with diagnose(nn.ParameterList([weight])) as d:
+        for _ in range(3):
+            weight.grad = None
+            (weight * 0.5).sum().backward()
+            with contextlib.suppress(RuntimeError):
+                optimiser.step()
+            Failing.fails = False
+    assert d.errors == []
+    (one,) = d.stalled
+    assert one.steps == 2
+    assert [share for _, share in one.by_step] == [0.0, 0.0]
+
+
 def test_a_step_of_nothing_known_has_no_size() -> None:
     d, _ = _train(lambda some: torch.optim.Adagrad(some, 1e-6))
     assert all(math.isnan(one.size) for one in d.stalled)

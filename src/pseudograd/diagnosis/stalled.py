@@ -58,6 +58,7 @@ class Stalls:
                 self._look(steps, optimizer)
 
     def _look(self, steps: _Steps, optimizer: Any) -> None:
+        steps.looked_at = []  # those of a step that raised
         for key, tensors in _stepped(optimizer).items():
             if self.place is NOWHERE:
                 self.place = frames.place(2)
