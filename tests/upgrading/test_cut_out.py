@@ -13,7 +13,7 @@ from pseudograd.torch_eras import installed_era
 
 from ..commands import answer
 from .planted import planted
-from .test_upgrade import OTHER, needs_other
+from .test_upgrade import OTHER, needs_other, upgrade
 
 SOFTPLUS = """
 import torch.nn.functional as F
@@ -45,13 +45,8 @@ for _ in range(4):
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _train(_folder: None) -> None:
     Path("train.py").write_text(TRAINING, encoding="utf-8")
-
-
-def upgrade(capfd: pytest.CaptureFixture[str], *arguments: str, new: str = sys.executable) -> tuple[int, str, str]:
-    return answer(capfd, "upgrade", "--from", sys.executable, "--to", new, *arguments)
 
 
 def printed(python: str, program: str) -> str:

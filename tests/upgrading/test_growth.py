@@ -143,8 +143,7 @@ def parting(one: list[float], other: list[float]) -> tuple[int, float]:
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _train(_folder: None) -> None:
     Path("train.py").write_text(LOGISTIC, encoding="utf-8")
 
 

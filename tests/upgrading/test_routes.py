@@ -15,12 +15,6 @@ from pseudograd.upgrading.routes.question import computes_in_16_bits
 
 from ..commands import answer
 
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 TRAINING = """\
 import torch
 from torch import nn

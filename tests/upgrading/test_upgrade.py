@@ -44,11 +44,6 @@ for _ in range(4):
 """
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def program(middle: str) -> str:
     Path("train.py").write_text(TRAINING.format(middle=middle), encoding="utf-8")
     return "train.py"

@@ -22,7 +22,7 @@ class Course:
         return self._count % self._every == 0
 
     def add(self, step: int, value: Any) -> None:
-        if self._count % self._every == 0:  # as `is_wanted` says: each gradient comes here
+        if self.is_wanted:
             self._all.append((step, value))
             if len(self._all) > 2 * _KEPT:
                 self._all = self._all[::2]

@@ -282,7 +282,7 @@ class Following:
             torch.set_num_threads(asked["threads"])
         self.heard, self.mode = heard, Listening(heard)
         self._arrange(asked)
-        if asked.get("is_shaken"):
+        if asked["is_shaken"]:
             shaking.begin()
         around_backward.subscribe(heard.around)
         self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .differences import ALIKE, Comparison, first_loss, loss_distances, runs_of
-from .recorded import Recorded
-
-_NAMES = ("sums in another order", "parameters moved by roundings")
+from .recorded import OTHER_ORDER, SHAKEN, Recorded
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ def how_it_grew(old: Recorded, new: Recorded, noise: Recorded | None) -> Growth 
     if first_loss(old, new, noise, of_level=0.0) is not None:
         why = f"{said}, little by little: no call stands out, and rounding alone does not part them so far"
         return Growth(False, (why,)) if noise.more else None
-    found = [(name, _parting(old, run)) for name, run in zip(_NAMES, runs_of(noise), strict=False)]
+    found = [(name, _parting(old, run)) for name, run in zip((OTHER_ORDER, SHAKEN), runs_of(noise), strict=False)]
     alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in found if part is not None]
     if not alone:
         return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import must
+from .recorded import SHAKEN
 
 _PYTHON, _TORCH = (3, 10), (2, 8)
 _SECONDS = 60
@@ -44,7 +45,7 @@ class Interpreter:
     @property
     def said(self) -> str:
         """What is said of it besides."""
-        return ", parameters moved by roundings" if self.is_shaken else ""
+        return f", {SHAKEN}" if self.is_shaken else ""
 
     @property
     def environment(self) -> Mapping[str, str]:

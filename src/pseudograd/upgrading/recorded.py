@@ -13,6 +13,8 @@ from ..running.files import write
 
 _KIND, _FORMAT = "pseudograd upgrade digests", 1
 
+# Runs of the older torch, as a file and an answer call them.
+AS_IT_IS, OTHER_ORDER, SHAKEN = "as it is", "sums in another order", "parameters moved by roundings"
 FORWARD, BACKWARD, UPDATE, LEAF = "forward", "backward", "update", "leaf"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..rewrite.standard_input import StandardInput
 from ..running import program as programs
 from .interpreters import Interpreter
-from .recorded import Recorded, of_content
+from .recorded import OTHER_ORDER, Recorded, of_content
 from .schedule import Schedule
 
 _SHOWN = 12  # lines of stderr
@@ -40,19 +40,6 @@ class Runner:
         pin: str | None = None,
         lines: Sequence[str] | None = None,
     ) -> Recorded:
-        done = self.done(interpreter, schedule, other_order=other_order, pin=pin, lines=lines)
-        return _recorded(done, interpreter)
-
-    def done(
-        self,
-        interpreter: Interpreter,
-        schedule: Schedule,
-        *,
-        other_order: bool = False,
-        pin: str | None = None,
-        lines: Sequence[str] | None = None,
-    ) -> programs.Run:
-        """The same, as the processes left it."""
         self.count += 1
         self.on_run(self.count, _said(interpreter, schedule, other_order, pin, lines))
         around, threads = _order(other_order)
@@ -62,21 +49,17 @@ class Runner:
         job = {"module": interpreter.follows, "asked": {**asked, **interpreter.asked}}
         with self._stdin.for_a_run() as stdin:
             command = [interpreter.path, *self.program]
-            return programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
+            done = programs.run(command, job, stdin=stdin, is_quiet=True, environment=environment)
+        return _recorded(done, interpreter)
 
 
 def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
-    content = content_of(done)
+    content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
     if content is None:
         content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
     found = of_content(content, done.status, stderr, dict.fromkeys(done.errors))
     return replace(found, torch=interpreter.label(found.torch))
-
-
-def content_of(done: programs.Run) -> Any:
-    """What the main process has written; None where it wrote nothing."""
-    return next((part.content for part in done.parts if part.is_main and part.content), None)
 
 
 def _order(is_other: bool) -> tuple[dict[str, str], int | None]:
@@ -92,7 +75,7 @@ def _said(
 ) -> str:
     said = f"torch {interpreter.label(interpreter.torch)}"
     if other_order:
-        said += ", sums in another order"
+        said += f", {OTHER_ORDER}"
     if schedule.window is not None:
         first, last = schedule.window
         said += f", step {first}" if first == last else f", steps {first} to {last}"

@@ -15,11 +15,9 @@ from .cutting.cut import cut
 from .differences import PLAIN, Comparison, Difference, compare, first_loss, runs_of, same_leaves
 from .growth import how_equal, how_it_grew, may_have_grown
 from .interpreters import Interpreter, asked, ourselves
-from .recorded import BACKWARD, Recorded
+from .recorded import AS_IT_IS, BACKWARD, OTHER_ORDER, SHAKEN, Recorded
 from .runs import Runner
 from .schedule import Schedule
-
-_OLD, _OTHER_ORDER, _SHAKEN = "as it is", "sums in another order", "parameters moved by roundings"
 
 
 def upgrade(
@@ -77,9 +75,9 @@ class Question:
         self._other_order: Recorded | None = None
 
     def take(self, runs: dict[str, Recorded]) -> None:
-        self._old, self._other_order = runs[_OLD], runs.get(_OTHER_ORDER)
-        if self._other_order is not None and _SHAKEN in runs:
-            self._other_order = replace(self._other_order, more=(runs[_SHAKEN],))
+        self._old, self._other_order = runs[AS_IT_IS], runs.get(OTHER_ORDER)
+        if self._other_order is not None and SHAKEN in runs:
+            self._other_order = replace(self._other_order, more=(runs[SHAKEN],))
 
     def record(self) -> None:
         """Of the older torch, all that a later comparison may ask for."""
@@ -88,8 +86,8 @@ class Question:
         self._shake()
 
     def kept(self) -> dict[str, Recorded]:
-        found = {_OLD: self.old}
-        for name, run in zip((_OTHER_ORDER, _SHAKEN), runs_of(self.other_order), strict=False):
+        found = {AS_IT_IS: self.old}
+        for name, run in zip((OTHER_ORDER, SHAKEN), runs_of(self.other_order), strict=False):
             found[name] = run
         return found
 

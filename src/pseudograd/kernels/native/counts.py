@@ -153,12 +153,4 @@ def look(grad: Tensor, had: Tensor) -> int:
 
 
 def can_square(grad: Tensor) -> bool:
-    """Of a tensor that `is_plain`, which stands here too, as each gradient comes here."""
-    return (
-        type(grad) is Tensor
-        and grad.is_cpu
-        and grad.layout is torch.strided
-        and grad.dtype in DTYPES
-        and grad.dim() <= MOST_DIMENSIONS
-        and native.operators is not None
-    )
+    return native.operators is not None and grad.dtype in DTYPES and grad.dim() <= MOST_DIMENSIONS and is_plain(grad)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ..differences import Difference
 from ..interpreters import Interpreter
 from ..recorded import FORWARD, Event
-from ..runs import Runner, content_of
+from ..runs import Runner
 from ..schedule import Schedule
 from . import text
 from .call import Call, of_content
@@ -33,11 +33,11 @@ class _Keeping(Interpreter):
 
     @property
     def said(self) -> str:
-        return f", for the arguments of {self.targets[-1][1]}"
+        return f"{super().said}, for the arguments of {self.targets[-1][1]}"
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        return {"targets": self.targets}
+        return {**super().asked, "targets": self.targets}
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def _cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differe
 def _kept(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, Any]:
     """By event: its call, as the program's process kept it."""
     keys = [[*event.site[:3], [kept.shape for kept in event.tensors], event.occurrence] for event in events]
-    done = runner.done(_Keeping(old.path, old.torch, keys), Schedule(0, 0, (step, step)))
-    content = content_of(done)
-    if content is None or (not content["found"] and content["noted"]):
-        raise UnwritableError("; ".join(["an error of ours", *(content["noted"] if content else done.errors)][:2]))
-    return dict(content["found"])
+    run = runner.run(_Keeping(old.path, old.torch, targets=keys), Schedule(0, 0, (step, step)))
+    found: dict[int, Any] = run.raw.get("found", {})
+    if not found and run.errors:
+        raise UnwritableError(f"an error of ours; {run.errors[0]}")
+    return found
 
 
 def _call(content: Any, event: Event) -> Call:

@@ -152,12 +152,10 @@ class Keeper(Heard):
         self._stop_if_over()
 
     def content(self) -> dict[str, Any]:
-        """By target: the call; None where no call made that node."""
+        """And by target the call; None where no call made that node."""
         with quietly():
-            return {
-                "found": {at: kept and kept.content() for at, kept in self.found.items()},
-                "noted": self.noted.lines,
-            }
+            found = {at: kept and kept.content() for at, kept in self.found.items()}
+        return {**super().content(), "found": found}
 
 
 def begin(job: Mapping[str, Any], process: Any) -> Any:

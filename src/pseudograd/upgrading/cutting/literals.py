@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .memory import own_memory
+from .trees import not_finite
 
 _PLAIN = (torch.float32, torch.int64, torch.bool, torch.complex64)  # what torch.tensor makes of Python's numbers
 _WIDE = 24  # entries that are alike: then by torch.full
@@ -58,7 +59,7 @@ def number_text(entry: Tensor) -> str:
 
 def _float_text(value: float, dtype: torch.dtype) -> str:
     if not math.isfinite(value):
-        return "torch.nan" if value != value else "torch.inf" if value > 0 else "-torch.inf"
+        return not_finite(value)
     for digits in range(1, 18):
         short = float(f"{value:.{digits}g}")
         if torch.tensor(short, dtype=dtype).item() == value:

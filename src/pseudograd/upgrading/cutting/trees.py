@@ -28,11 +28,7 @@ def tree(value: Any, name_of: Callable[[Tensor], str]) -> Tree:
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
-        return (
-            value
-            if math.isfinite(value)
-            else {"code": f"torch.{value}" if value > 0 or value != value else "-torch.inf"}
-        )
+        return value if math.isfinite(value) else {"code": not_finite(value)}
     if type(value) is complex:
         return {"code": repr(value)}
     if type(value) is list:
@@ -48,6 +44,10 @@ def tree(value: Any, name_of: Callable[[Tensor], str]) -> Tree:
     if isinstance(value, torch.device):
         return value.type
     raise UnwritableError(f"an argument is a {type(value).__name__}, which has no short way to be written")
+
+
+def not_finite(value: float) -> str:
+    return "torch.nan" if value != value else "torch.inf" if value > 0 else "-torch.inf"
 
 
 def text(one: Tree) -> str:
