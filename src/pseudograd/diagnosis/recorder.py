@@ -464,12 +464,12 @@ class Recorder:
             behind = self.leaves.behind(starts)
             for start in starts:
                 self.reached |= behind.get(start, 0)
-            known, suspects, expect = nodes.NAMES, self.zeros.suspects, self.arrivals.expect
-            attached, upstream_key, leaf_of = self._attached, self.leaves.key, self.leaves.one
+            name_of, suspects, expect = nodes.name_of, self.zeros.suspects, self.arrivals.expect
+            attached, upstream_key = self._attached, self.leaves.key
             for node, upstream in behind.items():
-                name = known.get(type(node)) or nodes.name_of(node)
+                name = name_of(node)
                 if name == LEAF:
-                    leaf = leaf_of(upstream)
+                    leaf = self.leaves.one(upstream)
                     if leaf is not None and not (can_expect and expect(leaf, node)):
                         self._attach_leaf(node, leaf)
                 elif suspects or name not in _PASSING:

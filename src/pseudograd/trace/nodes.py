@@ -69,24 +69,24 @@ class Ranges:
         return nodes
 
 
-NAMES: dict[type, str] = {}  # of the classes that torch has for its own nodes, as far as one was met
+_names: dict[type, str] = {}  # of the classes that torch has for its own nodes
 
 
 def name_of(node: Any) -> str:
     """`node.name()`, without making the text anew for each node. For speed alone."""
     kind = type(node)
-    name = NAMES.get(kind)
+    name = _names.get(kind)
     if name is None:
         name = node.name()
         # Several kinds of nodes may share another class.
         if kind.__module__ == "builtins" and name.endswith(kind.__name__):
-            NAMES[kind] = name
+            _names[kind] = name
     return name
 
 
 def has_one_name(kind: type) -> bool:
     """Of a class of which `name_of` has named a node: do all of its nodes have that name?"""
-    return kind in NAMES
+    return kind in _names
 
 
 def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
