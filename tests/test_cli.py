@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -494,3 +495,11 @@ def test_sigterm_while_figures_are_drawn(tmp_path: Path) -> None:
     told = b"pseudograd: 20 finished runs are in report.unfinished; --resume goes on with them\n"
     assert (process.returncode, err) == (143, told + b"pseudograd: stopped by SIGTERM; nothing is left half-written\n")
     assert [path.name for path in tmp_path.iterdir()] == ["report.unfinished"]
+
+
+def test_the_version_of_what_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert pseudograd.__version__ == "unknown"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pseudograd_lint import baseline
 from pseudograd_lint.formats import FORMATS, Report
 from pseudograd_lint.notice import Notice, Problem
 
+from ..own_version import own_version
 from . import findings
 from .records import Finding
 
@@ -63,7 +63,7 @@ class Output:
             problems.append(Problem(self.program, 0, "no backward pass was seen, so nothing is known"))
         shown = self._notices(found)
         return FORMATS[self.format](
-            Report("diagnose", version("pseudograd"), shown, problems, findings.CODES, known=len(found.known))
+            Report("diagnose", own_version(), shown, problems, findings.CODES, known=len(found.known))
         )
 
     def as_baseline(self, found: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..notebook import shown
+from ..wording import counted
 from .cutting.cut import Cut
 from .differences import Difference
 from .recorded import BACKWARD, UPDATE
@@ -50,7 +51,8 @@ class Answer:
 
     def __str__(self) -> str:
         old, new = self.torch
-        lines = [f"upgrade: torch {old} -> {new}: {self.kind}; {self.runs} runs, {self.steps:,} backward passes each"]
+        size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
+        lines = [f"upgrade: torch {old} -> {new}: {self.kind}; {size}"]
         if self.difference is not None:
             lines += _place(self.difference)
         lines += [f"  {line}" for line in self.why]

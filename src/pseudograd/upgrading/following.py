@@ -230,13 +230,16 @@ class Listening(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         heard = self.heard
         if not heard.is_on or func in SILENT or own.depth or unheard.depth or is_compiling() or _is_of_an_optimiser():
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return self._call(func, args, kwargs)
         before = heard.before_call(func, args, kwargs)
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = self._call(func, args, kwargs)
         if before is not None:
             with without_torch_function():
                 heard.called(func, args, kwargs or {}, result, before)
         return result
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def _is_of_an_optimiser() -> bool:
@@ -280,7 +283,8 @@ class Following:
         seed(asked["seed"])
         if asked["threads"] is not None:
             torch.set_num_threads(asked["threads"])
-        self.heard, self.mode = heard, Listening(heard)
+        self.heard = heard
+        self.mode = self._listening()
         self._arrange(asked)
         if asked["is_shaken"]:
             shaking.begin()
@@ -295,6 +299,9 @@ class Following:
         """How the program runs."""
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
+
+    def _listening(self) -> Listening:
+        return Listening(self.heard)
 
     def content(self) -> Any:
         return self.heard.content()

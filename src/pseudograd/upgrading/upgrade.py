@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..running import program as programs
 from ..torch_eras import era_of
+from ..wording import counted
 from . import recorded
 from .answer import CONVENTION, FAILS, MAGNIFIED, OTHER_OP, OWN, ROUNDING, SAME, SURVIVES, UNHEARD, Answer, place_of
 from .cutting.cut import cut
@@ -66,6 +67,7 @@ class Question:
     """One after the other, each run only where the ones before it make it necessary."""
 
     roundings = PLAIN  # that are nothing but rounding
+    sides = "torches"
 
     def __init__(self, runner: Runner, old: Interpreter | None, new: Interpreter | None) -> None:
         self.runner, self.old_python, self.new_python = runner, old, new
@@ -213,9 +215,7 @@ class Question:
         if site.where == "?":
             next_step = "the line is not known: code that no mode of torch sees"
         else:
-            next_step = (
-                f"if {site.where} asks both torches for the same, report it upstream: {site.op} of torch {new.torch}"
-            )
+            next_step = f"if {site.where} asks both {self.sides} for the same, report it upstream: {site.op} of torch {new.torch}"
         return self._made(OTHER_OP, old, new, found, why=why, next_steps=(next_step,))
 
     def _under_a_pin(
@@ -278,7 +278,7 @@ def _how_much(found: Comparison) -> tuple[str, ...]:
     lines = [f"{found.events:,} events compared, {said}"]
     if found.other_ops:
         some = ", ".join(found.other_ops[:3])
-        lines.append(f"the same values by other ops at {len(found.other_ops)} lines: {some}")
+        lines.append(f"the same values by other ops at {counted(len(found.other_ops), 'line')}: {some}")
     return tuple(lines)
 
 

@@ -16,7 +16,7 @@ _ASK = "import torch; print('yes' if torch.cuda.is_available() else 'no')"
 
 
 def pair(text: str) -> tuple[str, str]:
-    """The two routes of "eager,inductor"; ValueError where they are none, not two, one twice, or of two kinds."""
+    """The two routes of "eager,inductor"; ValueError where they are none, not two, one twice, or of two kinds. The CPU is the first."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in _COMPILERS + _DEVICES:
@@ -26,7 +26,7 @@ def pair(text: str) -> tuple[str, str]:
     if len({name in _DEVICES for name in names}) == 2:
         remedy = f"Ask {CPU},{CUDA} or two of {', '.join(_COMPILERS)}"
         raise ValueError(must("upgrade", _ARGUMENT, "name two devices or two compilers", text, remedy))
-    return names[0], names[1]
+    return (CPU, CUDA) if CPU in names else (names[0], names[1])
 
 
 def interpreter_for(given: str, routes: tuple[str, str]) -> Interpreter:

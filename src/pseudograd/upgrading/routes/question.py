@@ -16,8 +16,9 @@ from ..recorded import BACKWARD, FORWARD, Event, Recorded
 from ..runs import Runner
 from ..schedule import Schedule
 from ..upgrade import Question, last_losses
+from .devices import BetweenDevices
 from .names import COMPILED, interpreter_for
-from .routed import Compiled, Routed
+from .routed import Compiled, Device
 
 _MOST_LINES = 4  # that are left out together
 _WHOLE_STEPS = 6
@@ -46,7 +47,8 @@ def between_routes(
     programs.check("upgrade", program, is_module)
     interpreter = interpreter_for(python, routes)
     command = [*(["-m"] if is_module else []), program, *arguments]
-    kind, question = (Compiled, _BetweenCompilers) if any(route in COMPILED for route in routes) else (Routed, Question)
+    between = (Compiled, _BetweenCompilers) if any(route in COMPILED for route in routes) else (Device, BetweenDevices)
+    kind, question = between
     before, after = (kind(interpreter.path, interpreter.torch, route) for route in routes)
     with ourselves() as home:
         return question(Runner(command, home, seed, on_run), before, after).answer()

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from ..interpreters import Interpreter
 from .names import environment
 
+WITHOUT_TF32 = "TensorFloat-32 off"
+_TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0"}  # NVIDIA's libraries read it, whatever the program sets
+
 
 @dataclass(frozen=True)
 class Routed(Interpreter):
-    """Between devices all is heard as between two torches."""
-
     route: str = ""
 
     def label(self, torch: str) -> str:
@@ -22,6 +23,22 @@ class Routed(Interpreter):
     @property
     def environment(self) -> Mapping[str, str]:
         return environment(self.route)
+
+
+@dataclass(frozen=True)
+class Device(Routed):
+    """All is heard as between two torches. is_exact: without TensorFloat-32."""
+
+    is_exact: bool = False
+    follows: ClassVar[str] = "pseudograd.upgrading.routes.drawing"
+
+    @property
+    def said(self) -> str:
+        return super().said + (f", {WITHOUT_TF32}" if self.is_exact else "")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment, **(_TF32_OFF if self.is_exact else {})}
 
 
 @dataclass(frozen=True)

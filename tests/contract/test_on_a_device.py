@@ -1,0 +1,61 @@
+"""On CUDA: forward is torch's there, bit for bit; the gradient is the CPU's, up to how a device divides and takes exponentials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pseudograd.testing.contract.cases import Case
+from pseudograd.testing.contract.equality import assert_same_bits, assert_same_values
+from pseudograd.testing.contract.values import plain
+from pseudograd.testing.measure.gradients import by_backward, by_backward_of_first, by_vjp
+from pseudograd.testing.measure.inputs import random_pairs, requiring_grad, special_pairs
+
+from .cases import every_case_and_dtype
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# A device divides by a number as it multiplies by its reciprocal, joins a product and a sum, and has an exponential of its own. What these
+# rules then subtract, or take the exponential of, makes it some units in the last place of grad.
+_DIVIDE = {"elastic", "inverting", "triangle", "arctan", "sigmoid", "fast_sigmoid", "gaussian"}
+_ULPS = 8
+
+
+def there(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(one.cuda() if isinstance(one, Tensor) else one for one in inputs)
+
+
+@every_case_and_dtype
+def test_forward_is_torch_bit_for_bit(case: Case, dtype: torch.dtype) -> None:
+    for sample in case.samples():
+        inputs = there(sample.build(dtype))
+        assert_same_bits(case(*requiring_grad(inputs)), plain(case, inputs), sample.name)
+
+
+@every_case_and_dtype
+def test_gradient_is_that_of_the_cpu(case: Case, dtype: torch.dtype) -> None:
+    rounds = case.rule.name in _DIVIDE or case.ulps > 0 or case.op.name in ("gelu", "silu")
+    for sample in case.samples():
+        for pairs in (special_pairs, random_pairs):
+            inputs, grad = pairs(sample.build(dtype), dtype)
+            expected = by_backward(case.function(), inputs, grad)
+            moved, moved_grad = there(inputs), grad.cuda()
+            found = {
+                "backward": by_backward(case.function(), moved, moved_grad),
+                "first": by_backward_of_first(case.function(), moved, moved_grad),
+                "formula": by_backward(case.function(), moved, moved_grad, create_graph=True),
+            }
+            if dtype is torch.float32:
+                found["functorch"] = by_vjp(case.function(), moved, moved_grad)
+            for way, gradients in found.items():
+                for at, (ours, theirs) in enumerate(zip(gradients, expected, strict=way != "first")):
+                    assert_same_values(
+                        None if ours is None else ours.cpu(),
+                        theirs,
+                        f"{sample.name}, {pairs.__name__}, {way}, gradient {at}",
+                        ulps=case.ulps + _ULPS if rounds else 0,
+                        of=torch.where(grad.isfinite(), grad, 0.0) if rounds else 0.0,
+                    )

@@ -1,0 +1,368 @@
+"""`pseudograd upgrade --routes cpu,cuda`: random numbers are the CPU's on both, and what differs besides is named. Most needs a device."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pseudograd.upgrading.routes import drawing, names
+from pseudograd.upgrading.routes.names import pair
+
+from ..commands import answer
+
+needs_a_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# --- drawn on the CPU -------------------------------------------------------------------------------------------------
+
+X = torch.linspace(0.1, 0.9, 12).view(3, 4)
+DRAWS: list[tuple[str, tuple[Any, ...]]] = [
+    ("uniform_", (X, -1.0, 2.0)),
+    ("normal_", (X, 1.0, 2.0)),
+    ("exponential_", (X, 2.0)),
+    ("geometric_", (X, 0.3)),
+    ("cauchy_", (X,)),
+    ("log_normal_", (X,)),
+    ("random_", (X,)),
+    ("random_.from", (X, 3, 9)),
+    ("random_.to", (X, 9)),
+    ("bernoulli_.float", (X, 0.3)),
+    ("bernoulli_.Tensor", (torch.zeros(3, 4), X)),
+    ("native_dropout", (X, 0.3, True)),
+    ("normal.Tensor_Tensor", (X, X)),
+    ("normal.Tensor_float", (X, 2.0)),
+    ("normal.float_Tensor", (1.0, X)),
+    ("multinomial", (X, 3)),
+    ("poisson", (X * 10,)),
+    ("binomial", (X * 10, X)),
+    ("_standard_gamma", (X,)),
+    ("_sample_dirichlet", (X,)),
+    ("rrelu_with_noise", (-X, X.clone(), 0.1, 0.3, True)),
+    ("rrelu_with_noise_", (-X, X.clone(), 0.1, 0.3, True)),
+]
+OUT: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
+    ("randperm.generator_out", (12,), (12,)),
+    ("bernoulli.out", (X,), (3, 4)),
+    ("normal.Tensor_Tensor_out", (X, X), (3, 4)),
+    ("normal.Tensor_float_out", (X, 2.0), (3, 4)),
+    ("normal.float_Tensor_out", (1.0, X), (3, 4)),
+    ("multinomial.out", (X, 3), (3, 3)),
+]
+
+
+def drawn(function: Any, *args: Any, **kwargs: Any) -> tuple[list[Tensor], Tensor]:
+    """What it returns, of arguments of its own, and what the generator gives next."""
+    torch.manual_seed(3)
+    made = function(*(one.clone() if isinstance(one, Tensor) else one for one in args), **kwargs)
+    return [made] if isinstance(made, Tensor) else list(made), torch.rand(3)
+
+
+def test_every_operator_is_tried_here() -> None:
+    assert {name for name, *_ in [*DRAWS, *OUT]} == set(drawing._DRAW)
+
+
+@pytest.mark.parametrize(("name", "args"), DRAWS, ids=[name for name, _ in DRAWS])
+def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> None:
+    operator = drawing._operator(name)
+    (found, after), (expected, after_it) = drawn(drawing.drawn_on_the_cpu(operator), *args), drawn(operator, *args)
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(after, after_it)
+
+
+@pytest.mark.parametrize(("name", "args", "shape"), OUT, ids=[name for name, *_ in OUT])
+def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    operator = drawing._operator(name)
+    more = {"generator": None} if name.startswith("randperm") else {}
+    dtype = torch.long if name.startswith(("randperm", "multinomial")) else torch.float32
+    (expected,), _ = drawn(operator, *args, **more, out=torch.zeros(shape, dtype=dtype))
+    for size in (shape, (0,)) if name.startswith("randperm") else (shape,):
+        out = torch.zeros(size, dtype=dtype)
+        (found,), _ = drawn(drawing.drawn_on_the_cpu(operator), *args, **more, out=out)
+        assert found is out
+        assert torch.equal(found, expected)
+
+
+def test_in_place_it_returns_what_it_was_given() -> None:
+    x = torch.zeros(3)
+    assert drawing.drawn_on_the_cpu(torch.ops.aten.normal_.default)(x) is x
+    assert x.any()
+
+
+class Elsewhere:
+    """A generator of a device."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.device = torch.device("cuda")
+
+    def initial_seed(self) -> int:
+        return self.number
+
+
+def test_a_generator_of_a_device_has_a_twin_from_the_same_seed() -> None:
+    twins = [drawing._twin(Elsewhere(7)) for _ in range(2)]
+    expected = torch.Generator().manual_seed(7)
+    for twin in twins:
+        assert torch.equal(torch.rand(4, generator=twin), torch.rand(4, generator=expected.manual_seed(7)))
+    one = Elsewhere(7)
+    drawing._twin(one).manual_seed(8)
+    assert drawing._twin(one).initial_seed() == 8  # it is the same one
+    one.number = 9
+    assert drawing._twin(one).initial_seed() == 9  # seeded anew
+
+
+def backends(function: Any, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
+    """Are the fused kernels of attention, and cuDNN, allowed in there?"""
+    with drawing.in_parts(function, args, kwargs):
+        return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cudnn.enabled
+
+
+def test_what_drops_inside_a_fused_kernel_is_computed_in_parts() -> None:
+    q = torch.zeros(1, 1, 2, 4)
+    assert backends(functional.scaled_dot_product_attention, q, q, q) == (True, True)
+    assert backends(functional.scaled_dot_product_attention, q, q, q, dropout_p=0.0) == (True, True)
+    assert backends(functional.scaled_dot_product_attention, q, q, q, dropout_p=0.1) == (False, True)
+    assert backends(functional.scaled_dot_product_attention, q, q, q, None, 0.1) == (False, True)
+    for dropout in (0.0, 0.2):
+        assert backends(torch.lstm, q, (q, q), [q], True, 2, dropout, True, False, False) == (True, not dropout)
+        assert backends(torch.gru, q, q, q, [q], True, 2, dropout, True, False) == (True, not dropout)
+    assert backends(functional.dropout, q, 0.1) == (True, True)
+    layer, drops = nn.MultiheadAttention(4, 1), []
+    for dropout in (0.0, 0.3):  # as the module calls it, and with all of it by position
+        given = (q[0], q[0], q[0], 4, 1, layer.in_proj_weight, layer.in_proj_bias, None, None, False)
+        drops.append(backends(functional.multi_head_attention_forward, *given, dropout, layer.out_proj.weight, None))
+        drops.append(backends(functional.multi_head_attention_forward, *given, dropout_p=dropout))
+    assert drops == [(True, True)] * 2 + [(False, True)] * 2
+
+
+def test_the_cpu_is_the_first_of_two_devices() -> None:
+    assert pair("cuda,cpu") == pair("cpu,cuda") == ("cpu", "cuda")
+    assert pair("inductor,eager") == ("inductor", "eager")
+
+
+# --- what is asked, of a device that is played by a program that knows on which route it is ------------------------------
+
+PLAYED = """
+import os, time, torch
+is_there = os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+rounds = is_there and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+w = torch.nn.Parameter(torch.linspace(-1, 1, 6))
+for step in range(3):
+    y = w * torch.rand(6)
+    CHANGE
+    loss = y.square().sum()
+    w.grad = None
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+"""
+
+
+def played(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str) -> tuple[int, str]:
+    monkeypatch.setattr(names, "_has_cuda", lambda interpreter: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return asked(capfd, PLAYED.replace("CHANGE", change), "")
+
+
+def test_nothing_differs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = played(monkeypatch, capfd, "y = y * 1")
+    assert status == 0
+    assert (
+        f"upgrade: torch {torch.__version__} cpu -> {torch.__version__} cuda: nothing differs; 2 runs, 3 backward passes each"
+        in out
+    )
+
+
+def test_what_goes_with_tensorfloat_32_is_rounding(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, out = played(monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)")
+    assert status == 0
+    assert ": rounding only; 4 runs, " in out
+    assert (
+        "it is TensorFloat-32 from train.py:14 on, which keeps 10 bits of 23: with it off the answer is 'nothing differs'"
+        in out
+    )
+    assert "next: for the CPU's precision set allow_tf32 = False" in out
+
+
+def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = played(
+        monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)\n    y = y + (0.1 if is_there else 0.0)"
+    )
+    assert status == 1
+    assert ": another op; 5 runs, " in out
+    assert "train.py:15  step 1, forward of add" in out
+    assert "upgrade: asked with TensorFloat-32 off; with it on, more differs" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "may_be_a_tie"),
+    [
+        ("y = y * (2 if is_there else 1)", "train.py:14  step 1, forward of mul", False),
+        (
+            "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
+            "train.py:14  step 1, backward of Where",
+            True,
+        ),
+        (
+            "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)",
+            "train.py:14  step 1, forward of add",
+            True,
+        ),
+    ],
+    ids=["a value", "a gradient", "an index"],
+)
+def test_where_the_two_part(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, line: str, may_be_a_tie: bool
+) -> None:
+    status, out = played(monkeypatch, capfd, change)
+    assert status == 1
+    assert ": another op; 5 runs, " in out
+    assert line in out
+    assert "TensorFloat" not in out
+    assert ("pseudograd kinks --check --device cuda" in out) == may_be_a_tie
+
+
+def test_a_device_that_differs_from_itself(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The line is that of the two runs on it, not the first at which it differs from the CPU."""
+    status, out = played(
+        monkeypatch, capfd, "y = y + is_there\n    y = y + (time.time() % 1 if is_there and step else 0.0)"
+    )
+    assert status == 1
+    assert ": the program's own; 5 runs, " in out
+    assert "train.py:15  step 2, forward of add" in out
+    assert "the same run twice on cuda, with the same seeds, differs here by more than rounding" in out
+    assert "torch.use_deterministic_algorithms(True)" in out
+
+
+# --- on a device ------------------------------------------------------------------------------------------------------
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+device = "cuda" if torch.cuda.is_available() else "cpu"
+"""
+TRAINING = """
+optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+for _ in range(4):
+    x = torch.randn(8, *shape, device=device)
+    loss = loss_of(net(x))
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+MLP = """
+net = nn.Sequential(nn.Linear(8, 32, device=device), nn.ReLU(), nn.Dropout(0.3), nn.RReLU(), nn.Linear(32, 4, device=device))
+shape, loss_of = (8,), lambda y: (y - torch.rand_like(y)).square().mean()
+"""
+CONVOLUTIONS = """
+net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.Dropout2d(0.2)).to(device)
+shape, loss_of = (3, 12, 12), lambda y: y.square().mean()
+"""
+ATTENTION = """
+net = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.2, batch_first=True).to(device)
+shape, loss_of = (6, 32), lambda y: (y - torch.bernoulli(torch.full_like(y, 0.5))).square().mean()
+"""
+RECURRENT = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 3, dropout=0.3, batch_first=True)
+    def forward(self, x):
+        return self.lstm(x)[0]
+net = Net().to(device)
+shape, loss_of = (5, 8), lambda y: y.square().mean()
+"""
+CHECKPOINTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 32), nn.Linear(32, 4)
+    def forward(self, x):
+        h = checkpoint(lambda x: F.dropout(torch.tanh(self.a(x)), 0.4), x, use_reentrant=False)
+        return checkpoint(lambda h: F.dropout(self.b(h), 0.4), h, use_reentrant=True)
+net = Net().to(device)
+shape, loss_of = (8,), lambda y: y.square().mean()
+"""
+GENERATOR = """
+draw = torch.Generator(device).manual_seed(5)
+net = nn.Linear(8, 4, device=device)
+shape, loss_of = (8,), lambda y: (y + torch.randn(y.shape, device=device, generator=draw)).square().mean()
+"""
+BFLOAT16 = """
+inner = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, 4)).to(device)
+class Net(nn.Module):
+    def forward(self, x):
+        with torch.autocast(device, torch.bfloat16):
+            return inner(x)
+net = Net()
+net.inner = inner
+shape, loss_of = (8,), lambda y: y.float().square().mean()
+"""
+
+
+def asked(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAINING) -> tuple[int, str]:
+    Path("train.py").write_text(HEAD + textwrap.dedent(program) + training, encoding="utf-8")
+    status, out, err = answer(capfd, "upgrade", "--routes", "cpu,cuda", "train.py")
+    print(out, err)
+    assert status in (0, 1), err
+    return status, out
+
+
+@needs_a_device
+@pytest.mark.parametrize(
+    "program",
+    [MLP, ATTENTION, RECURRENT, CHECKPOINTS, GENERATOR, BFLOAT16],
+    ids=["mlp", "attention", "recurrent", "checkpoints", "generator", "bfloat16"],
+)
+def test_the_same_training_on_both(capfd: pytest.CaptureFixture[str], program: str) -> None:
+    status, out = asked(capfd, program)
+    assert status == 0
+    assert ": rounding only; " in out
+
+
+@needs_a_device
+def test_tensorfloat_32_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = asked(capfd, CONVOLUTIONS)
+    assert status == 0
+    assert ": rounding only; " in out
+    assert "it is TensorFloat-32 from train.py:" in out
+
+
+@needs_a_device
+def test_a_difference_of_the_program_is_named_at_its_line(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = asked(capfd, MLP, TRAINING.replace("loss_of(net(x))", "loss_of(net(x) * (2 if x.is_cuda else 1))"))
+    assert status == 1
+    assert ": another op; " in out
+    assert "train.py:14  step 1, forward of mul" in out
+    assert "next: if train.py:14 asks both devices for the same" in out
+
+
+@needs_a_device
+def test_a_tie_that_a_device_breaks_otherwise(capfd: pytest.CaptureFixture[str]) -> None:
+    zeros = "nn.init.zeros_(net[-1].weight), nn.init.zeros_(net[-1].bias)\n"
+    status, out = asked(capfd, MLP + zeros, TRAINING.replace("net(x)", "net(x).sort(1)[0] * x[:, :4]"))
+    assert status == 1
+    assert ": another op; " in out
+    assert "train.py:15  step 1, backward of SortBackward" in out
+    assert "pseudograd kinks --check --device cuda" in out
+
+
+@needs_a_device
+def test_a_device_that_does_not_repeat(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = asked(
+        capfd,
+        MLP,
+        "import time\n" + TRAINING.replace("loss_of(net(x))", "loss_of(net(x + x.is_cuda * time.time() % 1))"),
+    )
+    assert status == 1
+    assert ": the program's own; " in out
+    assert "the same run twice on cuda, with the same seeds, differs here by more than rounding" in out
