@@ -181,5 +181,5 @@ def test_a_file_of_digests_knows_what_rounding_becomes(capfd: pytest.CaptureFixt
     status, out, err = answer(capfd, "upgrade", "--against", "kept", "--to", sys.executable, *program)
     step, most = parting(losses(), losses(3, ROUNDED))
     assert status == 0, out + err
-    assert ": rounding, magnified by the program; 1 runs" in out.splitlines()[0], out
+    assert ": rounding, magnified by the program; 1 run," in out.splitlines()[0], out
     assert f"from step {step} on, by up to {100 * most:.2g} %" in out
