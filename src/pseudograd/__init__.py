@@ -140,7 +140,7 @@ def _moved(name: str) -> Any:
 
 def _on_demand(name: str) -> Any:
     if name == "__version__":
-        from .own_version import own_version
+        from .version import own_version
 
         return own_version()
     if name in _ELSEWHERE:  # most programs plot, rewrite and audit nothing

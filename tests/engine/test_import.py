@@ -40,7 +40,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_private"},
     {"geometry"},
-    {"reference", "errors", "record", "notebook", "wording", "own_version"},
+    {"reference", "errors", "record", "notebook", "wording", "version"},
     {"public_names"},
 ]
 

@@ -74,6 +74,7 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
         assert f"  {line}".rstrip() in out
 
 
+@pytest.mark.slow
 def test_what_comes_with_the_arguments_is_not_blamed_on_the_op(capfd: pytest.CaptureFixture[str]) -> None:
     """Code of the program that no mode hears changes what the op gets."""
     is_new = 'os.environ.get("ATEN_CPU_CAPABILITY") is None and os.path.exists("ran")'

@@ -191,6 +191,7 @@ def test_what_goes_with_tensorfloat_32_is_rounding(
     assert "next: for the CPU's precision set allow_tf32 = False" in out
 
 
+@pytest.mark.slow
 def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     status, out = played(
         monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)\n    y = y + (0.1 if is_there else 0.0)"
@@ -204,19 +205,27 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
 @pytest.mark.parametrize(
     ("change", "line", "may_be_a_tie"),
     [
-        ("y = y * (2 if is_there else 1)", "train.py:14  step 1, forward of mul", False),
-        (
+        pytest.param(
+            "y = y * (2 if is_there else 1)",
+            "train.py:14  step 1, forward of mul",
+            False,
+            id="a value",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
             "train.py:14  step 1, backward of Where",
             True,
+            id="a gradient",
         ),
-        (
+        pytest.param(
             "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)",
             "train.py:14  step 1, forward of add",
             True,
+            id="an index",
+            marks=pytest.mark.slow,
         ),
     ],
-    ids=["a value", "a gradient", "an index"],
 )
 def test_where_the_two_part(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, line: str, may_be_a_tie: bool

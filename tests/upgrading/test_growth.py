@@ -163,6 +163,7 @@ def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -
     assert f"before step {step} they are alike to 1e-05; " in out
 
 
+@pytest.mark.slow
 def test_a_real_difference_before_chaos_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     both = ("--from", sys.executable, "--to", sys.executable)
     status, out, err = answer(capfd, "upgrade", *both, "train.py", "2", "3", "1.001")

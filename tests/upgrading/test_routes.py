@@ -13,6 +13,7 @@ from pseudograd.upgrading.recorded import of_content
 from pseudograd.upgrading.routes.names import environment
 from pseudograd.upgrading.routes.question import computes_in_16_bits
 
+from ..choices import slow_but
 from ..commands import answer
 
 TRAINING = """\
@@ -51,7 +52,7 @@ def asked(
     return answer(capfd, "upgrade", "--routes", routes, "train.py")
 
 
-@pytest.mark.parametrize("compiled", ["torch.compile(net)", "net"])
+@pytest.mark.parametrize("compiled", slow_but(["torch.compile(net)"], ["torch.compile(net)", "net"]))
 def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     capfd: pytest.CaptureFixture[str], compiled: str
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     assert ("the program compiles nothing" in out) == (compiled == "net")
 
 
+@pytest.mark.slow
 def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixture[str]) -> None:
     """exp(200) is infinite: eager mode has inf/inf in the backward, Inductor has not."""
     loss = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
@@ -75,12 +77,14 @@ def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixtu
     assert "report it upstream: " in out
 
 
+@pytest.mark.slow
 def test_inductor_rounds_otherwise_and_draws_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = asked(capfd, "eager,inductor", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)")
     assert status == 0, out + err
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
 def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
     """No line of the program is in what is compiled: the one that calls it is named."""
@@ -112,6 +116,7 @@ def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) ->
     assert "nothing of the program was compiled" in out
 
 
+@pytest.mark.slow
 def test_what_dynamo_captures_otherwise_is_not_blamed_on_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     loss = "F.cross_entropy(scores * (1.0 if torch.compiler.is_compiling() else 1.5) + h[:, :4], y)"
     status, out, err = asked(capfd, "eager,aot_eager", loss)

@@ -17,6 +17,7 @@ import pytest
 
 from pseudograd.torch_eras import era_of, installed_era
 
+from ..choices import slow_but
 from ..commands import answer
 
 PY = sys.executable
@@ -32,15 +33,17 @@ from torch.nn import functional as F
 NEW = os.environ.get("ATEN_CPU_CAPABILITY") is None and os.path.exists("ran")
 open("ran", "a").close()
 model, head = nn.Linear(8, 16), nn.Linear(16, 4)
-optimiser = torch.optim.AdamW([*model.parameters(), *head.parameters()], 1e-2)
+parameters = [*model.parameters(), *head.parameters()]  # and no optimiser, whose import takes as long as all else
 for _ in range(4):
     x = torch.randn(16, 8)
     h = model(x)
     {middle}
     loss = F.cross_entropy(head(h), x[:, :4].argmax(1))
-    optimiser.zero_grad()
     loss.backward()
-    optimiser.step()
+    with torch.no_grad():
+        for one in parameters:
+            one -= 0.1 * one.grad
+            one.grad = None
 """
 
 
@@ -67,24 +70,29 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("middle", "said"),
     [
-        (
+        pytest.param(
             'h = F.gelu(h, approximate="tanh" if NEW else "none")',
             ["train.py:13  step 1, forward of gelu", "called with approximate='none' and with approximate='tanh'"],
+            id="argument",
         ),
-        (
+        pytest.param(
             "h = F.gelu(h * (0.5 if NEW else 0.6))",
             ["train.py:13  step 1, forward of mul", "called with 0.6 and with 0.5"],
+            id="constant",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "h = F.gelu(F.silu(h)) if NEW else F.silu(F.gelu(h))",
             ["train.py:13  step 1, forward of gelu", "the same ops, in another order"],
+            id="order",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "h = F.selu(h) if NEW else F.gelu(h)",
             ["train.py:13  step 1, forward of gelu", "gelu at train.py:13", "selu at train.py:13"],
+            id="op",
         ),
     ],
-    ids=["argument", "constant", "order", "op"],
 )
 def test_planted_differences_are_found_at_their_line(
     capfd: pytest.CaptureFixture[str], middle: str, said: list[str]
@@ -108,7 +116,11 @@ model, head"""
 
 
 @pytest.mark.parametrize(
-    "call", ["Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False))]
+    "call",
+    slow_but(
+        ["checkpoint(Scaled.apply, h, use_reentrant=True)"],
+        ["Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False))],
+    ),
 )
 def test_what_a_backward_calls_is_heard_in_a_checkpoint_of_either_kind(
     capfd: pytest.CaptureFixture[str], call: str
@@ -122,6 +134,7 @@ def test_what_a_backward_calls_is_heard_in_a_checkpoint_of_either_kind(
     assert "called with 0.6 and with 0.5" in out, out
 
 
+@pytest.mark.slow
 def test_a_difference_between_the_steps_that_are_kept_whole(capfd: pytest.CaptureFixture[str]) -> None:
     """Only the losses of step 9 are kept at first; the steps around it are run again."""
     name = program('h = F.gelu(h, approximate="tanh" if os.environ["WHICH"] == "new" and at == 8 else "none")')
@@ -167,7 +180,7 @@ def test_digests_kept_for_another_day(capfd: pytest.CaptureFixture[str]) -> None
         "upgrade: digests kept in old.digests\n",
     )
     status, out, err = answer(capfd, "upgrade", "--against", "old.digests", "--to", sys.executable, name)
-    assert (status, ": nothing differs; 1 runs" in out) == (0, True), out + err
+    assert (status, ": nothing differs; 1 run, " in out) == (0, True), out + err
     Path("later").touch()
     status, out, err = answer(capfd, "upgrade", "--against", "old.digests", "--to", sys.executable, name)
     assert status == 1, out + err
@@ -237,6 +250,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_a_step_of_a_hundred_layers_takes_less_than_a_mebibyte(capfd: pytest.CaptureFixture[str]) -> None:
     text = """\
 import torch

@@ -12,7 +12,7 @@ from pseudograd_lint import baseline
 from pseudograd_lint.formats import FORMATS, Report
 from pseudograd_lint.notice import Notice, Problem
 
-from ..own_version import own_version
+from ..version import own_version
 from . import findings
 from .records import Finding
 
