@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 from torch import nn
@@ -98,7 +99,8 @@ def tops_of(tensors: Iterable[Any]) -> list[nn.Module]:
     kinds = _kinds(nn.Module, set())
     parents: dict[int, list[nn.Module]] = {}
     holders: list[nn.Module] = []
-    for module in filter(lambda found: type(found) in kinds, gc.get_objects()):
+    objects = gc.get_objects()
+    for module in compress(objects, map(kinds.__contains__, map(type, objects))):  # all in C: there may be millions
         children, own = (module.__dict__.get(name) or {} for name in ("_modules", "_parameters"))
         if not is_wrapper(module):
             for child in children.values():
