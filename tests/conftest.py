@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: whoever looks at all objects, such as the collector of garbage, need not look at those of 18,000 tests."""
+    """What is there by now stays: whoever looks at all objects, such as the collector of garbage, need not look at all tests."""
     gc.freeze()
 
 
