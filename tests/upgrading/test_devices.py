@@ -323,6 +323,7 @@ def asked(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAIN
     status, out, err = answer(capfd, "upgrade", "--routes", "cpu,cuda", "train.py")
     print(out, err)
     assert status in (0, 1), err
+    assert ("put nothing on a device" in out) == ("device" not in program)
     return status, out
 
 

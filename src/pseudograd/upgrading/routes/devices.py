@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..answer import OTHER_OP, OWN, ROUNDING, Answer
 from ..differences import Comparison, Difference, compare
@@ -30,6 +31,12 @@ class BetweenDevices(Question):
         if exact.kind == OTHER_OP and exact.losses != found.losses:
             return replace(exact, notes=(*exact.notes, f"asked with {WITHOUT_TF32}; with it on, more differs"))
         return exact
+
+    def _made(self, kind: str, old: Recorded, new: Recorded, *args: Any, **kwargs: Any) -> Answer:
+        answer = super()._made(kind, old, new, *args, **kwargs)
+        if new.status or new.raw.get("uses_device"):
+            return answer
+        return replace(answer, notes=(*answer.notes, f"the run on {self.new_python.route} put nothing on a device"))
 
     def _of_tf32(self, found: Answer, exact: Answer) -> Answer:
         where = "" if found.difference is None else f" from {found.difference.old.site.where} on"

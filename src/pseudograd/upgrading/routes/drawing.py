@@ -44,6 +44,10 @@ class OnTheDevice(Following):
     def _listening(self) -> Listening:
         return InParts(self.heard)
 
+    def content(self) -> Any:
+        """And whether the program put anything there: to ask whether there is a device does not begin with it."""
+        return {**super().content(), "uses_device": torch.cuda.is_initialized()}
+
 
 class InParts(Listening):
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
