@@ -62,10 +62,17 @@ def drawn(function: Any, *args: Any, **kwargs: Any) -> tuple[list[Tensor], Tenso
     return [made] if isinstance(made, Tensor) else list(made), torch.rand(3)
 
 
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is moved to the CPU is another tensor, as from a device."""
+    monkeypatch.setattr(drawing, "_on_the_cpu", lambda one: one.clone() if isinstance(one, Tensor) else one)
+
+
 def test_every_operator_is_tried_here() -> None:
     assert {name for name, *_ in [*DRAWS, *OUT]} == set(drawing._DRAW)
 
 
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("name", "args"), DRAWS, ids=[name for name, _ in DRAWS])
 def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> None:
     operator = drawing._operator(name)
@@ -74,6 +81,7 @@ def test_the_numbers_are_those_of_the_cpu(name: str, args: tuple[Any, ...]) -> N
     assert torch.equal(after, after_it)
 
 
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("name", "args", "shape"), OUT, ids=[name for name, *_ in OUT])
 def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     operator = drawing._operator(name)
@@ -87,6 +95,7 @@ def test_into_what_is_given(name: str, args: tuple[Any, ...], shape: tuple[int, 
         assert torch.equal(found, expected)
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_in_place_it_returns_what_it_was_given() -> None:
     x = torch.zeros(3)
     assert drawing.drawn_on_the_cpu(torch.ops.aten.normal_.default)(x) is x
