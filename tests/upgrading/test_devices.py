@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -328,10 +327,9 @@ shape, loss_of = (8,), lambda y: y.float().square().mean()
 
 
 def asked(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAINING) -> tuple[int, str]:
-    Path("train.py").write_text(HEAD + textwrap.dedent(program) + training, encoding="utf-8")
+    Path("train.py").write_text(HEAD + program + training, encoding="utf-8")
     status, out, err = answer(capfd, "upgrade", "--routes", "cpu,cuda", "train.py")
-    print(out, err)
-    assert status in (0, 1), err
+    assert status in (0, 1), out + err
     assert ("put nothing on a device" in out) == ("device" not in program)
     return status, out
 

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -278,13 +278,14 @@ class Following:
     """From the moment torch is there to the end of the process."""
 
     hears_in_backward = True  # what a checkpoint calls there
+    listens: ClassVar[type[Listening]] = Listening
 
-    def __init__(self, asked: Mapping[str, Any], process: Any, heard: Heard) -> None:
+    def __init__(self, asked: Mapping[str, Any], process: Any) -> None:
         seed(asked["seed"])
         if asked["threads"] is not None:
             torch.set_num_threads(asked["threads"])
-        self.heard = heard
-        self.mode = self._listening()
+        self.heard = heard = self._hearing(Schedule(*asked["schedule"]), asked)
+        self.mode = self.listens(heard)
         self._arrange(asked)
         if asked["is_shaken"]:
             shaking.begin()
@@ -295,13 +296,13 @@ class Following:
         self.mode.__enter__()
         process.mark()
 
+    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> Heard:
+        return Heard(schedule)
+
     def _arrange(self, asked: Mapping[str, Any]) -> None:
         """How the program runs."""
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
         self.entered = [one.__enter__() for one in pinning.contexts(asked["pin"], asked["lines"])]
-
-    def _listening(self) -> Listening:
-        return Listening(self.heard)
 
     def content(self) -> Any:
         return self.heard.content()
@@ -309,6 +310,11 @@ class Following:
     def forked(self) -> None:
         self.heard.is_on = False
         self.heard.schedule = LOSSES_ALONE
+
+    @classmethod
+    def begin(cls, job: Mapping[str, Any], process: Any) -> Any:
+        """What `running.process` calls. Only the process that the command started is followed."""
+        return cls(job["asked"], process) if process.is_main else _Nothing()
 
 
 def seed(number: int) -> None:
@@ -320,15 +326,12 @@ def seed(number: int) -> None:
         numpy.random.seed(number)
 
 
-def begin(job: Mapping[str, Any], process: Any) -> Any:
-    """What `running.process` calls. Only the process that the command started is followed."""
-    asked = job["asked"]
-    return Following(asked, process, Heard(Schedule(*asked["schedule"]))) if process.is_main else Nothing()
-
-
-class Nothing:
+class _Nothing:
     def content(self) -> Any:
         return None
 
     def forked(self) -> None:
         pass
+
+
+begin = Following.begin

@@ -67,7 +67,7 @@ class Question:
     """One after the other, each run only where the ones before it make it necessary."""
 
     roundings = PLAIN  # that are nothing but rounding
-    sides = "torches"
+    sides = "torches"  # what the two runs go through
 
     def __init__(self, runner: Runner, old: Interpreter | None, new: Interpreter | None) -> None:
         self.runner, self.old_python, self.new_python = runner, old, new
@@ -259,6 +259,7 @@ class Question:
         next_steps: tuple[str, ...] = (),
     ) -> Answer:
         errors = dict.fromkeys([*old.errors, *new.errors])
+        notes = (*self.notes, *(f"not heard: {error}" for error in errors), *self._notes_of(old, new))
         kind = UNHEARD if errors and kind in SURVIVES else kind
         return Answer(
             kind,
@@ -269,8 +270,12 @@ class Question:
             next_steps,
             found.first,
             {"old": [sum(loss) for loss in old.losses], "new": [sum(loss) for loss in new.losses]},
-            notes=(*self.notes, *(f"not heard: {error}" for error in errors)),
+            notes=notes,
         )
+
+    def _notes_of(self, old: Recorded, new: Recorded) -> tuple[str, ...]:
+        """What else is to be known of the two runs."""
+        return ()
 
 
 def _how_much(found: Comparison) -> tuple[str, ...]:

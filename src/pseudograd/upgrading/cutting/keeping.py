@@ -13,7 +13,7 @@ from ...diagnosis.harmless import harmless
 from ...diagnosis.quietly import quietly
 from ...running.program import Enough
 from ...trace import frames
-from ..following import Following, Heard, Nothing, name_of
+from ..following import Following, Heard, name_of
 from ..recorded import BACKWARD, FORWARD, UPDATE
 from ..schedule import Schedule
 from . import names
@@ -158,11 +158,11 @@ class Keeper(Heard):
         return {**super().content(), "found": found}
 
 
-def begin(job: Mapping[str, Any], process: Any) -> Any:
-    """What `running.process` calls. Only the process that the command started is followed."""
-    if not process.is_main:
-        return Nothing()
-    asked = job["asked"]
-    keeper = Keeper(Schedule(*asked["schedule"]), asked["targets"])
-    register_optimizer_step_pre_hook(keeper.before_step)  # type: ignore[no-untyped-call]
-    return Following(asked, process, keeper)
+class _Keeping(Following):
+    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> Keeper:
+        keeper = Keeper(schedule, asked["targets"])
+        register_optimizer_step_pre_hook(keeper.before_step)  # type: ignore[no-untyped-call]
+        return keeper
+
+
+begin = _Keeping.begin

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ..answer import OTHER_OP, OWN, ROUNDING, Answer
 from ..differences import Comparison, Difference, compare
@@ -32,11 +31,10 @@ class BetweenDevices(Question):
             return replace(exact, notes=(*exact.notes, f"asked with {WITHOUT_TF32}; with it on, more differs"))
         return exact
 
-    def _made(self, kind: str, old: Recorded, new: Recorded, *args: Any, **kwargs: Any) -> Answer:
-        answer = super()._made(kind, old, new, *args, **kwargs)
+    def _notes_of(self, old: Recorded, new: Recorded) -> tuple[str, ...]:
         if new.status or new.raw.get("uses_device"):
-            return answer
-        return replace(answer, notes=(*answer.notes, f"the run on {self.new_python.route} put nothing on a device"))
+            return ()
+        return (f"the run on {self.new_python.route} put nothing on a device",)
 
     def _of_tf32(self, found: Answer, exact: Answer) -> Answer:
         where = "" if found.difference is None else f" from {found.difference.old.site.where} on"
@@ -47,16 +45,15 @@ class BetweenDevices(Question):
         return replace(exact, kind=ROUNDING, why=(why, *exact.why), next_steps=(*exact.next_steps, step))
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
-        answer = super()._of_difference(old, new, found, first)
         if not self.new_python.is_exact:
-            return answer
+            return super()._of_difference(old, new, found, first)
         again = compare(new, self.runner.run(self.new_python, self.schedule))
         if again.first is not None:
             why = f"the same run twice on {self.new_python.route}, with the same seeds, differs here by more than rounding"
             step = "torch.use_deterministic_algorithms(True) names the calls that do not repeat there; then ask again"
             return self._made(OWN, old, new, again, why=(why,), next_steps=(step,))
-        steps = (*answer.next_steps, _CHECK) if _may_be_a_tie(first) else answer.next_steps
-        return replace(answer, runs=self.runner.count, next_steps=steps)
+        answer = super()._of_difference(old, new, found, first)
+        return replace(answer, next_steps=(*answer.next_steps, _CHECK)) if _may_be_a_tie(first) else answer
 
 
 def _may_be_a_tie(first: Difference) -> bool:

@@ -17,8 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 
 from ...diagnosis.quietly import quietly
-from ..following import Following, Heard, Listening, Nothing
-from ..schedule import Schedule
+from ..following import Following, Listening
 
 # All that draw by a kernel of their own on CPU and on CUDA; torch makes the others of them.
 _DRAW = (
@@ -34,25 +33,24 @@ _ATTENTION = {scaled_dot_product_attention: 4, multi_head_attention_forward: 10}
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
+class InParts(Listening):
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with in_parts(func, args, kwargs or {}):
+            return super()._call(func, args, kwargs)
+
+
 class OnTheDevice(Following):
+    listens = InParts
+
     def _arrange(self, asked: Mapping[str, Any]) -> None:
         super()._arrange(asked)
         self.library = Library("aten", "IMPL")
         for name in _DRAW:
             self.library.impl(name, drawn_on_the_cpu(_operator(name)), "CUDA", allow_override=True)
 
-    def _listening(self) -> Listening:
-        return InParts(self.heard)
-
     def content(self) -> Any:
         """And whether the program put anything there: to ask whether there is a device does not begin with it."""
         return {**super().content(), "uses_device": torch.cuda.is_initialized()}
-
-
-class InParts(Listening):
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with in_parts(func, args, kwargs or {}):
-            return super()._call(func, args, kwargs)
 
 
 def in_parts(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
@@ -111,7 +109,4 @@ def _twin(generator: Any) -> torch.Generator:
     return known[2]
 
 
-def begin(job: Mapping[str, Any], process: Any) -> Any:
-    """What `running.process` calls. Only the process that the command started is followed."""
-    asked = job["asked"]
-    return OnTheDevice(asked, process, Heard(Schedule(*asked["schedule"]))) if process.is_main else Nothing()
+begin = OnTheDevice.begin

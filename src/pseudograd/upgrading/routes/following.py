@@ -9,7 +9,7 @@ import torch
 
 from ...dynamo import when_dynamo_arrives
 from ...torch_private import compiler_named, let_inductor_draw_as_eager_mode_does
-from ..following import Following, Nothing
+from ..following import Following
 from ..schedule import Schedule
 from .hearing import BlockHeard
 from .names import COMPILED, INDUCTOR
@@ -22,6 +22,9 @@ class InBlocks(Following):
 
     heard: BlockHeard
     hears_in_backward = False
+
+    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> BlockHeard:
+        return BlockHeard(schedule)
 
     def _arrange(self, asked: Mapping[str, Any]) -> None:
         is_compiled = asked["route"] in COMPILED
@@ -49,7 +52,4 @@ class _Compiler:
         return compiler_named(self.route)(graph, list(inputs))
 
 
-def begin(job: Mapping[str, Any], process: Any) -> Any:
-    """What `running.process` calls. Only the process that the command started is followed."""
-    asked = job["asked"]
-    return InBlocks(asked, process, BlockHeard(Schedule(*asked["schedule"]))) if process.is_main else Nothing()
+begin = InBlocks.begin

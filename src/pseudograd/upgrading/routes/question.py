@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...running import program as programs
 from ..answer import CONVENTION, NARROW, OTHER_OP, Answer
@@ -47,8 +46,8 @@ def between_routes(
     programs.check("upgrade", program, is_module)
     interpreter = interpreter_for(python, routes)
     command = [*(["-m"] if is_module else []), program, *arguments]
-    between = (Compiled, _BetweenCompilers) if any(route in COMPILED for route in routes) else (Device, BetweenDevices)
-    kind, question = between
+    is_compiled = any(route in COMPILED for route in routes)
+    kind, question = (Compiled, _BetweenCompilers) if is_compiled else (Device, BetweenDevices)
     before, after = (kind(interpreter.path, interpreter.torch, route) for route in routes)
     with ourselves() as home:
         return question(Runner(command, home, seed, on_run), before, after).answer()
@@ -61,9 +60,13 @@ class _BetweenCompilers(Question):
     new_python: Compiled
     roundings = ROUNDINGS_COMPILED
 
-    def _made(self, kind: str, old: Recorded, new: Recorded, *args: Any, **kwargs: Any) -> Answer:
-        answer = super()._made(kind, old, new, *args, **kwargs)
-        return replace(answer, notes=(*answer.notes, *_what_was_compiled(old, new)))
+    def _notes_of(self, old: Recorded, new: Recorded) -> tuple[str, ...]:
+        """Where not that was compiled which the program asked for."""
+        if not old.raw.get("graphs") and not new.raw.get("graphs"):
+            return ("nothing of the program was compiled",)
+        if old.raw.get("is_asked") or new.raw.get("is_asked"):
+            return ()
+        return ("the program compiles nothing: each call of a module from outside of others was compiled",)
 
     def _of_difference(self, old: Recorded, new: Recorded, found: Comparison, first: Difference) -> Answer:
         window = Schedule(0, 0, (1 if first.step <= _WHOLE_STEPS else first.step - 1, first.step))
@@ -146,12 +149,3 @@ def _at(run: Recorded, lines: Sequence[str]) -> Recorded:
         return event.site.where in lines and event.site.kind in (FORWARD, BACKWARD)
 
     return replace(run, steps={step: list(filter(is_there, events)) for step, events in run.steps.items()})
-
-
-def _what_was_compiled(old: Recorded, new: Recorded) -> tuple[str, ...]:
-    """Where it was not what the program asked for."""
-    if not old.raw.get("graphs") and not new.raw.get("graphs"):
-        return ("nothing of the program was compiled",)
-    if old.raw.get("is_asked") or new.raw.get("is_asked"):
-        return ()
-    return ("the program compiles nothing: each call of a module from outside of others was compiled",)
