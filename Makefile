@@ -40,6 +40,7 @@ check:
 	$(run) -m mypy
 	$(run) -m mypy --strict --config-file= --follow-imports=silent tests/typing/user.py
 	$(run) -m pyright --pythonpath $(run) tests/typing/user.py
+	$(run) scripts/list_ops.py --check
 	$(run) scripts/generate_docs.py --check
 
 docs:

@@ -13,6 +13,7 @@ import sys
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +85,17 @@ def test_every_op_of_the_table_is_public_under_its_name() -> None:
             == op.takes_maximize
             == any(len(op.rules) > 1 and not rule.is_linear for rule in op.rules.values())
         )
+
+
+def test_the_list_of_all_ops_is_what_their_files_say(script: Any, tmp_path: Path) -> None:
+    lister = script("list_ops")
+    assert lister.text() == lister.LIST.read_text(encoding="utf-8")
+    (tmp_path / "fractions.py").write_text('__all__ = ["frac", "Whole"]\n')
+    (tmp_path / "samples.py").write_text("values = 1\n")
+    written = lister.text(tmp_path)
+    assert "\nfrom .fractions import Whole, frac\n\n" in written
+    assert '__all__ = [\n    "Whole",\n    "frac",\n]' in written
+    assert "samples" not in written
 
 
 def test_every_row_is_complete() -> None:

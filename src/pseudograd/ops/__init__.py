@@ -1,4 +1,4 @@
-"""The public ops, one file per family."""
+"""The public ops, one file per family. scripts/list_ops.py writes this list: each file names its ops in `__all__`."""
 
 import torch.fx
 

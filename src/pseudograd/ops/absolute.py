@@ -14,6 +14,8 @@ from ..rule import Gradients, Op, Picture, Sample, call_for, register
 from .samples import values
 from .shared_rules import row_of
 
+__all__ = ["abs"]
+
 EDGES = (0, 1, -1)
 
 

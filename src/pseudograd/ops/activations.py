@@ -26,6 +26,8 @@ from .fitted_slopes import FITTED
 from .samples import values
 from .shared_rules import nothing_of, row_of, steps_at, widened
 
+__all__ = ["gelu", "hardsigmoid", "leaky_relu", "silu"]
+
 _aten = torch.ops.aten
 
 

@@ -30,6 +30,8 @@ from ..rule import Call, Op, Picture, RuleLike, call_for, register
 from .bound_rules import EDGES, FORMULA_TAKES, RULES, RULES_OF_ONE_BOUND, Bound, adapted, trial
 from .bound_samples import numbers, samples_of
 
+__all__ = ["clamp", "clamp_", "hardtanh", "lower_bound", "relu", "relu6", "upper_bound"]
+
 _NUMBER_OR_NONE = (float, int, type(None))
 
 

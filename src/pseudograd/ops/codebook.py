@@ -13,6 +13,8 @@ from ..rule import RuleLike, RuleObject
 from .nearest_code import nearest_code
 from .replace import replace_grad
 
+__all__ = ["codebook_loss", "commitment_loss", "vector_quantize"]
+
 TRANSLATES = {"ste": "identity", "straight_through": "identity", "replace": "identity", "rotate": "rotation"}
 
 

@@ -15,6 +15,8 @@ from ..rule import Gradients, Op, Picture, Rule, Sample, call_for, register
 from .samples import values
 from .shared_rules import alias, nothing_of, row_of
 
+__all__ = ["clip_grad", "reverse_grad", "scale_grad"]
+
 
 @engine.unscriptable
 def scale_grad(x: Tensor, scale: float) -> Tensor:

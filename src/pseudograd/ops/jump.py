@@ -31,6 +31,8 @@ from .samples import values
 from .shared_rules import nothing_of, row_of, widened
 from .steps import SLOPES
 
+__all__ = ["jumprelu"]
+
 
 @engine.unscriptable
 def jumprelu(

@@ -35,6 +35,8 @@ from ..rule import (
 from .policy_rules import INPUTS, NEED_NO_BOUND, RULES, adapted, forward, joined, name_of_joined
 from .shared_rules import widened
 
+__all__ = ["policy_loss"]
+
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
 DEFAULT = 0.2  # of low and high, in every project

@@ -19,6 +19,8 @@ from . import bound_rules
 from .samples import values
 from .shared_rules import widened
 
+__all__ = ["fake_quantize"]
+
 Parameter = float | Tensor
 
 

@@ -14,6 +14,8 @@ from ..errors import must, unknown_name
 from ..geometry import Sides, as_sides, shared
 from ..rule import OPS, Op, add_rule, check_parameter
 
+__all__ = ["register_rule"]
+
 Formula = TypeVar("Formula", bound=Callable[..., Tensor])
 
 

@@ -20,6 +20,8 @@ from ..reference import replace as reference
 from ..rule import Gradients, Op, Picture, Sample, call_for, register
 from .shared_rules import alias, row_of
 
+__all__ = ["replace_grad", "straight_through", "surrogate"]
+
 Arguments = ParamSpec("Arguments")
 
 

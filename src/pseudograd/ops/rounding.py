@@ -22,6 +22,8 @@ from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, reg
 from .samples import values
 from .shared_rules import adapted, blocked, passed, row_of, widened
 
+__all__ = ["ceil", "floor", "round", "trunc"]
+
 
 def _row(name: str, pull: Callable[..., Gradients], keeps: tuple[str, ...] = (), **rest: Any) -> Rule:
     return row_of(name, pull, partial(reference.rounding, name), keeps=keeps, **rest)

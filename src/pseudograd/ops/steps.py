@@ -24,6 +24,8 @@ from ..torch_private import transforms_are_active
 from .samples import values
 from .shared_rules import adapted, blocked, passed, row_of, steps_at, widened
 
+__all__ = ["heaviside", "sign"]
+
 # --- slopes: each a function of x -----------------------------------------------------------------------------------
 # Constants are literals: a compiler may make an input of the graph of a float that it finds anywhere else.
 
