@@ -12,6 +12,9 @@ import pytest
 import torch
 
 from pseudograd.rule import OPS, PRIMITIVES, forget_calls
+from pseudograd.running import program
+
+from . import forked
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -96,6 +99,18 @@ def script() -> Iterator[Callable[[str], Any]]:
     sys.path.insert(0, folder)
     yield importlib.import_module
     sys.path.remove(folder)
+
+
+@pytest.fixture
+def in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that a command follows run in copies of this process: a tenth of a second instead of one or two."""
+    monkeypatch.setattr(program, "_process", forked.run)
+
+
+@pytest.fixture
+def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that is not content with `in_copies`, as the others of its file are: programs are run by python itself."""
+    monkeypatch.setattr(program, "_process", forked.begun)
 
 
 @pytest.fixture

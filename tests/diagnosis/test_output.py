@@ -10,9 +10,8 @@ import jsonschema
 import pytest
 
 import pseudograd_lint
-from pseudograd.diagnosis.run import programs
 
-from ..commands import answer, run_once
+from ..commands import answer
 
 PROGRAM = """\
 import torch
@@ -30,9 +29,7 @@ SCHEMA = json.loads((Path(pseudograd_lint.__file__).parent / "findings.schema.js
 
 
 @pytest.fixture(autouse=True)
-def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run of a program serves all that ask the same of it."""
-    monkeypatch.setattr(programs, "run", run_once)
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_copies: None) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "forward.py").write_text("import torch\ntorch.ones(3, requires_grad=True).clamp(0, 1)\n")
     monkeypatch.chdir(tmp_path)
@@ -99,12 +96,12 @@ def test_sarif(capfd: pytest.CaptureFixture[str]) -> None:
     [
         ([], [("PG203", 0), ("PG204", 8)]),
         (["--select", "PG204"], [("PG204", 8)]),
-        pytest.param(["--select", "cut,guard"], [("PG204", 8)], marks=pytest.mark.slow),
-        pytest.param(["--select", "PG2"], [("PG203", 0), ("PG204", 8)], marks=pytest.mark.slow),
-        pytest.param(["--ignore", "PG204"], [("PG203", 0)], marks=pytest.mark.slow),
+        (["--select", "cut,guard"], [("PG204", 8)]),
+        (["--select", "PG2"], [("PG203", 0), ("PG204", 8)]),
+        (["--ignore", "PG204"], [("PG203", 0)]),
         (["--ignore", "PG204,train.py:3"], [("PG203", 0)]),
-        pytest.param(["--ignore", "train.py:8"], [("PG203", 0)], marks=pytest.mark.slow),
-        pytest.param(["--ignore", "parameter 2*"], [("PG204", 8)], marks=pytest.mark.slow),
+        (["--ignore", "train.py:8"], [("PG203", 0)]),
+        (["--ignore", "parameter 2*"], [("PG204", 8)]),
         (["--ignore", "parameter [2,3]*,PG201"], [("PG204", 8)]),
         (["--ignore", "cut"], [("PG203", 0), ("PG204", 8)]),
     ],
@@ -145,7 +142,7 @@ def test_another_parameter_that_starves_is_new(capfd: pytest.CaptureFixture[str]
     assert [one["code"] for one in whole["findings"]] == ["PG203"]
 
 
-@pytest.mark.parametrize(("condition", "status"), [("cut>0.01", 0), pytest.param("any", 0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("condition", "status"), [("cut>0.01", 0), ("any", 0)])
 def test_fail_on_counts_what_is_new(capfd: pytest.CaptureFixture[str], condition: str, status: int) -> None:
     run(capfd, "--write-baseline", "known.json", "train.py")
     assert run(capfd, "--fail-on", condition, "train.py")[0] == 4

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from pseudograd.cli import main
-from pseudograd.diagnosis.run import programs
 
 from .. import browser
 from ..browser import needs_browser
-from ..commands import answer, run_once
+from ..commands import answer
 
 PROGRAM = """\
 import sys
@@ -38,16 +37,10 @@ if "--exit" in sys.argv:
 
 
 @pytest.fixture(autouse=True)
-def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_copies: None) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "forward.py").write_text("import torch\ntorch.ones(3, requires_grad=True).clamp(0, 1)\n")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is made of a program's parts: one run of it serves all that ask the same of it."""
-    monkeypatch.setattr(programs, "run", run_once)
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -80,7 +73,6 @@ def test_what_ifs(capfd: pytest.CaptureFixture[str]) -> None:
     assert "what if torch>=2.14?" in err
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(
     ("condition", "status"), [("cut>0.5", 4), ("cut>1", 0), ("starved", 4), ("any", 4), ("guard", 0), ("edge>0.1", 0)]
 )
@@ -90,12 +82,11 @@ def test_a_condition_decides_the_status(condition: str, status: int, capfd: pyte
     assert ("--fail-on holds at train.py:" in err) == bool(status)
 
 
-@pytest.mark.slow
 def test_the_program_s_status_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--fail-on", "any", "train.py", "--exit")[0] == 7
 
 
-@pytest.mark.parametrize("code", ["edge", pytest.param("kink", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("code", ["edge", "kink"])
 def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
     code: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -110,7 +101,6 @@ def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
     assert "incomplete" not in err
 
 
-@pytest.mark.slow
 def test_what_was_recorded_before_an_error_is_shown(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capfd, "--json", "found.json", "train.py", "--fail")
     assert (code, len(out.splitlines())) == (1, 1)
@@ -170,7 +160,6 @@ def test_bad_calls_say_so_in_one_line(
     assert [name for name in sorted(os.listdir(tmp_path)) if name != "__pycache__"] == before
 
 
-@pytest.mark.usefixtures("one_process")
 def test_json_has_the_names_of_the_records(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capfd, "--json", "found.json", "--whatif", "clamp=inward", "train.py")[0] == 0
     found = json.loads((tmp_path / "found.json").read_text())
@@ -201,7 +190,6 @@ document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexO
 """
 
 
-@pytest.mark.usefixtures("one_process")
 def test_the_page_needs_no_network(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capfd, "--html", "page.html", "train.py")[0] == 0
     text = (tmp_path / "page.html").read_text()
@@ -211,7 +199,6 @@ def test_the_page_needs_no_network(capfd: pytest.CaptureFixture[str], tmp_path: 
     assert [one["code"] for one in data["findings"]] == ["cut", "starved"]
 
 
-@pytest.mark.usefixtures("one_process")
 @needs_browser
 def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What it shows, sorts and opens by keyboard."""
@@ -230,7 +217,6 @@ def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path
 LONG = "https://github.com/pytorch/pytorch/pull/191142#" + "a_word_that_no_space_interrupts" * 4
 
 
-@pytest.mark.usefixtures("one_process")
 @needs_browser
 @pytest.mark.parametrize("width", [400, 1000])
 def test_nothing_leaves_its_card(width: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -254,7 +240,6 @@ def test_nothing_leaves_its_card(width: int, capsys: pytest.CaptureFixture[str],
     assert browser.title_of(shown) == "2 true 2"
 
 
-@pytest.mark.slow
 def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -351,6 +351,7 @@ def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.usefixtures("in_copies")
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(
@@ -370,6 +371,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["share"] == 1.0
 
 
+@pytest.mark.usefixtures("in_copies")
 def test_the_command_with_nothing_behind_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\nx = torch.zeros(2, requires_grad=True)\n(x.abs() + x).sum().backward()\n")

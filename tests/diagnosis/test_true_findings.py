@@ -562,8 +562,6 @@ def test_patterns_are_checked(ignore: object) -> None:
 
 LIBRARY = """\
 import torch
-
-from ..choices import one_in
 g = torch.nn.Parameter(torch.tensor(5.0))
 def step():
     (g.clamp(0, 2) * 3).square().sum().backward()

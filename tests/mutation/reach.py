@@ -4,12 +4,13 @@
 
 Of each test one set of parameters runs; the others are taken to enter the same, and to take as long. Fast enough to be done again.
 A function that a fixture enters is entered by every test with that fixture; one that is entered while a file of tests is collected,
-by every test of the file. A process that a test starts notes what it enters itself, where its path holds the `sitecustomize.py` that
-`follow` writes. What Dynamo only reads, instead of running it, is not seen.
+by every test of the file. A process that a test forks notes what it enters itself; so does one that it starts, where its path holds the
+`sitecustomize.py` that `follow` writes. What Dynamo only reads, instead of running it, is not seen.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -146,6 +147,7 @@ class Reach:
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        os.register_at_fork(after_in_child=lambda: importlib.import_module("reach_of_process"))
         config.pluginmanager.register(Reach(Path(os.environ["REACH"])), "reach of the tests")
 
 

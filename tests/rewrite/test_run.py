@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.rewrite.whole_program import programs
 from pseudograd.rewrite.whole_program import run as run_program
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import slow_but
-from ..commands import answer, run_once
+from ..commands import answer
 
 PROGRAM = """\
 import sys
@@ -45,15 +44,9 @@ AT_EDGE = {CLOSED_ERA: 1.0, OPEN_ERA: 0.0}
 
 
 @pytest.fixture(autouse=True)
-def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_copies: None) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is made of a program's reports: one run of it serves all that ask the same of it."""
-    monkeypatch.setattr(programs, "run", run_once)
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -71,8 +64,6 @@ def test_a_pin_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 def test_a_pin_to_the_installed_era(capfd: pytest.CaptureFixture[str]) -> None:
     era = installed_era()
     assert run(capfd, "--pin", era, "train.py") == (
@@ -82,7 +73,6 @@ def test_a_pin_to_the_installed_era(capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.slow
 def test_override_and_pin_together(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
         capfd, "--override", "clamp=identity", "--override", "relu=inward", "--pin", "half", "train.py"
@@ -93,7 +83,6 @@ def test_override_and_pin_together(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--override", "clamp=identity", "train.py")[1] == "__main__ [] [1.0, 1.0, 1.0]\n"
 
 
-@pytest.mark.slow
 def test_a_module(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "--pin", "half", "-m", "train", "--epochs", "2")
     assert (code, out) == (0, "__main__ ['--epochs', '2'] [0.0, 0.5, 1.0]\n")
@@ -239,16 +228,12 @@ def test_json_that_cannot_be_written_in_the_end(capfd: pytest.CaptureFixture[str
 # --- --require --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 def test_nothing_is_required_unless_that_is_said() -> None:
     asked = {"pin": None, "overrides": ["relu=inward"], "imports": []}
     assert run_program("train.py", [], False, asked) == 0
     assert run_program("train.py", [], False, asked, requires=True) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--require", "--pin", "half", "train.py")[0] == 0
     code, out, err = run(capfd, "--require", "--override", "relu=inward", "--pin", "half", "train.py")
@@ -259,22 +244,18 @@ def test_require_wants_every_context_to_have_rewritten_something(capfd: pytest.C
     assert run(capfd, "--override", "relu=inward", "train.py")[0] == 0
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_process")
 def test_require_takes_a_pin_to_the_installed_era_for_done(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--require", "--pin", installed_era(), "train.py")[0] == 0
     assert run(capfd, "--require", "--pin", OTHER, "train.py")[0] == 0
     assert run(capfd, "--require", "--pin", installed_era(), "--override", "relu=inward", "train.py")[0] == 3
 
 
-@pytest.mark.usefixtures("one_process")
 def test_require_leaves_a_status_of_the_program(capfd: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capfd, "--require", "--override", "relu=inward", "train.py", "--exit")
     assert code == 7
     assert err.endswith("nothing was rewritten by override(relu='inward')\n")
 
 
-@pytest.mark.slow
 def test_a_program_that_closes_its_output(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "--require", "train.py", "--close"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Every test here has a folder of its own for the programs that it writes."""
+"""Every test here has a folder of its own for the programs that it writes; they run in copies of this process."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_copies: None) -> None:
     monkeypatch.chdir(tmp_path)

@@ -224,6 +224,7 @@ def test_an_interpreter_without_torch(capfd: pytest.CaptureFixture[str]) -> None
     assert f"upgrade: --to must have torch, got {bare!r}." in err
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_program_that_never_calls_torch(capfd: pytest.CaptureFixture[str]) -> None:
     Path("plain.py").write_text("print(1)\n", encoding="utf-8")
     status, _, err = upgrade(capfd, "plain.py")
