@@ -71,9 +71,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if "slow" not in item.keywords]
 
 
+_frozen_with = 0  # modules
+_MANY = 100
+
+
 def pytest_collection_finish() -> None:
-    """What is there by now stays: whoever looks at all objects, such as the collector of garbage, need not look at all tests."""
+    gc.set_threshold(20_000, 20, 50)  # a sixth of the time of a test that compiles went into looking for garbage
+    _freeze()
+
+
+def _freeze() -> None:
+    """What is there by now stays: whoever looks at all objects, as the collector of garbage does, need not look at tests and modules."""
+    global _frozen_with
+    gc.collect()
     gc.freeze()
+    _frozen_with = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +97,8 @@ def _same_start_for_every_test():
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)
+    if len(sys.modules) > _frozen_with + _MANY:  # Dynamo, Matplotlib, or the like
+        _freeze()
     yield
     assert not torch._C._are_functorch_transforms_active(), "this test leaves a functorch transform behind"
     assert torch.autograd.forward_ad._current_level == -1, "this test leaves a forward-mode level behind"
