@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -58,8 +59,9 @@ def _status(words: Sequence[str], environment: Mapping[str, str], stdin: Any, er
         _begin(environment, stdin, errors)
         status = _ran(name, is_module)
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
         return status
     except BaseException:
         traceback.print_exc()
@@ -72,7 +74,8 @@ def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> No
     os.environ.update(environment)
     nothing = os.open(os.devnull, os.O_RDWR)
     if stdin is not None:
-        os.dup2(nothing if isinstance(stdin, int) else stdin.fileno(), 0)
+        given = stdin if isinstance(stdin, int) else stdin.fileno()
+        os.dup2(nothing if given == subprocess.DEVNULL else given, 0)
     if errors is not None:
         os.dup2(nothing, 1)
         os.dup2(errors, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from .blocks import ROOT
@@ -91,6 +92,7 @@ FILES = {
     "src/losses.py": "import torch\n\n\n" + LOSSES,
     "package/module.py": "import torch\n\n\ndef function(x):\n    return torch.clamp(x, -1, 1)\n",
 }  # fmt: skip
+INTERPRETERS = ("old/bin/python", "new/bin/python")
 
 
 def filled(folder: Path) -> Path:
@@ -98,6 +100,11 @@ def filled(folder: Path) -> Path:
         file = folder / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
+    for name in INTERPRETERS:
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        file.chmod(0o755)
     (folder / "other").mkdir()
     shutil.copy(ROOT / "docs" / "compare" / "every_task.json", folder / "other" / "results.json")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=lambda _, names: set(names) - {"margin_ranking.py"})

@@ -93,8 +93,8 @@ NOT_RUN = {
         "import ray",
     ): "needs the package ray; tests/trials/test_given.py runs it where it is installed",
 }
-# Pages that take seconds and load packages, which warn of what they please; each beside tests that hold the same.
-SLOW = ("docs/in_your_tools.md",)
+# Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
+SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")
 # Without these packages the block is looked up and not run: the extras bring them.
 NEEDS = {
     "lightning": "import lightning",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+
+from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
 from ..choices import slow_but
 from ..commands import answer
@@ -70,10 +73,17 @@ QUICK = ("docs/lint.md", "docs/start/rules.md", "docs/audit.md")  # in this proc
 # What is not run, and why: a part of the command.
 NOT_RUN = {
     "nproc-per-node 8": "eight processes; tests/distributed runs two, both ways",
+    "--routes cpu,cuda": "needs a device; tests/upgrading/test_devices.py runs it where there is one",
     "--backend inductor": "compiles every point of the table for minutes; tests/kinks compiles some",
 }
-# A status that is an answer: lint found something; the program that is diagnosed ends so, or --fail-on holds; bisect has nothing to choose.
-STATUSES = {"lint": {0, 1}, "diagnose": {0, 1, 4}, "bisect": {0, 1}}
+# A status that is an answer: lint found something; the program that is diagnosed ends so, or --fail-on holds; bisect has nothing to choose;
+# the program does not train under this torch, whichever of its interpreters runs it.
+STATUSES = {
+    "lint": {0, 1},
+    "diagnose": {0, 1, 4},
+    "bisect": {0, 1},
+    "upgrade": {0} if installed_era() == CLOSED_ERA else {2},
+}
 
 
 @pytest.mark.usefixtures("table_as_it_was")
@@ -84,6 +94,7 @@ def test_the_commands_of_a_page_run(
     """One after the other in one folder: some read what those before them wrote."""
     monkeypatch.chdir(filled(tmp_path))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "new" / "bin"), os.environ["PATH"]]))
     before = set(sys.modules)
     for command in (one for one in OURS if one.page == page):
         if any(part in str(command) for part in NOT_RUN):

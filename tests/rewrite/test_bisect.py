@@ -6,8 +6,6 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,8 @@ from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place
 from pseudograd.rewrite.standard_input import StandardInput
 from pseudograd.running import program as programs
 from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+
+from ..commands import answer
 
 OTHER = OPEN_ERA if installed_era() == CLOSED_ERA else CLOSED_ERA
 
@@ -285,14 +285,34 @@ os._exit(failed)
 """
 
 
-def test_a_program_that_reads_and_ends_by_os_exit(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(ENDS_AT_ONCE)
-    command = [sys.executable, "-m", "pseudograd", "bisect", "--override", "clamp=identity", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, input="x", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "as it is the program fails, with override(clamp='identity') everywhere it passes" in done.stdout
-    assert "this line decides:\n  clamp        train.py:3\n" in done.stdout
-    assert done.stdout.endswith("bisect: a run that fails ends with:\n  line 1\n  what went wrong\n")
+@pytest.mark.usefixtures("in_copies")
+def test_a_program_that_reads_and_ends_by_os_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(ENDS_AT_ONCE)
+    with _stdin("x"):
+        status, out, err = answer(capfd, "bisect", "--override", "clamp=identity", "train.py")
+    assert status == 0, err
+    assert "as it is the program fails, with override(clamp='identity') everywhere it passes" in out
+    assert "this line decides:\n  clamp        train.py:3\n" in out
+    assert out.endswith("bisect: a run that fails ends with:\n  line 1\n  what went wrong\n")
+
+
+@contextmanager
+def _stdin(text: str) -> Iterator[None]:
+    """As from a pipe, which can be read once."""
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

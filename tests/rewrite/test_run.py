@@ -256,11 +256,10 @@ def test_require_leaves_a_status_of_the_program(capfd: pytest.CaptureFixture[str
     assert err.endswith("nothing was rewritten by override(relu='inward')\n")
 
 
-def test_a_program_that_closes_its_output(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "--require", "train.py", "--close"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "__main__ ['--close'] [0.0, 0.5, 1.0]\n")
-    assert done.stderr.startswith("pseudograd: pin_edge('half'): 1 call rewritten")
+def test_a_program_that_closes_its_output(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capfd, "--pin", "half", "--require", "train.py", "--close")
+    assert (code, out) == (0, "__main__ ['--close'] [0.0, 0.5, 1.0]\n")
+    assert err.startswith("pseudograd: pin_edge('half'): 1 call rewritten")
 
 
 WRONG = {
