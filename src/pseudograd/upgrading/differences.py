@@ -18,7 +18,7 @@ from .recorded import LEAF, Event, Kept, Recorded
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
 PLAIN = 16  # roundings of one element each, that a sum may be away
 COMPILED = 128  # where a compiler has joined loops: it keeps other sums in the dtype, and does not in others
-_LARGEST = 0.15  # that so many roundings may make: of bfloat16 a single one is nearly a hundredth
+LARGEST = 0.15  # that so many roundings may make: of bfloat16 a single one is nearly a hundredth
 _OF_NOISE, _OF_LEVEL = 10, 30
 _OF_LEAVES = 1e-6  # times _OF_NOISE: of a whole step of rounding
 ALIKE = 1e-5  # relative: losses no further apart are alike
@@ -162,7 +162,7 @@ def beyond(far: float, kept: Kept | None, noise: float, level: float, roundings:
     epsilon = _EPSILON.get(kept.shape.split()[0]) if kept is not None else None
     if epsilon is None:
         return level == 0.0 and far > _OF_NOISE * noise
-    of_dtype = max(PLAIN * epsilon, min(roundings * epsilon, _LARGEST))
+    of_dtype = max(PLAIN * epsilon, min(roundings * epsilon, LARGEST))
     return far > max(of_dtype, _OF_NOISE * noise, _OF_LEVEL * level)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...running import program as programs
 from ..answer import CONVENTION, NARROW, OTHER_OP, Answer
 from ..differences import COMPILED as ROUNDINGS_COMPILED
-from ..differences import Comparison, Difference, compare
+from ..differences import LARGEST, Comparison, Difference, compare
 from ..growth import how_equal
 from ..interpreters import ourselves
 from ..recorded import BACKWARD, FORWARD, Event, Recorded
@@ -75,6 +75,7 @@ class _BetweenCompilers(Question):
         noise = self.runner.run(old_cut, window, other_order=True)
         if compare(old, eager, self.other_order, self.roundings).first is not None:
             return self._of_dynamo(old, new, found)
+        is_narrow = computes_in_16_bits(eager)
         out: tuple[str, ...] = ()
         named: Comparison | None = None
         while len(out) < _MOST_LINES:
@@ -86,9 +87,12 @@ class _BetweenCompilers(Question):
             out = (*out, inner.first.old.site.where)
             left = self.runner.run(replace(self.new_python, out=out), self.schedule)
             if left.status == 0 and self._train_alike(old, left):
+                mended = f"{_place(out)} left out of what is compiled, {how_equal(old, left)}"
+                if is_narrow and _can_be_rounding(named):
+                    return self._of_16_bits(old, new, named, mended)
                 is_kink = self._is_at_a_kink(named, noise, window, out)
-                return self._of_lines(is_kink, named, out, (old, new, left))
-        return self._of_no_line(old, new, named or found, computes_in_16_bits(eager))
+                return self._of_lines(is_kink, named, out, mended, (old, new, left))
+        return self._of_no_line(old, new, named or found, is_narrow)
 
     def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: tuple[str, ...]) -> bool:
         """Do the gradients of these lines agree as soon as their inputs are moved a little?"""
@@ -105,18 +109,24 @@ class _BetweenCompilers(Question):
         return compare(one, other, around, self.roundings).first is None
 
     def _of_lines(
-        self, is_kink: bool, found: Comparison, out: tuple[str, ...], runs: tuple[Recorded, Recorded, Recorded]
+        self,
+        is_kink: bool,
+        found: Comparison,
+        out: tuple[str, ...],
+        mended: str,
+        runs: tuple[Recorded, Recorded, Recorded],
     ) -> Answer:
         old, new, left = runs
-        route, place = self.new_python.route, "this line" if len(out) == 1 else ", ".join(out)
-        why = [f"{place} left out of what is compiled, {how_equal(old, left)}"]
+        why = [mended]
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         why.append(last_losses(old, new, left, "left out"))
         steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
         if not is_kink:
             assert found.first is not None
-            steps.append(f"report it upstream: {found.first.old.site.op} compiled by {route}, of torch {old.torch}")
+            steps.append(
+                f"report it upstream: {found.first.old.site.op} compiled by {self.new_python.route}, of torch {old.torch}"
+            )
         kind = CONVENTION if is_kink else OTHER_OP
         return self._made(kind, old, new, found, why=tuple(why), next_steps=tuple(steps))
 
@@ -129,14 +139,24 @@ class _BetweenCompilers(Question):
         assert found.first is not None
         apart = f"apart by {found.first.distance:.1e} there; no line that was left out of what is compiled mends it"
         if is_narrow:
-            narrow = (
-                "where it joins lines, a compiler keeps in 32 bits what eager mode rounds to 16: this can be all of it"
-            )
-            step = "ask again in float32, with autocast off: another op shows there, too"
-            return self._made(NARROW, old, new, found, why=(apart, narrow), next_steps=(step,))
+            return self._of_16_bits(old, new, found, apart)
         why = (apart,)
         step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
         return self._made(OTHER_OP, old, new, found, why=why, next_steps=(step,))
+
+    def _of_16_bits(self, old: Recorded, new: Recorded, found: Comparison, known: str) -> Answer:
+        narrow = "where it joins lines, a compiler keeps in 32 bits what eager mode rounds to 16: this can be all of it"
+        step = "ask again in float32, with autocast off: a kink or another op shows there, too"
+        return self._made(NARROW, old, new, found, why=(known, narrow), next_steps=(step,))
+
+
+def _place(lines: Sequence[str]) -> str:
+    return "this line" if len(lines) == 1 else ", ".join(lines)
+
+
+def _can_be_rounding(found: Comparison) -> bool:
+    """Of 16 bits. A line that is left out has its roundings back, too, and then proves nothing."""
+    return found.first is not None and found.first.distance <= LARGEST
 
 
 def computes_in_16_bits(run: Recorded) -> bool:
