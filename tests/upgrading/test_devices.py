@@ -199,7 +199,6 @@ def test_what_goes_with_tensorfloat_32_is_rounding(
     assert "next: for the CPU's precision set allow_tf32 = False" in out
 
 
-@pytest.mark.slow
 def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     status, out = played(
         monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)\n    y = y + (0.1 if is_there else 0.0)"
@@ -218,7 +217,6 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
             "train.py:14  step 1, forward of mul",
             False,
             id="a value",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
@@ -231,7 +229,6 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
             "train.py:14  step 1, forward of add",
             True,
             id="an index",
-            marks=pytest.mark.slow,
         ),
     ],
 )
