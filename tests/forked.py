@@ -107,7 +107,7 @@ def _ran(name: str, is_module: bool) -> int:
         else:
             main = sys.modules["__main__"] = types.ModuleType("__main__")
             main.__file__ = os.path.abspath(name)
-            exec(compile(Path(name).read_bytes(), main.__file__, "exec"), vars(main))
+            exec(compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True), vars(main))
     except SystemExit as stop:
         if not isinstance(stop.code, str):
             return int(stop.code or 0)

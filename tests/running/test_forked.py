@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ print(__name__, __file__, sys.argv, sys.path[0] == os.getcwd(), sys.stdin.read()
 warnings.warn("seen once")
 warnings.warn("seen", DeprecationWarning)
 exec(compile("warnings.warn('not seen', DeprecationWarning)", "there.py", "exec"), {"warnings": warnings, "__name__": "there"})
+def annotated(x: print("evaluated", file=sys.stderr)): pass
 print(torch.ones(2, requires_grad=True).clamp(0, 0.5).sum().item(), file=sys.stderr)
 """
 ENDS = {
@@ -56,8 +57,7 @@ def test_what_python_or_torch_reads_at_its_start_takes_a_process_of_its_own(monk
     begun = []
     monkeypatch.setattr(forked, "begun", lambda *arguments: begun.append(arguments[0]) or (0, b""))
     command = program.command_of("train.py", (), False)
-    environment = {"PYTHONPATH": "nowhere"}
-    forked.run(command, {**environment, "ATEN_CPU_CAPABILITY": "default"}, None, True)
-    forked.run(["another", *command[1:]], environment, None, True)
-    assert begun == [command, ["another", *command[1:]]]
-    assert sys.executable == command[0]
+    for capability in ("default", "avx2"):
+        forked.run(command, {**os.environ, "ATEN_CPU_CAPABILITY": capability}, None, True)
+    forked.run(["another", *command[1:]], {**os.environ}, None, True)
+    assert begun == [command, command, ["another", *command[1:]]]
