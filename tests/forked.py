@@ -7,8 +7,10 @@ and tests/diagnosis/test_processes.py, with processes that begin with nothing.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import runpy
+import stat
 import subprocess
 import sys
 import tempfile
@@ -79,6 +81,7 @@ def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> No
     if errors is not None:
         os.dup2(nothing, 1)
         os.dup2(errors, 2)
+    _close_pipes()
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, 1, closefd=False) for number, mode in enumerate("rww"))
     sys.excepthook = sys.__excepthook__
     torch.compile = _compile
@@ -87,6 +90,14 @@ def _begin(environment: Mapping[str, str], stdin: Any, errors: int | None) -> No
     followed, *path = environment["PYTHONPATH"].split(os.pathsep)
     sys.path[1:1] = path
     process.begin(followed)
+
+
+def _close_pipes() -> None:
+    """Those that a program of its own would not have: whoever reads one to its end waits for all that could write."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing is closed by now
+            if number > 2 and stat.S_ISFIFO(os.fstat(number).st_mode) and not os.get_inheritable(number):
+                os.close(number)
 
 
 def _warn_as_python_does() -> None:

@@ -66,9 +66,16 @@ def test_at_a_tie_each_sign_has_the_share_of_its_own_rule(edge: str) -> None:
     assert found.tolist() == [-2.0 * -1 * share, 2.0 * 2]  # of weights -1 and 2
 
 
+# At A = 0 the second rule passes what it blocks for A < 0, so it alone has a slope there; the two together have none.
+WITHOUT_A_SLOPE_AT_0 = (("zero", "inward"), ("leaky", "leaky_inward"))
+
+
 @pytest.mark.parametrize(("positive", "negative"), slow_but([("reinforce", "inward"), ("leaky_inward", "zero")], PAIRS))
-def test_it_passes_the_contract_of_every_rule(positive: str, negative: str) -> None:
+def test_it_passes_the_contract_of_every_rule(positive: str, negative: str, request: pytest.FixtureRequest) -> None:
     """The checks of `check_rule`, against the reference that asks the sign first."""
+    if (positive, negative) in WITHOUT_A_SLOPE_AT_0:
+        reason = "docs/limits.md: the second derivative by an advantage of 0 is the second rule's"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     name = policy.name_of_joined(positive, negative)
     row = policy.JOINED[name]
     public = OPS["policy_loss"].public

@@ -133,7 +133,7 @@ def test_unpinned_they_do_what_the_installed_torch_does() -> None:
 
 @needs_torchao
 @pytest.mark.slow
-def test_the_example_through_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_through_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     from pseudograd.cli import main
 
     threads = torch.get_num_threads()
@@ -142,7 +142,7 @@ def test_the_example_through_the_command(capsys: pytest.CaptureFixture[str]) -> 
     finally:
         torch.set_num_threads(threads)
     expected = [float.fromhex(loss) for loss in losses_of_the_era(CLOSED_ERA, WHOLE, seeds=3)]
-    assert capsys.readouterr().out == "".join(f"seed {seed}: loss {loss:.5f}\n" for seed, loss in enumerate(expected))
+    assert capfd.readouterr().out == "".join(f"seed {seed}: loss {loss:.5f}\n" for seed, loss in enumerate(expected))
 
 
 def test_a_scorer_that_starts_with_zeros_trains_under_the_pin_as_before_torch_2_14() -> None:
