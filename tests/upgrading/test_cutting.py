@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.upgrading.cutting import names, text, trees, worker
+from pseudograd.upgrading.cutting import cut, kept, names, smaller, text, trees, worker
 from pseudograd.upgrading.cutting.call import Call
 from pseudograd.upgrading.cutting.literals import tensor_text
 from pseudograd.upgrading.cutting.memory import own_memory
@@ -258,6 +259,29 @@ def test_what_ten_lines_do_not_hold_is_not_cut_out(tmp_path: Path) -> None:
         program(torch, "sigmoid", changed, forward("torch.sigmoid", tensor("x"), x=x), tmp_path)
 
 
+def test_a_dimension_of_one_is_not_made_smaller() -> None:
+    assert smaller._spans(1) == []
+    assert smaller._spans(2) == [(0, 1), (1, 2)]
+
+
+def test_an_update_is_written_of_the_optimisers_of_torch_alone() -> None:
+    class SGD(torch.optim.SGD):
+        pass
+
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    kept_of_torch = kept.Kept()
+    kept.write_update(kept_of_torch, torch.optim.SGD([parameter], 0.1))
+    assert set(kept_of_torch.tensors) == {"p0", "grad0"}
+    with pytest.raises(UnwritableError, match="SGD is no optimiser of torch"):
+        kept.write_update(kept.Kept(), SGD([parameter], 0.1))
+
+
+def test_a_program_that_fails_as_it_is_written_says_so() -> None:
+    with pytest.raises(UnwritableError, match=r"written as a program, it fails: no such thing$"):
+        cut._printed(sys.executable, "import sys; sys.exit('tried\\nno such thing')")
+
+
 # --- how it is written ------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +348,9 @@ def test_an_index_is_written_between_brackets() -> None:
     index = trees.tree((slice(None, 3), ..., slice(1, None, 2), None), str)
     call = forward("__getitem__", tensor("x"), index, form=names.OPERATOR, x=some(4))
     assert call.expression() == "x[:3, ..., 1::2, None]"
+    for alone, said in ((slice(1, None), "x[1:]"), ((), "x[()]"), ((2,), "x[2]"), (-1, "x[-1]")):
+        given = trees.tree(alone, str)
+        assert forward("__getitem__", tensor("x"), given, form=names.OPERATOR, x=some(4)).expression() == said
 
 
 def test_an_argument_that_cannot_be_written_says_so() -> None:

@@ -14,8 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pseudograd.torch_eras import era_of, installed_era
+from pseudograd.upgrading.following import _said
 
 from ..choices import slow_but
 from ..commands import answer
@@ -300,3 +302,11 @@ def test_a_training_that_does_not_change_between_two_torches(capfd: pytest.Captu
     status, out, err = upgrade(capfd, program("h = F.gelu(h)"), new=OTHER)
     assert status == 0, out + err
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
+
+
+def test_arguments_are_said_where_they_are_short_and_hold_no_tensor() -> None:
+    x = torch.ones(2)
+    assert (
+        _said((x, 0.5, [1, x], (1,) * 8, (1,) * 9), {"dim": (0, 1), "out": x})
+        == "0.5, (1, 1, 1, 1, 1, 1, 1, 1), dim=(0, 1)"
+    )
