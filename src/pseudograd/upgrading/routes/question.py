@@ -87,11 +87,10 @@ class _BetweenCompilers(Question):
             out = (*out, inner.first.old.site.where)
             left = self.runner.run(replace(self.new_python, out=out), self.schedule)
             if left.status == 0 and self._train_alike(old, left):
-                mended = f"{_place(out)} left out of what is compiled, {how_equal(old, left)}"
                 if is_narrow and _can_be_rounding(named):
-                    return self._of_16_bits(old, new, named, mended)
+                    return self._of_16_bits(old, new, named, _mended(out, old, left))
                 is_kink = self._is_at_a_kink(named, noise, window, out)
-                return self._of_lines(is_kink, named, out, mended, (old, new, left))
+                return self._of_lines(is_kink, named, out, (old, new, left))
         return self._of_no_line(old, new, named or found, is_narrow)
 
     def _is_at_a_kink(self, named: Comparison, noise: Recorded, window: Schedule, lines: tuple[str, ...]) -> bool:
@@ -109,15 +108,10 @@ class _BetweenCompilers(Question):
         return compare(one, other, around, self.roundings).first is None
 
     def _of_lines(
-        self,
-        is_kink: bool,
-        found: Comparison,
-        out: tuple[str, ...],
-        mended: str,
-        runs: tuple[Recorded, Recorded, Recorded],
+        self, is_kink: bool, found: Comparison, out: tuple[str, ...], runs: tuple[Recorded, Recorded, Recorded]
     ) -> Answer:
         old, new, left = runs
-        why = [mended]
+        why = [_mended(out, old, left)]
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         why.append(last_losses(old, new, left, "left out"))
@@ -150,8 +144,8 @@ class _BetweenCompilers(Question):
         return self._made(NARROW, old, new, found, why=(known, narrow), next_steps=(step,))
 
 
-def _place(lines: Sequence[str]) -> str:
-    return "this line" if len(lines) == 1 else ", ".join(lines)
+def _mended(out: Sequence[str], old: Recorded, left: Recorded) -> str:
+    return f"{'this line' if len(out) == 1 else ', '.join(out)} left out of what is compiled, {how_equal(old, left)}"
 
 
 def _can_be_rounding(found: Comparison) -> bool:
