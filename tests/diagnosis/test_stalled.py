@@ -16,6 +16,7 @@ from torch.nn import functional
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.expected_step import expected_step, spacing
+from pseudograd.diagnosis.swallowed import Together, Vectors, Watched
 
 LOW = torch.bfloat16
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -276,6 +277,20 @@ def test_a_converged_model_of_full_precision() -> None:
             assert net.weight.grad.any()
             optimizer.step()
     assert _codes(d) == []
+
+
+@pytest.mark.parametrize(("looks", "agree", "is_noise"), [(10, False, True), (9, False, False), (10, True, False)])
+def test_ten_gradients_that_cancel_are_noise(looks: int, agree: bool, is_noise: bool) -> None:
+    signs = (
+        torch.ones(looks, 64) if agree else torch.randn(looks, 64, generator=torch.Generator().manual_seed(0)).sign()
+    )
+    parameter = Watched(torch.zeros(64), None)
+    parameter.home, parameter.apart = Together(torch.float32), Vectors.fresh(torch.zeros(64))
+    for grad in 3 * signs:
+        parameter.looks += 1
+        parameter.apart.sum += grad
+        parameter.apart.squares += grad**2
+    assert parameter.is_noise == is_noise
 
 
 def test_a_converged_model_of_half_precision() -> None:

@@ -76,6 +76,15 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
         assert [site.calls for site in entry.report().rewritten] == [3]
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_call_that_names_all_it_is_given_after_one_that_does_not(context: str) -> None:
+    x = torch.linspace(-2, 2, 9, requires_grad=True)
+    with CONTEXTS[context]():
+        first, named = torch.clamp(x, -1.0, 1.0), torch.clamp(input=x, min=-1.0, max=1.0)
+    assert torch.equal(first, named)
+    assert torch.equal(*(torch.autograd.grad(y, x, -x.detach())[0] for y in (first, named)))
+
+
 @needs_native
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_another_call_is_not_taken_for_one_that_was_made(context: str) -> None:

@@ -193,6 +193,14 @@ def test_autocast_that_matters_stays(tmp_path: Path) -> None:
     assert "with torch.autocast('cpu', torch.bfloat16):\n    y = torch.sigmoid(x)\nprint(y)" in found
 
 
+def test_each_call_is_run_from_the_same_seed(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        pair, call = Pair(torch, "sigmoid", scaled, tmp_path), forward("torch.rand", 4)
+        first, again = pair._one(call), pair._one(call)
+    assert first.is_random
+    assert torch.equal(first.tensors["y0"], again.tensors["y0"])
+
+
 def test_a_random_op_has_its_seed(tmp_path: Path) -> None:
     call = forward("torch.nn.functional.dropout", tensor("x"), 0.5, x=some(16))
     assert program(F, "dropout", scaled, call, tmp_path).startswith("torch.manual_seed(0)\nx = ")

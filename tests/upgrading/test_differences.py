@@ -10,23 +10,9 @@ import torch
 
 from pseudograd.upgrading.differences import compare, first_loss, same_leaves
 from pseudograd.upgrading.digests import Pending
-from pseudograd.upgrading.recorded import Recorded, of_content
 from pseudograd.upgrading.schedule import LOSSES_ALONE, Schedule
 
-SITES = [
-    ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],
-    ["forward", "gelu", "train.py:2", "train.py:2", "gelu(x)"],
-    ["backward", "GeluBackward0", "train.py:2", "train.py:2", "gelu(x)"],
-    ["leaf", "torch::autograd::AccumulateGrad", "?", "?", ""],
-    ["forward", "silu", "train.py:3", "train.py:3", "silu(x)"],
-]
-
-
-def run(*events: tuple[int, float], losses: tuple[float, ...] = (1.0,), dtype: str = "float32") -> Recorded:
-    """A run of one step. Of an event its site, and a number that its tensor holds."""
-    kept = [(site, "", [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x in events]
-    content = {"torch": "2.13.0", "sites": SITES, "steps": {1: kept}, "losses": [[loss] for loss in losses]}
-    return of_content(content)
+from .by_hand import run
 
 
 def test_equal_runs_are_equal() -> None:

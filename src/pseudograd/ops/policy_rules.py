@@ -345,7 +345,7 @@ RULES = {
             keeps=INPUTS,
             ignores_edge=True,
             translates=("policy_gradient", "gpg", "score"),
-            ulps=1,  # from the largest number of a half precision to infinity
+            ulps=4,  # of exp: an advantage gets the ratio
         ),
     )
 }

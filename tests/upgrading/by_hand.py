@@ -1,0 +1,29 @@
+"""Runs of a program, written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pseudograd.upgrading.recorded import Recorded, of_content
+
+SITES = [
+    ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],
+    ["forward", "gelu", "train.py:2", "train.py:2", "gelu(x)"],
+    ["backward", "GeluBackward0", "train.py:2", "train.py:2", "gelu(x)"],
+    ["leaf", "torch::autograd::AccumulateGrad", "?", "?", ""],
+    ["forward", "silu", "train.py:3", "train.py:3", "silu(x)"],
+]
+
+
+def run(
+    *events: tuple[int, float],
+    losses: tuple[float, ...] = (1.0,),
+    dtype: str = "float32",
+    step: int = 1,
+    status: int = 0,
+    **raw: Any,
+) -> Recorded:
+    """A run of which one step was kept. Of an event its site, and a number that its tensor holds."""
+    kept = [(site, "", [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x in events]
+    content = {"torch": "2.13.0", "sites": SITES, "steps": {step: kept}, "losses": [[loss] for loss in losses], **raw}
+    return of_content(content, status)
