@@ -6,7 +6,7 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch.fx
 
@@ -128,7 +128,7 @@ _MODULES = (
 )  # a script that clamps by a rule's name needs none of them
 
 
-def _moved(name: str) -> Any:
+def _moved(name: str) -> object:
     import warnings
     from importlib import import_module
 
@@ -138,7 +138,7 @@ def _moved(name: str) -> Any:
     return getattr(import_module(f".{module}", __name__), now)
 
 
-def _on_demand(name: str) -> Any:
+def _on_demand(name: str) -> object:
     if name == "__version__":
         from .version import own_version
 

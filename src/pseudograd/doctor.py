@@ -31,7 +31,7 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _row(way: AtTheBound, others: list[str]) -> dict[str, Any]:
+def _row(way: AtTheBound, others: list[str]) -> dict[str, object]:
     found = outside_every_mode(lambda: measure(way.f))
     elsewhere = {name: way.slopes_in(name) for name in others}
     return {

@@ -47,14 +47,14 @@ class _Telling:
         tell(module)
 
 
-def tell(dynamo: Any) -> None:
+def tell(dynamo: object) -> None:
     """Run what awaits it, once."""
     acts, _awaiting[:] = list(_awaiting), []
     for act in acts:
         act(dynamo)
 
 
-def when_dynamo_arrives(act: Callable[[Any], None]) -> None:
+def when_dynamo_arrives(act: Callable[[object], None]) -> None:
     """Call act(torch._dynamo): now if it is there, else once it has been imported."""
     _awaiting.append(act)
     if "torch._dynamo" in sys.modules:

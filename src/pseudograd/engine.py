@@ -87,7 +87,7 @@ def watch(around: Around) -> Iterator[None]:
             _watchers = tuple(found)
 
 
-def _in_sight(door: Callable[..., Any], *arguments: Any) -> Any:
+def _in_sight(door: Callable[..., Any], *arguments: object) -> Any:
     """The call by one of the doors below, among the watchers. A door may find that it does not serve this call: it returns None."""
     endings = [around() for around in _watchers]
     result = None
@@ -125,7 +125,9 @@ def run(call: Call, *inputs: Any) -> Tensor:
     return _export(call, inputs) if is_exporting() else PseudogradCompiled.apply(call, *call.numbers.values(), *inputs)
 
 
-def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any, high: Any) -> Tensor | None:
+def run_prepared(
+    op: str, x: object, rule: object, edge: object, maximize: object, low: object, high: object
+) -> Tensor | None:
     """`run` for a call that `prepare` has seen, with a kernel on CPU; None where it is not one, or where `run` must decide.
 
     Not for compiled code, which must not see the memory of calls. At ten elements each line of this is a hundredth of the whole call
@@ -148,7 +150,7 @@ def run_prepared(op: str, x: Any, rule: Any, edge: Any, maximize: Any, low: Any,
     return ready(x)
 
 
-def prepare(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) -> None:
+def prepare(x: Tensor, call: Call, rule: object, edge: object, low: object, high: object) -> None:
     """After a call between two numbers that went through `run`, with its arguments checked."""
     asked = call.primitive.name, rule, edge, x.dtype, low, high
     if not torch.is_grad_enabled() or _is_watched():  # what is remembered must be a plain tensor
@@ -160,7 +162,7 @@ def prepare(x: Tensor, call: Call, rule: Any, edge: Any, low: Any, high: Any) ->
         remember(prepared, asked, False if made is None else Ready(made))
 
 
-def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
+def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
     """`run`, with the result in x. As torch's in-place ops it saves a copy of the old x, where the rule reads any and no code serves.
 
     Leaf errors and version counters are torch's.
@@ -173,7 +175,7 @@ def run_in_place(call: Call, x: Tensor, *others: Any) -> Tensor:
     return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
 
 
-def _keeps_another_residual(call: Call, x: Tensor, others: tuple[Any, ...], wants: tuple[bool, ...]) -> bool:
+def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
     if (
         not (x.requires_grad and torch.is_grad_enabled())
         or x.is_leaf
@@ -185,7 +187,7 @@ def _keeps_another_residual(call: Call, x: Tensor, others: tuple[Any, ...], want
     return kernels.residual_of(call, (x, *others), wants) is not INPUTS
 
 
-def _export(call: Call, inputs: tuple[Any, ...]) -> Tensor:
+def _export(call: Call, inputs: tuple[object, ...]) -> Tensor:
     """torch.export keeps no custom backward, so the graph gets torch's own op, and the user a warning: the program may be trained."""
     _warn_of_export(call.label)
     return call.primitive.forward(*inputs)
@@ -211,7 +213,7 @@ def _warn_of_export(label: str) -> None:
     )
 
 
-def _requires_grad(inputs: tuple[Any, ...]) -> bool:
+def _requires_grad(inputs: tuple[object, ...]) -> bool:
     for value in inputs:  # noqa: SIM110  any() over a generator costs half a microsecond more
         if isinstance(value, Tensor) and value.requires_grad:
             return True
@@ -251,7 +253,7 @@ def _remember(ctx: Any, call: Call, residual: Residual, kept: Kept) -> None:
     ctx.state = call, residual, [None if isinstance(value, Tensor) else value for value in kept]
 
 
-def _recall(ctx: Any, saved: Any = None) -> list[Any]:
+def _recall(ctx: Any, saved: Any = None) -> list[object]:
     """saved: its `saved_tensors`, where they were asked for already, which a checkpoint allows once."""
     *_, others = ctx.state
     saved = ctx.saved_tensors if saved is None else saved
@@ -266,20 +268,20 @@ class _State(NamedTuple):
     others: list[Any]
 
 
-def _state_of(node: Any) -> _State | None:
+def _state_of(node: object) -> _State | None:
     """None for the node of another, and for one that was ready before it was called."""
     state = getattr(node, "state", None)
     return None if state is None else _State(*state)
 
 
-def call_of(node: Any) -> Call | None:
+def call_of(node: object) -> Call | None:
     """What a node of ours computes; None for another's."""
     state = _state_of(node)
     found = getattr(getattr(type(node), "_forward_cls", None), "call", None) if state is None else state.call
     return found if isinstance(found, Call) else None  # a Function of another may have an attribute of that name
 
 
-def inputs_kept_by(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+def inputs_kept_by(node: object, primitive: Primitive) -> tuple[Call, list[Any]] | None:
     """The call of a node of ours and what it keeps; None for one of another primitive, or of another residual than the inputs, and
     where a checkpoint, which unpacks once, will not hand it out.
     """
@@ -306,7 +308,7 @@ class Pseudograd(Function):
     """Old style, because setup_context would double the cost of a small call."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, call: Call, *inputs: object) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
         if residual is INPUTS:  # written out, because a function call costs as much as a line of this
@@ -319,7 +321,7 @@ class Pseudograd(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+    def backward(ctx: Any, grad: Tensor, saved: object = None) -> Any:
         call, residual, _ = ctx.state
         return None, *_pull(grad, _recall(ctx, saved), ctx.needs_input_grad[1:], call, residual)
 
@@ -348,7 +350,7 @@ class _InPlace:
         """For a call that keeps another residual than its inputs: x is read and written in one pass."""
 
         @staticmethod
-        def forward(ctx: Any, call: Call, x: Tensor, *others: Any) -> Tensor:
+        def forward(ctx: Any, call: Call, x: Tensor, *others: object) -> Tensor:
             wants = ctx.needs_input_grad[1:]
             residual = kernels.residual_of(call, (x, *others), wants)
             kept = kernels.forward_in_place(residual, call, (x, *others), wants)
@@ -360,7 +362,7 @@ class _InPlace:
             return x
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
+        def backward(ctx: object, grad: Tensor) -> Any:
             return Pseudograd.backward(ctx, grad)
 
 
@@ -492,7 +494,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
 
     class Pseudograd(lowering):  # type: ignore[misc,valid-type]
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
+        def backward(ctx: Any, grad: Tensor) -> object:
             if type(grad) is not Tensor:
                 return pull(ctx, grad)
             saved = ctx.saved_tensors
@@ -516,7 +518,7 @@ def _between(made: PreparedBetween) -> type[Function]:
             return value(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
             tensors, wants = (ctx.saved_tensors if saved is None else saved)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
@@ -556,7 +558,7 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
             (code,) = ctx.saved_tensors if saved is None else saved
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
@@ -586,7 +588,7 @@ def _keeping_x(made: Prepared) -> type[Function]:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
             (x,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
@@ -612,7 +614,7 @@ def _keeping_code(made: Prepared) -> type[Function]:
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
             (code,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
@@ -632,11 +634,11 @@ def _passing(made: Prepared) -> type[Function]:
         call = made.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
+        def forward(ctx: object, x: Tensor) -> Tensor:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
+        def backward(ctx: object, grad: Tensor, saved: object = None) -> Any:
             return grad
 
     return Pseudograd
@@ -675,7 +677,7 @@ class PseudogradFunctional(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(call: Call, *inputs: Any) -> Tensor:
+    def forward(call: Call, *inputs: object) -> Tensor:
         return call.primitive.forward(*inputs)
 
     @staticmethod
@@ -691,7 +693,7 @@ class PseudogradFunctional(Function):
         return None, *formula.pull(grad, _recall(ctx), ctx.needs_input_grad[1:], ctx.state[0])
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, _: None, *tangents: object) -> Tensor:
         """The same slope, applied to each tangent: a linear element-wise pull is its own transpose."""
         call = ctx.state[0]
         if not call.is_linear:
@@ -710,7 +712,7 @@ class PseudogradFunctional(Function):
         return total
 
 
-def _apply_functional(call: Call, inputs: Iterable[Any]) -> Tensor:
+def _apply_functional(call: Call, inputs: Iterable[object]) -> Tensor:
     with own:  # its forward runs under the modes of `rewrite`
         return PseudogradFunctional.apply(call, *inputs)
 
@@ -723,7 +725,7 @@ class PseudogradCompiled(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *numbers_and_inputs: Any) -> Tensor:
+    def forward(ctx: Any, call: Call, *numbers_and_inputs: object) -> Tensor:
         count = len(call.numbers)
         inputs = numbers_and_inputs[count:]
         _remember(ctx, call, INPUTS, kept_inputs(call, inputs, ctx.needs_input_grad[1 + count :]))
@@ -731,14 +733,14 @@ class PseudogradCompiled(Function):
         return call.primitive.forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> object:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
         found = formula.plain(grad, _in_backward(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers)
         return None, *[None] * count, *found
 
 
-def _in_backward(grad: Tensor, inputs: list[Any]) -> list[Any]:
+def _in_backward(grad: Tensor, inputs: list[object]) -> list[object]:
     """The inputs, x such that what is computed from it cannot be computed before grad is there.
 
     Else Inductor keeps where x is outside as bools, whose loops on CPU take ten times as long as those that read x again.
@@ -749,14 +751,14 @@ def _in_backward(grad: Tensor, inputs: list[Any]) -> list[Any]:
     return [torch.where(grad == grad, x, x), *others]
 
 
-def _over_functorch(call: Call, inputs: tuple[Any, ...]) -> Tensor:
+def _over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
     _told_at_last()
     if call.rule.is_users:
         _show_to_dynamo(call, inputs)
     return _in_graph(*call.spec, *inputs)
 
 
-def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
+def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
     """Run a user's formula where Dynamo traces it, so that it guards the globals and closures that the formula reads.
 
     The graph drops what nobody uses; without this it would keep the values that they had for ever.
@@ -767,7 +769,7 @@ def _show_to_dynamo(call: Call, inputs: tuple[Any, ...]) -> None:
         formula.plain(call.primitive.forward(*values), values, wants, call)
 
 
-def _in_graph(*leaves: Any) -> Tensor:
+def _in_graph(*leaves: object) -> Tensor:
     """What Dynamo puts into its graph as it is. A graph holds constants but no objects of ours: the first of `leaves` name the call."""
     call, inputs = split(leaves)
     return _apply_functional(call, inputs)

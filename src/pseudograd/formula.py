@@ -24,14 +24,14 @@ class Depth(threading.local):
     def __enter__(self) -> None:
         self.depth += 1
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.depth -= 1
 
 
 own = Depth()  # in computations of ours, which `rewrite` must leave alone: a second derivative records them
 
 
-def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients:
+def pull(grad: Tensor, inputs: list[object], wants: Wants, call: Call) -> Gradients:
     """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
     if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
         return plain(grad, inputs, wants, call)
@@ -42,7 +42,7 @@ def pull(grad: Tensor, inputs: list[Any], wants: Wants, call: Call) -> Gradients
 
 
 def plain(
-    grad: Tensor, inputs: list[Any], wants: Wants, call: Call, numbers: dict[str, float] | None = None
+    grad: Tensor, inputs: list[object], wants: Wants, call: Call, numbers: dict[str, float] | None = None
 ) -> Gradients:
     """For a rule that compares, on the inputs as torch compared them: tensors cast, numbers rounded to the dtype of y.
 

@@ -18,13 +18,13 @@ _DENSE = (torch.strided, torch.jagged)
 _Formula = Callable[[Tensor, list[Any]], Gradients]
 
 
-def are_sparse(grad: Tensor, inputs: list[Any]) -> bool:
+def are_sparse(grad: Tensor, inputs: list[object]) -> bool:
     if grad.layout not in _DENSE:
         return True
     return any(isinstance(value, Tensor) and value.layout not in _DENSE for value in inputs)
 
 
-def by_values(formula: _Formula, grad: Tensor, inputs: list[Any]) -> Gradients:
+def by_values(formula: _Formula, grad: Tensor, inputs: list[object]) -> Gradients:
     """The formula on the values of a sparse grad, of sparse inputs, or of both; the gradients in the layout of the inputs."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sparse = [value for value in tensors if value.layout not in _DENSE]
@@ -68,12 +68,12 @@ def _with(values: Tensor, pattern: Tensor, layout: torch.layout) -> Tensor:
     return made if layout is torch.sparse_coo else made.to_sparse(layout=layout)
 
 
-def is_nested(x: Any) -> bool:
+def is_nested(x: object) -> bool:
     """A strided nested tensor has no shape, so that torch refuses it to every Function; the jagged layout has one."""
     return isinstance(x, Tensor) and x.is_nested and x.layout is torch.strided
 
 
-def by_components(op: Callable[..., Tensor], x: Tensor, others: tuple[Any, ...]) -> Tensor:
+def by_components(op: Callable[..., Tensor], x: Tensor, others: tuple[object, ...]) -> Tensor:
     """The op on one tensor of the nested one after the other; autograd goes through both steps."""
     made: Tensor = torch.nested.as_nested_tensor([op(part, *others) for part in x.unbind()], layout=torch.strided)
     return made

@@ -11,7 +11,7 @@ _TEXT = "overflow-x: auto; white-space: pre; line-height: 1.35; font-size: 0.85e
 _PAGE = "width: 100%; height: 36em; border: 1px solid #8884; border-radius: 4px"
 
 
-def shown(text: str, figure: Callable[[], Any] | None = None) -> str:
+def shown(text: str, figure: Callable[[], object] | None = None) -> str:
     """The text as it is printed. figure: makes the picture above it; without matplotlib there is none."""
     picture = "" if figure is None else _svg(figure)
     return f'{picture}<pre style="{_TEXT}">{html.escape(text)}</pre>'
@@ -22,7 +22,7 @@ def framed(page: str) -> str:
     return f'<iframe style="{_PAGE}" srcdoc="{html.escape(page)}"></iframe>'
 
 
-def figure_of(draw: Callable[[Any], Any], size: tuple[float, float]) -> Any:
+def figure_of(draw: Callable[[Any], object], size: tuple[float, float]) -> Any:
     """A figure that no notebook shows a second time, drawn by draw(axes)."""
     from matplotlib.figure import Figure
 

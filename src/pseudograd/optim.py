@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHan
     bounded = _checked(optimizer, bounds)
     _clamp(bounded)
 
-    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
         _clamp(bounded)
 
     return optimizer.register_step_post_hook(after_step)
@@ -121,7 +121,7 @@ def _checked_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
     return low, high
 
 
-def _checked_bound(p: Tensor, name: str, bound: Any) -> Bound:
+def _checked_bound(p: Tensor, name: str, bound: object) -> Bound:
     if isinstance(bound, Tensor):
         check_tensor("project", name, bound)
         check_broadcast("project", name, bound, p.shape, "the parameter", grows=False)

@@ -28,7 +28,7 @@ class Record:
         cls._names = (*cls._names, *own)
         cls._defaults = {**cls._defaults, **{name: vars(cls)[name] for name in own if name in vars(cls)}}
 
-    def __init__(self, *values: Any, **named: Any) -> None:
+    def __init__(self, *values: object, **named: object) -> None:
         given = {**self._defaults, **dict(zip(self._names, values)), **named}  # noqa: B905  the rest have names or defaults
         wrong = [name for name in self._names if name not in given] or [
             name for name in given if name not in self._names
@@ -51,6 +51,6 @@ class Record:
 
     __delattr__ = __setattr__  # type: ignore[assignment]
 
-    def replaced(self, **changes: Any) -> Self:
+    def replaced(self, **changes: object) -> Self:
         """Another record, with these fields instead."""
         return type(self)(**{**{name: vars(self)[name] for name in self._names}, **changes})

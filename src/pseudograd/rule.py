@@ -100,7 +100,7 @@ class Rule(Record):
         given = ", ".join(key if value is None else f"{key}={value}" for key, value in self.parameters.items())
         return f"{self.name}({given})" if given else self.name
 
-    def keywords(self, edge: Edge | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def keywords(self, edge: Edge | None, given: Mapping[str, object] | None = None) -> dict[str, Any]:
         """What pull, reference and jumps are called with: the parameters, and the edge where the op has one."""
         parameters = {**self.parameters, **(given or {})}
         keywords = {"given": parameters} if self.is_users else parameters
@@ -156,10 +156,10 @@ class Primitive(Record, kw_only=True):
     saves: Literal["rule", "as torch", "a copy"] = "rule"
     either_is: Literal["min", "max"] | None = None
 
-    def by_name(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    def by_name(self, inputs: tuple[object, ...]) -> dict[str, Any]:
         return dict(zip(self.inputs, inputs))  # noqa: B905  Dynamo on torch 2.8
 
-    def inputs_of(self, other: Primitive, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def inputs_of(self, other: Primitive, inputs: tuple[object, ...]) -> tuple[object, ...]:
         """Those of another primitive that this one takes, too."""
         given = other.by_name(inputs)
         return tuple([given[name] for name in self.inputs])
@@ -210,7 +210,7 @@ class Call:
     )
 
     def __init__(
-        self, primitive: Primitive, rule: Rule, given: dict[str, Any], edge: Edge | None, maximize: bool
+        self, primitive: Primitive, rule: Rule, given: dict[str, object], edge: Edge | None, maximize: bool
     ) -> None:
         self.primitive = primitive
         self.rule = rule
@@ -229,13 +229,13 @@ class Call:
         self._keeps = rule.keeps if as_rule else primitive.inputs if primitive.saves == "as torch" else None
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         """The rule's parameters in the order of its row; a function by its key."""
         values = [key_of(value) if callable(value) else value for value in self._values]
         return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
 
     @property
-    def spec(self) -> tuple[Any, ...]:
+    def spec(self) -> tuple[object, ...]:
         """Flat, as a graph wants it: primitive, rule, edge, maximize, and what is given for the rule's parameters."""
         return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.given.values()
 
@@ -260,7 +260,7 @@ class Call:
     def pull(
         self,
         grad: Tensor,
-        inputs: tuple[Any, ...],
+        inputs: tuple[object, ...],
         y: Tensor | None,
         wants: Wants,
         numbers: dict[str, float] | None = None,
@@ -282,8 +282,8 @@ class Call:
 
 OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
-_by_spec: dict[tuple[Any, ...], Call] = {}
-_by_request: dict[tuple[Any, ...], Call] = {}
+_by_spec: dict[tuple[object, ...], Call] = {}
+_by_request: dict[tuple[object, ...], Call] = {}
 # By the arguments of a public function: the call with all that is known of it before x, or False where no kernel can. By a context that is
 # entered: a table of its calls.
 prepared: dict[Any, Any] = {}
@@ -319,14 +319,14 @@ def forget_calls() -> None:
     prepared.clear()
 
 
-def remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
+def remember(calls: dict[Any, Any], key: object, call: object) -> Any:
     if len(calls) >= _REMEMBERED:
         calls.clear()
     calls[key] = call
     return call
 
 
-def call_named(spec: tuple[Any, ...]) -> Call:
+def call_named(spec: tuple[object, ...]) -> Call:
     """The call that `spec` names; remembered, except under a compiler, which must not see the memory change."""
     if is_compiling():
         return split(spec)[0]
@@ -338,7 +338,7 @@ def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]
     row = primitive.rules[rule_name]
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
     return Call(primitive, row, given, _edge_of(primitive, edge), maximize), tuple(rest[len(given) :])
@@ -373,7 +373,7 @@ def _edge_of(op: Primitive, edge: Edge | None) -> Edge | None:
     return "inward" if edge == "projected" and "inward" in op.edges else edge
 
 
-def _defaults(row: Rule) -> dict[str, Any]:
+def _defaults(row: Rule) -> dict[str, object]:
     """The parameters of a rule. Under a compiler from text: a number that it finds in a table may become an input of the graph."""
     if is_compiling():
         return {key: None if text == "None" else float(text) for key, text in row.texts}
@@ -395,7 +395,7 @@ def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: 
 
 
 def _call_for_the_first_time(
-    key: tuple[Any, ...], op: Primitive, rule: RuleLike, edge: Edge | None, maximize: bool
+    key: tuple[object, ...], op: Primitive, rule: RuleLike, edge: Edge | None, maximize: bool
 ) -> Call:
     """A call with a function is remembered by the function: what it holds, tensors perhaps, must go when the caller lets go of it."""
     given = rule.parameters if isinstance(rule, RuleObject) else ()
@@ -407,7 +407,7 @@ def _call_for_the_first_time(
     return remember(_by_request, key, make_call(op, rule, edge, maximize))
 
 
-def rule_named(name: str, /, *values: Any, **given: Any) -> RuleObject:
+def rule_named(name: str, /, *values: object, **given: Any) -> RuleObject:
     """A rule object by name, its parameters checked: finite numbers above 0, or one of the rule's choices.
 
     values: of parameters in the order in which the rule lists them.
@@ -446,7 +446,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 
-def _chosen(rule: str, key: str, value: Any, choices: tuple[int, ...]) -> int:
+def _chosen(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int:
     """The integer that `value` is: a compiler, too, then has one of these and no symbol."""
     for choice in choices:
         if value == choice:

@@ -164,7 +164,7 @@ def _of_x(primitive: str) -> Any:
 
 
 def _of_two(primitive: str) -> Any:
-    def arrange(x: Any, other: Any) -> StandIn | None:
+    def arrange(x: object, other: object) -> StandIn | None:
         return (primitive, (x, other)) if isinstance(x, Tensor) and isinstance(other, Tensor) else None
 
     return arrange
@@ -249,8 +249,8 @@ def _written(
     family: str,
     name: str,
     takes: tuple[str, ...],
-    defaults: tuple[Any, ...],
-    owners: tuple[Any, ...],
+    defaults: tuple[object, ...],
+    owners: tuple[object, ...],
     overload: str = "",
     op: str = "",
 ) -> None:

@@ -115,18 +115,18 @@ class Form:
         *names: str,
         switches: tuple[str, ...],
         takes: tuple[str, ...] = ("input",),
-        defaults: tuple[Any, ...] = (MISSING,),
+        defaults: tuple[object, ...] = (MISSING,),
         arrange: Arrange = lambda *values: None,
         of_aten: Arrange | None = None,
-        owners: tuple[Any, ...] = (torch, Tensor, torch.ops.aten),
+        owners: tuple[object, ...] = (torch, Tensor, torch.ops.aten),
         overloads: tuple[str, ...] = ("default",),
-        with_inplace: tuple[Any, ...] = (),
+        with_inplace: tuple[object, ...] = (),
         otherwise: str = "",
         each: str = "",
         hides: tuple[str, ...] = (),
         write: Write | None = None,
-        composite_modules: tuple[type[Any], ...] = (),
-        modules: tuple[type[Any], ...] = (),
+        composite_modules: tuple[type[object], ...] = (),
+        modules: tuple[type[object], ...] = (),
         op: str = "",
         nodes: tuple[str, ...] = (),
         saved: tuple[str, ...] = (),
@@ -197,7 +197,7 @@ class Spelling:
         self.defaults = (*form.defaults, False) if takes_inplace else form.defaults
         self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.each else _ALIASES
 
-    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    def values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any] | None:
         """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
         if len(args) > len(self.takes):
             return None
@@ -212,7 +212,7 @@ class Spelling:
                 return None
         return values
 
-    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
+    def read(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Read | None:
         values = self.values(args, kwargs)
         if values is None or not isinstance(values[0], Tensor):
             return None
@@ -222,7 +222,7 @@ class Spelling:
             return None
         return Read(arranged[0], arranged[1], in_place)
 
-    def read_each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, ...]] | None:
+    def read_each(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[tuple[object, ...]] | None:
         """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
         values = self.values(args, kwargs)
         if values is None:
@@ -234,21 +234,21 @@ class Spelling:
 # --- arrangements -----------------------------------------------------------------------------------------------------
 
 
-def _clamp(x: Tensor, min: Any, max: Any) -> StandIn | None:
+def _clamp(x: Tensor, min: object, max: object) -> StandIn | None:
     return None if min is None and max is None else ("torch.clamp", (x, min, max))
 
 
-def _clamp_of_aten(x: Tensor, min: Any, max: Any) -> StandIn | None:
+def _clamp_of_aten(x: Tensor, min: object, max: object) -> StandIn | None:
     """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
     kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
     return None if len(kinds) == 2 else _clamp(x, min, max)
 
 
-def _clamp_min(x: Tensor, min: Any) -> StandIn | None:
+def _clamp_min(x: Tensor, min: object) -> StandIn | None:
     return None if min is None else ("torch.clamp_min", (x, min, None))
 
 
-def _clamp_max(x: Tensor, max: Any) -> StandIn | None:
+def _clamp_max(x: Tensor, max: object) -> StandIn | None:
     return None if max is None else ("torch.clamp_max", (x, None, max))
 
 
@@ -260,7 +260,7 @@ def _relu6(x: Tensor) -> StandIn:
     return "torch.relu6", (x, 0.0, 6.0)
 
 
-def _hardtanh(x: Tensor, min_val: Any, max_val: Any) -> StandIn | None:
+def _hardtanh(x: Tensor, min_val: Any, max_val: object) -> StandIn | None:
     if min_val > max_val:  # an error in torch.nn.functional
         return None
     return "torch.hardtanh", (x, min_val, max_val)
@@ -270,7 +270,7 @@ def _hardsigmoid(x: Tensor) -> StandIn:
     return "torch.hardsigmoid", (x, -3.0, 3.0)
 
 
-def _gelu(x: Tensor, approximate: Any) -> StandIn | None:
+def _gelu(x: Tensor, approximate: object) -> StandIn | None:
     return ("gelu", (x, APPROXIMATE.index(approximate))) if approximate in APPROXIMATE else None
 
 
@@ -278,11 +278,11 @@ def _silu(x: Tensor) -> StandIn:
     return "silu", (x,)
 
 
-def _leaky_relu(x: Tensor, negative_slope: Any) -> StandIn:
+def _leaky_relu(x: Tensor, negative_slope: object) -> StandIn:
     return "leaky_relu", (x, negative_slope)
 
 
-def is_constant(value: Any) -> bool:
+def is_constant(value: object) -> bool:
     """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
     if not isinstance(value, Tensor) or value.requires_grad:
         return False
@@ -316,15 +316,15 @@ MINIMUM = Extreme("torch.minimum", "torch.minimum of either order", "max")
 MAXIMUM = Extreme("torch.maximum", "torch.maximum of either order", "min")
 
 
-def _minimum(x: Any, other: Any) -> StandIn | None:
+def _minimum(x: object, other: object) -> StandIn | None:
     return _extreme(MINIMUM, x, other)
 
 
-def _maximum(x: Any, other: Any) -> StandIn | None:
+def _maximum(x: object, other: object) -> StandIn | None:
     return _extreme(MAXIMUM, x, other)
 
 
-def _extreme(which: Extreme, x: Any, other: Any) -> StandIn | None:
+def _extreme(which: Extreme, x: object, other: object) -> StandIn | None:
     if not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
     if only_backward_tells():
@@ -336,11 +336,11 @@ def _extreme(which: Extreme, x: Any, other: Any) -> StandIn | None:
     return None
 
 
-def _fmin(x: Tensor, other: Any) -> StandIn | None:
+def _fmin(x: Tensor, other: object) -> StandIn | None:
     return ("torch.fmin", (x, other)) if isinstance(other, Tensor) else None
 
 
-def _fmax(x: Tensor, other: Any) -> StandIn | None:
+def _fmax(x: Tensor, other: object) -> StandIn | None:
     return ("torch.fmax", (x, other)) if isinstance(other, Tensor) else None
 
 
@@ -364,7 +364,7 @@ def _sign(x: Tensor) -> StandIn:
     return "torch.sign", (x, 0.0)
 
 
-def _learns(*values: Any) -> bool:
+def _learns(*values: object) -> bool:
     """torch refuses a scale that requires grad."""
     for value in values:  # noqa: SIM110  Dynamo on torch 2.8
         if isinstance(value, Tensor) and value.requires_grad:
@@ -372,13 +372,15 @@ def _learns(*values: Any) -> bool:
     return False
 
 
-def _fake_quantize(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> StandIn | None:
+def _fake_quantize(x: Tensor, scale: object, zero_point: object, low: int, high: int) -> StandIn | None:
     if _learns(scale, zero_point):
         return None
     return "torch.fake_quantize_per_tensor_affine", (x, scale, zero_point, low, high)
 
 
-def _fake_quantize_channels(x: Tensor, scale: Any, zero_point: Any, axis: int, low: int, high: int) -> StandIn | None:
+def _fake_quantize_channels(
+    x: Tensor, scale: object, zero_point: object, axis: int, low: int, high: int
+) -> StandIn | None:
     if _learns(scale, zero_point):
         return None
     return "torch.fake_quantize_per_channel_affine", (x, scale, zero_point, axis, low, high)
@@ -464,9 +466,9 @@ def add(form: Form) -> Form:
     return form
 
 
-def each_spelling(form: Form) -> list[tuple[Any, Spelling]]:
+def each_spelling(form: Form) -> list[tuple[object, Spelling]]:
     """Every function of torch that is called so, and how it is read."""
-    found: list[tuple[Any, Spelling]] = []
+    found: list[tuple[object, Spelling]] = []
     for name in form.names:
         for owner in form.owners:
             of_aten = owner is torch.ops.aten
@@ -502,7 +504,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     return any(some.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
 
-def is_spelling_of(function: Any, form: Form) -> bool:
+def is_spelling_of(function: object, form: Form) -> bool:
     """Does this function of torch do what the form does, and nothing else?"""
     spelling = SPELLINGS.get(function)
     return spelling is not None and not spelling.form.hides and spelling.form.shares_a_switch_with(form)
@@ -516,7 +518,7 @@ class SavedValues(NamedTuple):
     inputs: tuple[Any, ...]
 
 
-def kept_by(form: Form, node: Any) -> SavedValues | None:
+def kept_by(form: Form, node: object) -> SavedValues | None:
     """None where the form's nodes keep too little, and where torch will not hand it out: a checkpoint unpacks once."""
     if not form.saved:
         return None

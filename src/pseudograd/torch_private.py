@@ -30,9 +30,9 @@ class Name(NamedTuple):
 NAMES: list[Name] = []
 
 
-def _find(name: str, without: str, fallback: Any = MISSING) -> Any:
+def _find(name: str, without: str, fallback: object = MISSING) -> Any:
     """What torch has under this dotted name, or the fallback."""
-    found: Any = sys.modules["torch"]
+    found: object = sys.modules["torch"]
     path = ""
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
@@ -56,7 +56,7 @@ is_batched: Callable[[Tensor], bool] = _find(  # what is_grads_batched hands to 
 )
 
 
-def is_fake(value: Any) -> bool:
+def is_fake(value: object) -> bool:
     """Has it a shape and no numbers, as in a program that traces itself?"""
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
         return False
@@ -76,14 +76,14 @@ is_tracing: Callable[[], bool] = _find(
 )
 _has_raw = _find("torch.ops.aten.clone.default._op", "a small call costs a microsecond more", None) is not None
 # Nobody's mode of functions sees what runs in it.
-without_torch_function: Callable[[], AbstractContextManager[Any]] = _find(
+without_torch_function: Callable[[], AbstractContextManager[object]] = _find(
     "torch._C.DisableTorchFunction",
     "a mode of functions sees the tensor that a native kernel reads its numbers from",
     nullcontext,
 )
 
 
-def raw(operator: Any) -> Any:
+def raw(operator: object) -> object:
     """What an operator of torch.ops runs, without the function in Python around it."""
     return getattr(operator, "_op", operator) if _has_raw else operator
 
@@ -162,12 +162,12 @@ def nested_level() -> int | None:
     return levels[-1] if len(levels) > 1 else None
 
 
-def forward_mode_at(level: int | None) -> AbstractContextManager[Any]:
+def forward_mode_at(level: int | None) -> AbstractContextManager[object]:
     """torch turns forward mode off in a jvp, for the outer levels too: without this jvp of jvp would be 0."""
     return nullcontext() if level is None else _forward_mode_enabled(True)
 
 
-def primal(value: Any, level: int | None) -> Any:
+def primal(value: object, level: int | None) -> Any:
     """A tensor without its tangent of that level, which a tangent must not have; those of outer levels stay.
 
     Wrapped as torch wraps what a Function computes at a level. What a vmap inside the level holds is taken out and put back.
@@ -211,11 +211,11 @@ def is_functionalized() -> bool:
     return any(one.key() == _kinds.Functionalize for one in _interpreters() or ())
 
 
-set_grad_enabled: Any = _find(
+set_grad_enabled = _find(
     "torch._C._set_grad_enabled", "a diagnosis costs some microseconds more", torch.set_grad_enabled
 )
 # What an optimiser calls around its step for profilers.
-marks_of_profiles: tuple[Any, ...] = tuple(
+marks_of_profiles = tuple(
     one
     for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
     if (one := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
@@ -225,7 +225,7 @@ _before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", "a di
 _after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", "a diagnosis costs a third more", None)
 
 
-def step_hooks(optimizer: Any) -> list[Any]:
+def step_hooks(optimizer: object) -> list[Any]:
     """Around the steps of every optimiser, before and after, and of this one alone; none where torch keeps them elsewhere."""
     own = vars(optimizer)
     before, after = own.get("_optimizer_step_pre_hooks"), own.get("_optimizer_step_post_hooks")
@@ -237,8 +237,8 @@ def step_hooks(optimizer: Any) -> list[Any]:
 # --- what runs --------------------------------------------------------------------------------------------------------
 
 _mode_stack = _find("torch.overrides._get_current_function_mode_stack", "contexts must end in order", None)
-push_mode: Any = _find("torch._C._push_on_torch_function_stack", "contexts must end in order", None)
-pop_mode: Any = _find("torch._C._pop_torch_function_stack", "contexts must end in order", None)
+push_mode = _find("torch._C._push_on_torch_function_stack", "contexts must end in order", None)
+pop_mode = _find("torch._C._pop_torch_function_stack", "contexts must end in order", None)
 has_mode_stack = None not in (_mode_stack, push_mode, pop_mode)
 if not has_mode_stack:
     push_mode, pop_mode = (lambda mode: None), (lambda: None)
@@ -249,7 +249,7 @@ def mode_stack() -> list[Any]:
     return list(_mode_stack()) if has_mode_stack else []
 
 
-def take_off_the_stack(mode: Any) -> None:
+def take_off_the_stack(mode: object) -> None:
     """Also from below others that the program has left there; nothing where it is not there."""
     stack = mode_stack()
     if stack and stack[-1] is mode:
@@ -269,7 +269,7 @@ mode_count: Callable[[], int] = _find(
 )
 
 
-def _taken_off(count: Callable[[], int], pop: Callable[[], Any], push: Callable[[Any], Any]) -> Any:
+def _taken_off(count: Callable[[], int], pop: Callable[[], object], push: Callable[[object], object]) -> Any:
     @contextmanager
     def context() -> Iterator[None]:
         taken = [pop() for _ in range(count())]
@@ -282,21 +282,17 @@ def _taken_off(count: Callable[[], int], pop: Callable[[], Any], push: Callable[
     return context
 
 
-_pop_dispatch: Any = _find(
-    "torch.utils._python_dispatch._pop_mode", "modes of dispatch see what diagnose computes", None
-)
-_push_dispatch: Any = _find(
-    "torch.utils._python_dispatch._push_mode", "modes of dispatch see what diagnose computes", None
-)
+_pop_dispatch = _find("torch.utils._python_dispatch._pop_mode", "modes of dispatch see what diagnose computes", None)
+_push_dispatch = _find("torch.utils._python_dispatch._push_mode", "modes of dispatch see what diagnose computes", None)
 # Contexts in which no mode of dispatch, and no transform of torch.func, of the program sees what runs.
-without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = (
+without_dispatch_modes: Callable[[], AbstractContextManager[object]] = (
     nullcontext
     if None in (_pop_dispatch, _push_dispatch)
     else _taken_off(dispatch_modes, _pop_dispatch, _push_dispatch)
 )
 
 
-def outside_of_transforms() -> AbstractContextManager[Any]:
+def outside_of_transforms() -> AbstractContextManager[object]:
     """Where one is active, torch has this module."""
     module = sys.modules.get("torch._functorch.pyfunctorch")
     found = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
@@ -322,7 +318,7 @@ def number_of(node: Any) -> int:
 current_node: Callable[[], Any] = _find(
     "torch._C._current_autograd_node", "diagnose has neither sides nor what-ifs", lambda: None
 )
-accumulates: Any = _find(
+accumulates: object = _find(
     "torch._C._functions.AccumulateGrad", "a backward in a diagnosis costs some microseconds more", None
 )
 backward_pass: Callable[[], int] = _find(  # the number of the one that runs here, below 0 outside
@@ -333,7 +329,7 @@ saved_tensors_hooks: Callable[[bool], Any] = _find(  # those of this thread: wha
     "torch._C._autograd._top_saved_tensors_default_hooks", "what-ifs on torch 2.8 run checkpoints again", lambda _: None
 )
 # On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
-node_creation_hook: Any = getattr(graph, "node_creation_hook", None)
+node_creation_hook = getattr(graph, "node_creation_hook", None)
 
 
 # --- sharded parameters -----------------------------------------------------------------------------------------------
@@ -360,27 +356,27 @@ def shards_of(module: torch.nn.Module) -> list[tuple[Tensor, Tensor | None]]:
     ]
 
 
-checkpoint_frame: Any = _find(
+checkpoint_frame = _find(
     "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
 )
 checkpoint_function: Any = checkpoint.CheckpointFunction
-module_call: Any = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
-module_wrapped_call: Any = getattr(
+module_call = getattr(_find("torch.nn.Module._call_impl", "sites have no module", None), "__code__", None)
+module_wrapped_call = getattr(
     _find("torch.nn.Module._wrapped_call_impl", "a site costs half a microsecond more", None), "__code__", None
 )
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
-foreach_norm: Any = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
-fused_nn: Any = _find("torch._C._nn", "its functions keep torch's rule under override", None)
-hardtanh: Any = getattr(fused_nn, "hardtanh", torch.nn.functional.hardtanh)
+foreach_norm = _find("torch._foreach_norm", "a diagnosis costs some microseconds more for each parameter", None)
+fused_nn = _find("torch._C._nn", "its functions keep torch's rule under override", None)
+hardtanh = getattr(fused_nn, "hardtanh", torch.nn.functional.hardtanh)
 
 # --- compilers --------------------------------------------------------------------------------------------------------
 
-_tracing: Any = _find("torch._guards.TracingContext", "compiled calls have no line in reports", None)
+_tracing = _find("torch._guards.TracingContext", "compiled calls have no line in reports", None)
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
-def tracing_context() -> Any:
+def tracing_context() -> object:
     """What stands for the trace that runs; None outside."""
     return None if _tracing is None else _tracing.try_get()
 
@@ -392,12 +388,12 @@ def traced_frames() -> list[Any]:
 
 with suppress(ImportError):
     importlib.import_module("torch.utils._device")
-DeviceContext: Any = _find(
+DeviceContext = _find(
     "torch.utils._device.DeviceContext", "a compiled checkpoint under torch.device keeps torch's rule", None
 )
 
 
-def let_dynamo_dispatch(imported: Any, functions: Any) -> None:
+def let_dynamo_dispatch(imported: Any, functions: object) -> None:
     """To modes: Dynamo dispatches only what torch.overrides lists, and the functions that are added here."""
     listed = getattr(imported.variables.torch, "get_overridable_functions", None)
     if listed is not None:
@@ -412,9 +408,9 @@ def higher_order_variables(*names: str) -> list[Any]:
     return [variable for variable in found if hasattr(variable, "_call_function")]
 
 
-def compiler_named(backend: str) -> Callable[[Any, list[Any]], Any]:
+def compiler_named(backend: str) -> Callable[[object, list[object]], object]:
     """What compiles a graph with its inputs as that backend of torch.compile does."""
-    dynamo: Any = importlib.import_module("torch._dynamo")
+    dynamo = importlib.import_module("torch._dynamo")
     return dynamo.lookup_backend(backend)  # type: ignore[no-any-return]
 
 
@@ -430,7 +426,7 @@ def allow_recompilations(most: int) -> None:
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * most)
 
 
-def is_allowed_in_graph(imported: Any, function: Any) -> bool:
+def is_allowed_in_graph(imported: Any, function: object) -> bool:
     return bool(imported.trace_rules.is_callable_allowed(function))
 
 

@@ -25,7 +25,7 @@ class UserFunction:
     def __init__(self, call: Callable[..., Tensor], key: str = "") -> None:
         self.call = call
         self.key = key
-        self.calls: dict[tuple[Any, ...], Any] = {}
+        self.calls: dict[tuple[object, ...], Any] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserFunction) and _identity(self.call) == _identity(other.call)
@@ -36,18 +36,18 @@ class UserFunction:
     def __repr__(self) -> str:
         return self.key.removeprefix("function:")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return function_of, (self.call,)
 
 
 # Remembered for as long as a rule holds them: by identity, and by key.
-_known: weakref.WeakValueDictionary[Any, UserFunction] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[object, UserFunction] = weakref.WeakValueDictionary()
 _functions: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
 _in_graphs: dict[str, UserFunction] = {}  # those that a compiled graph names: it runs as long as the program
 _numbers = itertools.count(2)
 
 
-def _identity(call: Callable[..., Tensor]) -> Any:
+def _identity(call: Callable[..., Tensor]) -> object:
     """What tells a function from all others that live. A bound method is made anew by each access, and is one function."""
     return (id(call.__self__), call.__func__) if isinstance(call, MethodType) else id(call)
 

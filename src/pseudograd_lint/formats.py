@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from . import baseline
@@ -65,7 +65,7 @@ def as_json(report: Report) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _row(one: Notice) -> dict[str, Any]:
+def _row(one: Notice) -> dict[str, object]:
     return {**one._asdict(), "path": PurePath(one.path).as_posix()}
 
 
@@ -124,7 +124,7 @@ def sarif(report: Report) -> str:
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _rule(code: Code) -> dict[str, Any]:
+def _rule(code: Code) -> dict[str, object]:
     """Without an address of a page, as none is published: GitHub shows the help."""
     meaning = f"{code.meaning[0].upper()}{code.meaning[1:]}."
     help_text = "\n\n".join(part for part in (code.why, code.mend) if part)
@@ -139,7 +139,7 @@ def _rule(code: Code) -> dict[str, Any]:
     }
 
 
-def _result(one: Notice, index: int, occurrence: int) -> dict[str, Any]:
+def _result(one: Notice, index: int, occurrence: int) -> dict[str, object]:
     key = "\n".join((*baseline.key(one), str(occurrence)))
     inside = f"Cell {one.cell}, line {one.line}: " if one.cell is not None else ""
     return {
@@ -154,8 +154,8 @@ def _result(one: Notice, index: int, occurrence: int) -> dict[str, Any]:
     }
 
 
-def _location(path: str, one: Notice | None) -> dict[str, Any]:
-    region: dict[str, Any] = {"startLine": 1}
+def _location(path: str, one: Notice | None) -> dict[str, object]:
+    region: dict[str, object] = {"startLine": 1}
     if one is not None and one.line and one.cell is None:
         region = {"startLine": one.line, "endLine": one.end_line, "snippet": {"text": one.expression}}
         if one.column:

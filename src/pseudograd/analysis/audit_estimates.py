@@ -16,7 +16,7 @@ from ..rule import Rule
 from .audit_regions import Measured
 
 
-def parameters_of(rule: Rule, m: Measured, known: dict[str, Any]) -> list[tuple[tuple[str, float], ...]]:
+def parameters_of(rule: Rule, m: Measured, known: dict[str, object]) -> list[tuple[tuple[str, float], ...]]:
     """The choices of parameters worth a try; `known` are the inputs behind x."""
     if not rule.parameters:
         return [()]
@@ -28,7 +28,7 @@ def parameters_of(rule: Rule, m: Measured, known: dict[str, Any]) -> list[tuple[
     return [tuple(zip(rule.parameters, map(tidy, found), strict=True))]
 
 
-def _estimated(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+def _estimated(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float, ...] | None:
     """From the geometry in its row."""
     if rule.sides is not None:
         return _of_sides(rule, m, known)
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
     name: str
 
 
-def _of_sides(rule: Rule, m: Measured, known: dict[str, Any]) -> tuple[float, ...] | None:
+def _of_sides(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float, ...] | None:
     """Each parameter from the factor that it is: at the flat end below the range or above it, for the sign of grad that it is for."""
     assert rule.sides is not None
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -157,7 +157,7 @@ def _thresholds(m: Measured) -> list[tuple[object, ...]]:
     if len(jumps) != 1:
         return []
     (threshold,) = jumps
-    found: list[tuple[Any, ...]] = [(threshold, 1.0, False)]
+    found: list[tuple[object, ...]] = [(threshold, 1.0, False)]
     ends = [abs(x - threshold) for pair in m.pairs for x in pair]
     share = abs(m.positive[m.x == threshold].item()) if bool((m.x == threshold).any()) else 0.0
     if share and ends:

@@ -114,7 +114,7 @@ class Audited:
     def to_json(self) -> dict[str, Any]:
         """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "curves"}
-        plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **found})
+        plain: dict[str, object] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **found})
         return plain
 
 

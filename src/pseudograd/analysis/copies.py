@@ -36,7 +36,7 @@ class Known:
     familiar: str | None = None  # its name in `pseudograd.familiar`
 
 
-def known(cls: Any) -> Known | None:
+def known(cls: object) -> Known | None:
     """None for what is no op of ours, and for what cannot be asked without harm. Never raises."""
     try:
         if cls not in _answers:
@@ -60,10 +60,10 @@ class _Context:
     def __init__(self, inputs: int) -> None:
         self.needs_input_grad = (True,) * inputs
 
-    def save_for_backward(self, *tensors: Any) -> None:
+    def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
 
-    def mark_non_differentiable(self, *tensors: Any) -> None:
+    def mark_non_differentiable(self, *tensors: object) -> None:
         pass
 
     mark_dirty = mark_non_differentiable
@@ -92,7 +92,7 @@ def _computing(cls: Any) -> Computed | None:
     if cls.vjp is not base.vjp or not are_plain:
         return None
 
-    def computed(inputs: Sequence[Any], grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def computed(inputs: Sequence[object], grad: Tensor) -> tuple[Tensor, tuple[object, ...]]:
         ctx = _Context(len(inputs))
         if with_setup:
             y = cls.forward(*inputs)
@@ -114,7 +114,7 @@ def _count(cls: Any) -> int:
 # --- what it is -------------------------------------------------------------------------------------------------------
 
 
-def _asked(cls: Any) -> Known | None:
+def _asked(cls: object) -> Known | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.autograd.Function):
         return None
     computed = _computing(cls)
@@ -136,13 +136,16 @@ def _row(values: Sequence[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
-def _is(found: Any, expected: Sequence[float]) -> bool:
+def _is(found: object, expected: Sequence[float]) -> bool:
     """To the bit, but for the sign of a zero."""
     return isinstance(found, Tensor) and found.shape == (len(expected),) and found.tolist() == list(map(_fl, expected))
 
 
 def _answers_as(
-    computed: Computed, behind: Sequence[Any], forward: Callable[[float], float], pull: Callable[[float, float], float]
+    computed: Computed,
+    behind: Sequence[object],
+    forward: Callable[[float], float],
+    pull: Callable[[float, float], float],
 ) -> bool:
     """Of x behind which these inputs stand: is the value forward(x), and the gradient pull(grad, x), everywhere?"""
     points = (*_X, *(_fl(one) for one in behind if isinstance(one, float)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ def curve_of(one: object, op: Op, picture: Picture, edge: Edge | None, maximize:
 
 def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
     """The errors of an unknown rule or edge come from here, before anything is drawn. A rule that names its edge keeps it."""
-    rule: Any = one
+    rule = one
     own = ""
     if isinstance(one, str):
         text, _, own = one.partition("/")
@@ -86,7 +86,7 @@ def _curve_of_rule(one: str | RuleObject, op: Op, picture: Picture, edge: Edge |
     asked = next((known for known in op.edges if str(known) == own), own) if own else edge
     asked = op.default_edge if asked is None else asked
     call = make_call(op, rule, asked, maximize)
-    how: dict[str, Any] = {"rule": rule} if len(op.rules) > 1 else {}
+    how: dict[str, object] = {"rule": rule} if len(op.rules) > 1 else {}
     if op.edges:
         how["edge"] = asked
     if maximize:

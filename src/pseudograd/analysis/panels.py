@@ -105,7 +105,7 @@ def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) ->
 
 def redrawn(panels: Panels, rows: Rows, xlim: tuple[float, float]) -> list[Any]:
     """Other lines in the same axes, whose limits and legend stay."""
-    artists: list[Any] = []
+    artists: list[object] = []
     for axes, panel in _in_their_axes(panels, rows):
         width = float(axes.lines[1].get_linewidth()) / panel.strokes[0].width  # behind the line at 0
         for artist in [*axes.lines, *axes.patches]:

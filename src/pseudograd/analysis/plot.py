@@ -98,7 +98,7 @@ def plot(
     picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
     slid = sliding(wanted, OPS[op], descend)
 
-    def rows_of(wanted: list[Any], title: Any) -> tuple[Rows, list[Curve]]:
+    def rows_of(wanted: list[Any], title: object) -> tuple[Rows, list[Curve]]:
         curves = told_apart([curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)])
         return _rows(wanted, curves, picture, grads, loss, panels == "rules", title), curves
 
@@ -114,13 +114,13 @@ def plot(
 
 
 def _rows(
-    wanted: list[Any],
+    wanted: list[object],
     curves: list[Curve],
     picture: Picture,
     grads: list[float],
     loss: Function | None,
     is_column_each: bool,
-    title: Any,
+    title: object,
 ) -> Rows:
     """Every panel, with what is drawn in it."""
     grid = grid_of(picture, curves)
@@ -136,7 +136,7 @@ def _rows(
     return _wrapped(made, painter.is_one_forward)
 
 
-def _jumps(wanted: list[Any], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
+def _jumps(wanted: list[object], curves: list[Curve], grads: list[float], loss: Any, picture: Picture) -> set[float]:
     """Of functions, which do not say where they or their gradients jump, as rules do; and of every loss."""
     drawn: list[Function] = []
     for one, curve in zip(wanted, curves, strict=True):
@@ -155,7 +155,7 @@ def _is_one(f_or_rules: object) -> bool:
     return isinstance(f_or_rules, (str, RuleObject)) or not isinstance(f_or_rules, Sequence)
 
 
-def _check(wanted: list[Any], min: Any, max: Any, loss: Any, panels: Any) -> None:
+def _check(wanted: list[Any], min: Any, max: Any, loss: object, panels: object) -> None:
     if not wanted:
         raise TypeError(must("plot", "f_or_rules", "name at least one rule or function", wanted))
     for name, bound in (("min", min), ("max", max)):
@@ -295,7 +295,7 @@ def _chained(loss: Function, curve: Curve) -> Function:
     return lambda x: loss(curve.f(x))
 
 
-def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, Any, float]]]:
+def _looks(curves: list[Curve]) -> list[tuple[Curve, tuple[str, object, float]]]:
     """Colour, style and width: each curve is thinner than the one below it, which shows at its rim where the two coincide."""
     widths = _widths(len(curves))
     return [(curve, (curve.colour, *look)) for curve, *look in zip(curves, _STYLES, widths, strict=False)]

@@ -14,7 +14,6 @@ import math
 import textwrap
 from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -132,17 +131,17 @@ _KEEPING = {
 PLAIN, BACKWARD, FORWARD = "plain", "backward", "forward"
 
 
-def is_pure(backward: Any) -> bool:
+def is_pure(backward: object) -> bool:
     """A backward(ctx, *grads), whose gradients may be changed in place: they are copies."""
     return _is_pure(_without_torchs(backward), BACKWARD, _DEEPEST)
 
 
-def is_pure_forward(forward: Any, has_ctx: bool = True) -> bool:
+def is_pure_forward(forward: object, has_ctx: bool = True) -> bool:
     """A forward(ctx, *inputs), or a setup_context, which may keep things in its ctx; or one without a ctx."""
     return _is_pure(_without_torchs(forward), FORWARD if has_ctx else PLAIN, _DEEPEST)
 
 
-def _without_torchs(function: Any) -> Any:
+def _without_torchs(function: object) -> object:
     """What once_differentiable, custom_fwd and custom_bwd wrap."""
     while hasattr(function, "__wrapped__") and getattr(function, "__globals__", {}).get("__name__", "").startswith(
         "torch."
@@ -152,7 +151,7 @@ def _without_torchs(function: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _is_pure(function: Any, part: str, deepest: int) -> bool:
+def _is_pure(function: object, part: str, deepest: int) -> bool:
     if not isinstance(function, FunctionType) or not deepest:
         return False
     try:
@@ -236,7 +235,7 @@ class _Reading:
             return False
         return all(map(self._is_expression, parts)) and all(map(self._is_statement, inner))
 
-    def _is_target(self, target: Any, is_in_place: bool) -> bool:
+    def _is_target(self, target: object, is_in_place: bool) -> bool:
         if isinstance(target, ast.Name):
             return not is_in_place or target.id in self._fresh
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -250,7 +249,7 @@ class _Reading:
             isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id in self._fresh
         )
 
-    def _is_expression(self, node: Any) -> bool:
+    def _is_expression(self, node: object) -> bool:
         if not isinstance(node, _EXPRESSIONS):
             return False
         if isinstance(node, ast.Call):
@@ -261,7 +260,7 @@ class _Reading:
             return self._is_value(self._known(node))
         return all(map(self._is_expression, ast.iter_child_nodes(node)))
 
-    def _is_value(self, value: Any) -> bool:
+    def _is_value(self, value: object) -> bool:
         return isinstance(value, _VALUES) or value in (torch.Tensor, float, int, bool) or value in _MODULES
 
     def _is_call(self, node: ast.Call) -> bool:
@@ -280,7 +279,7 @@ class _Reading:
         is_method = isinstance(method, (MethodDescriptorType, FunctionType)) and _is_pure_name(node.func.attr)
         return is_method and self._is_expression(node.func.value)
 
-    def _known(self, node: ast.AST) -> Any:
+    def _known(self, node: ast.AST) -> object:
         """What a name outside the function, or an attribute of a module, stands for; `self` where that is not known."""
         if isinstance(node, ast.Name) and node.id not in self._locals:
             return self._outer.get(node.id, self)
@@ -290,7 +289,7 @@ class _Reading:
                 return getattr(owner, node.attr, self)
         return self
 
-    def _is_function(self, function: Any) -> bool:
+    def _is_function(self, function: object) -> bool:
         name = getattr(function, "__name__", "")
         if function is getattr(builtins, name, None):
             return name in _BUILTINS

@@ -14,7 +14,7 @@ FRAMES = 25
 _MILLISECONDS = 120
 
 
-def sliding(wanted: Sequence[Any], op: Op, descend: object) -> Range | None:
+def sliding(wanted: Sequence[object], op: Op, descend: object) -> Range | None:
     """The one range among the rules, checked; None where there is none."""
     found = [one for text in wanted if isinstance(text, str) and (one := range_of("plot", text, op, "f_or_rules"))]
     if not found:
@@ -42,7 +42,7 @@ def shown_at(one: Range, value: float) -> str:
 def slides(
     one: Range,
     wanted: Sequence[Any],
-    rows_of: Callable[[list[Any]], Rows],
+    rows_of: Callable[[list[object]], Rows],
     span: tuple[float, float],
     above: str,
     ax: Any,
@@ -78,7 +78,7 @@ def _renamed(stroke: Stroke, text: str, stays: str) -> Stroke:
     return stroke._replace(entry=stroke.entry.replace(text, stays))
 
 
-def _animated(panels: Panels, frames: Sequence[Rows], span: tuple[float, float]) -> Any:
+def _animated(panels: Panels, frames: Sequence[Rows], span: tuple[float, float]) -> object:
     from matplotlib.animation import FuncAnimation
 
     def update(at: int) -> list[Any]:

@@ -90,7 +90,7 @@ def function_named(where: str, argument: str, path: str) -> Any:
     module, _, name = path.partition(":")
     if not module or not name:
         raise ValueError(must(where, argument, "be MODULE:FUNCTION", path))
-    found: Any = imported(where, argument, module, path)
+    found: object = imported(where, argument, module, path)
     try:
         for part in name.split("."):
             found = getattr(found, part)
@@ -112,7 +112,7 @@ def current_folder() -> Iterator[None]:
 
 def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | None) -> dict[str, Any]:
     """What `compare` and `tune` of Python take."""
-    better: Any = options.better or "lower"
+    better = options.better or "lower"
     if "=" in better:
         pairs = [one.partition("=") for one in items(better)]
         better = {name.strip(): way.strip() for name, _, way in pairs}

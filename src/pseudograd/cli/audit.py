@@ -60,7 +60,7 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(argument: str, text: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+def _numbers(argument: str, text: str | None, kind: Callable[[str], object]) -> list[Any] | None:
     """The numbers of "1,2"."""
     try:
         return None if text is None else [kind(one) for one in text.split(",")]

@@ -148,7 +148,7 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     return found, folder, "--out"
 
 
-def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> Any:
+def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> object:
     from ..report.sources import results_of
     from ..report.terminal import progress
     from ..report.write import check_folder, unfinished

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
@@ -15,7 +14,7 @@ __all__ = ["diagnose"]
 def diagnose(
     model: nn.Module | None = None,
     *,
-    whatif: Mapping[str, Any] | None = None,
+    whatif: Mapping[str, object] | None = None,
     detail: str = "full",
     ignore: Sequence[str] = (),
     sensitivity: int | bool = False,

@@ -26,7 +26,7 @@ class Arrays:
         key, start, some = id(array), spans["data"][0], self.all
         some[key] = weakref.ref(array, partial(forget, some, key)), start, start + max(array.nbytes, 1), mark
 
-    def mark_of(self, value: Any) -> int:
+    def mark_of(self, value: object) -> int:
         """Of a tensor, or of an array that a call is given."""
         if not self.all:
             return 0
@@ -41,7 +41,7 @@ class Arrays:
         return found
 
 
-def _address(value: Any) -> int | None:
+def _address(value: object) -> int | None:
     if not isinstance(value, Tensor):
         spans = getattr(value, "__array_interface__", None)
         return None if spans is None else int(spans["data"][0])

@@ -46,7 +46,7 @@ class Arrivals:
         if self.expected.pop(leaf, None):
             _count([leaf])
 
-    def hand_over(self, attach: Callable[[Any, Leaf], None]) -> None:
+    def hand_over(self, attach: Callable[[object, Leaf], None]) -> None:
         """The program runs. It may do so in a hook of a node that adds, which then calls none that is attached now: that one stays
         expected.
         """

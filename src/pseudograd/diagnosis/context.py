@@ -40,7 +40,7 @@ class Diagnosis:
     def __init__(
         self,
         model: nn.Module | None,
-        whatif: Mapping[str, Any] | None,
+        whatif: Mapping[str, object] | None,
         detail: str,
         ignore: Sequence[str] = (),
         sensitivity: int | bool = False,
@@ -98,7 +98,7 @@ class Diagnosis:
         recorder.is_on = True
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         assert self._stack is not None, "entered"
         self._has_ended = True
         self._close(self._stack)
@@ -258,7 +258,7 @@ class Diagnosis:
             leaf.name for _, crowd in leaves.crowds.values() for leaf in crowd.members.values()
         ]
 
-    def _once(self, name: str, compute: Any) -> Any:
+    def _once(self, name: str, compute: object) -> Any:
         """Lists are made once, when the context has ended; inside it they show what has happened so far."""
         if not self._has_ended:
             return self._made(compute) or []
@@ -267,7 +267,7 @@ class Diagnosis:
         return self._kept[name]
 
     @harmless("the report")
-    def _made(self, compute: Any) -> Any:
+    def _made(self, compute: Any) -> object:
         return compute()
 
     def to_json(self) -> dict[str, Any]:

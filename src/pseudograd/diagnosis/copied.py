@@ -14,7 +14,7 @@ from .records import Copied
 
 def copied(tallies: Iterable[Any]) -> list[Copied]:
     """In the order in which a backward met them. The classes are asked in a way that harms no program: see `analysis.copies`."""
-    uses: dict[Any, list[str]] = {}
+    uses: dict[object, list[str]] = {}
     for tally in sorted(tallies, key=lambda one: one.order):
         cls = tally.function
         if cls is not None and cls.__module__.partition(".")[0] not in ("torch", __name__.partition(".")[0]):

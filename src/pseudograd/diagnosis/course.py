@@ -21,7 +21,7 @@ class Course:
         """Will the next value be kept?"""
         return self._count % self._every == 0
 
-    def add(self, step: int, value: Any) -> None:
+    def add(self, step: int, value: object) -> None:
         if self.is_wanted:
             self._all.append((step, value))
             if len(self._all) > 2 * _KEPT:

@@ -137,7 +137,7 @@ def _of_places(sites: Sequence[Site]) -> dict[Key, list[Site]]:
 
 
 def _presence(
-    ranks: Mapping[str, Mapping[Key, Any]], among: Mapping[str, Mapping[Key, Any]] | None = None
+    ranks: Mapping[str, Mapping[Key, object]], among: Mapping[str, Mapping[Key, object]] | None = None
 ) -> Iterator[tuple[Key, dict[str, bool]]]:
     """Of each thing that some rank has: which. among: of the ranks that could have it."""
     for key in dict.fromkeys(key for some in ranks.values() for key in some):

@@ -13,7 +13,7 @@ from .motion import sample
 _OF_THE_REST = ("kahan", "compensation", "shift", "master", "residual")  # in names of what an optimiser keeps
 
 
-def expected_step(tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor | None:
+def expected_step(tensor: Tensor, group: Mapping[str, object], state: Mapping[str, Any]) -> Tensor | None:
     """Of some entries, in float32; None for an optimiser that keeps other things than Adam and SGD do."""
     rate = group.get("lr")
     if not isinstance(rate, (int, float)) or tensor.grad is None:
@@ -28,7 +28,7 @@ def expected_step(tensor: Tensor, group: Mapping[str, Any], state: Mapping[str, 
     return None
 
 
-def plain_step(grad: Tensor, group: Mapping[str, Any]) -> Tensor | None:
+def plain_step(grad: Tensor, group: Mapping[str, object]) -> Tensor | None:
     """Of an optimiser that keeps nothing."""
     rate = group.get("lr")
     return rate * grad.float().abs() if isinstance(rate, (int, float)) else None
@@ -51,7 +51,7 @@ def spacing(weight: Tensor) -> Tensor:
     )
 
 
-def keeps_the_rest(state: Mapping[str, Any], tensor: Tensor) -> bool:
+def keeps_the_rest(state: Mapping[str, object], tensor: Tensor) -> bool:
     """Weights of full precision, or what summation has lost."""
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.shape != tensor.shape:

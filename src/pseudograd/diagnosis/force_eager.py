@@ -41,7 +41,7 @@ def eagerly() -> Iterator[None]:
                 _leave_the_stance()
 
 
-def _arrived(dynamo: Any) -> None:
+def _arrived(dynamo: object) -> None:
     """Only who enters a diagnosis is told that this is no place for it; a program that imports Dynamo is not."""
     (_take_the_stance if _entering.depth else _take_it_later)()
 
@@ -81,7 +81,7 @@ def _as_then(was_eager: bool | None) -> Iterator[None]:
 
 
 @harmless("a checkpoint")
-def _match(was_eager: bool | None) -> Callable[[], Any] | None:
+def _match(was_eager: bool | None) -> Callable[[], object] | None:
     """Returns what undoes it."""
     here = _stance
     if was_eager and here is None and _dynamo_is_here():
@@ -94,7 +94,7 @@ def _match(was_eager: bool | None) -> Callable[[], Any] | None:
 
 
 @harmless("a checkpoint")
-def _undo(undo: Callable[[], Any]) -> None:
+def _undo(undo: Callable[[], object]) -> None:
     undo()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from ..analysis.purity import is_pure
 from ..torch_private import number_of, saved_tensors_hooks
@@ -27,14 +28,14 @@ CHECKPOINT = (
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
 
-Instead = Callable[[Any, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
+Instead = Callable[[object, tuple[object, ...], tuple[object, ...]], tuple[object, ...]]
 
 
 class RefusalError(Exception):
     """Why a further pass would not be free of side effects, or not exact: a sentence for the report."""
 
 
-def refusal(behind: Iterable[Any]) -> str | None:
+def refusal(behind: Iterable[object]) -> str | None:
     """Why the graph of these nodes cannot be run once more; None where it can."""
     for node in behind:
         why = _why_not(node)
@@ -91,7 +92,7 @@ def note_unpack_hook(result: object) -> None:
             node.metadata[_UNPACK] = hooks[1]  # type: ignore[index]
 
 
-def _unpack_hooks(node: Any) -> list[Any]:
+def _unpack_hooks(node: Any) -> list[object]:
     noted = node.metadata.get(_UNPACK)
     found = [] if noted is None else [noted]
     for name in _saved_names(type(node)):  # type: ignore[arg-type]
@@ -106,7 +107,7 @@ def _unpack_hooks(node: Any) -> list[Any]:
 class Graph:
     """The graph behind some roots, to be run as often as wanted."""
 
-    def __init__(self, roots: Sequence[Any], grads: Sequence[Any], behind: Sequence[Any]) -> None:
+    def __init__(self, roots: Sequence[Any], grads: Sequence[object], behind: Sequence[Any]) -> None:
         self._roots = [
             (root.grad_fn if isinstance(root, Tensor) else root.node, root.output_nr, grad)
             for root, grad in zip(roots, grads, strict=True)
@@ -121,7 +122,7 @@ class Graph:
             if node is not None:
                 self._awaits[node] += 1
 
-    def run(self, instead: Instead) -> dict[Any, Tensor]:
+    def run(self, instead: Instead) -> dict[object, Tensor]:
         """What arrives at each leaf, by its node. instead(node, leaving, arriving) gives what leaves a node. Under no_grad."""
         awaits, buffers, found = dict(self._awaits), dict[Any, list[Any]](), dict[Any, Tensor]()
         ready: list[tuple[int, int, Any]] = []
@@ -155,7 +156,7 @@ class Graph:
         return found
 
 
-def _called(node: Any, arriving: tuple[Any, ...], edges: Any) -> tuple[Any, ...]:
+def _called(node: Any, arriving: tuple[object, ...], edges: Any) -> tuple[object, ...]:
     """What leaves the node, one for each of its edges. No hook runs where nobody but us calls it."""
     for grad in arriving:
         if grad is not None and type(grad) is not Tensor:
@@ -170,7 +171,7 @@ def _called(node: Any, arriving: tuple[Any, ...], edges: Any) -> tuple[Any, ...]
     return tuple(None if other is None else next(given, None) for other, _ in edges)
 
 
-def _for_function(node: Any, arriving: tuple[Any, ...]) -> list[Tensor]:
+def _for_function(node: Node, arriving: tuple[Any, ...]) -> list[Tensor]:
     """Copies, which a backward may change. Whether it takes None or zeros for what did not arrive, nobody but itself can read."""
     if any(grad is None for grad in arriving):
         raise RefusalError(f"{node.name()} has several results, of which only some got a gradient")

@@ -40,14 +40,14 @@ class Errors:
         return [*found, f"{self._others:,} errors of further kinds"] if self._others else found
 
 
-def harmless(what: str, otherwise: Any = None) -> Callable[[Place], Place]:
+def harmless(what: str, otherwise: object = None) -> Callable[[Place], Place]:
     """For a function that torch calls, or a method of something that has `noted`: what it raises is noted there, and `otherwise`
     returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on.
     """
 
     def wrap(function: Place) -> Place:
         @functools.wraps(function)
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             try:
                 return function(*args)
             except Exception as error:
@@ -60,7 +60,7 @@ def harmless(what: str, otherwise: Any = None) -> Callable[[Place], Place]:
 
 
 @harmless("a tensor that is gone")
-def forget(notes: dict[int, Any], key: int, reference: Any) -> None:
+def forget(notes: dict[int, Any], key: int, reference: object) -> None:
     """What is noted of it, first of all a weak reference: for that one's callback. Its id may be another's by now."""
     if key in notes and notes[key][0] is reference:
         del notes[key]
@@ -85,7 +85,7 @@ def leave(errors: Errors) -> None:
         _listening = tuple(one for one in _listening if one is not errors)
 
 
-def note(what: str, error: Exception, where: Any) -> None:
+def note(what: str, error: Exception, where: object) -> None:
     """Where it has `noted`; else in every diagnosis that is entered."""
     mine = getattr(where, "noted", None)
     for errors in (mine,) if isinstance(mine, Errors) else _listening:

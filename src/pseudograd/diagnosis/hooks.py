@@ -22,7 +22,7 @@ class Hook:
         self._upstream = 0
         self._handles = [tensor.register_hook(self._arrives)]
 
-    def close(self, tensor: Tensor, tally: Any, upstream: int) -> list[Any]:
+    def close(self, tensor: Tensor, tally: object, upstream: int) -> list[Any]:
         """The program's own is there now, at the place of this tally. Returns the handles."""
         self._tally, self._upstream = tally, upstream
         self._handles.append(tensor.register_hook(self._leaves))

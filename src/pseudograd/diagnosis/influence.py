@@ -130,7 +130,7 @@ class Influence:
 
         return take_again
 
-    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def seen(self, func: object, args: Any, kwargs: object, result: object) -> None:
         """After a call of torch that is not plain."""
         name = getattr(func, "__name__", "")
         if name == "__get__":
@@ -247,7 +247,7 @@ class Influence:
         if bits:
             self._mark(origin, bits)
 
-    def applied(self, result: Any) -> None:
+    def applied(self, result: object) -> None:
         """A Function ran. What calls of torch inside it read makes no graph: that is a cut, unless it made a node of its own."""
         hidden, self._local.hidden = getattr(self._local, "hidden", 0), 0
         if not hidden:
@@ -260,7 +260,7 @@ class Influence:
             for one in outputs:
                 self._mark(one, bits)
 
-    def _left(self, name: str, learning: list[Tensor], marks: int, result: Any) -> None:
+    def _left(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """A number or an array of what learns, or of what was cut from it."""
         upstream = 0
         for cut in self._by_bit:
@@ -352,7 +352,7 @@ def _kind(name: str, is_one_of_several: bool) -> str:
     return "torch.tensor(x)" if name == "tensor" else name
 
 
-def _gather(value: Any, found: list[Tensor]) -> None:
+def _gather(value: object, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
         found.append(value)
     elif isinstance(value, (list, tuple)):

@@ -68,7 +68,7 @@ def hidden(behind: Iterable[Any]) -> set[str]:
     return reasons
 
 
-def _of_pool(node: Any) -> AtKink | None:
+def _of_pool(node: object) -> AtKink | None:
     tied = pools.tied(node)
     if tied is None:
         return None
@@ -78,7 +78,7 @@ def _of_pool(node: Any) -> AtKink | None:
     )
 
 
-def _read(node: Any, kinked: Kinked) -> AtKink | None:
+def _read(node: object, kinked: Kinked) -> AtKink | None:
     kept = kept_by(kinked.spelling.form, node) or _kept_in_place(node, kinked)
     family = None if kept is None else _family(node, kinked.family, kept)
     if kept is not None and family == "relu6":
@@ -97,7 +97,7 @@ def _read(node: Any, kinked: Kinked) -> AtKink | None:
     if not entries:
         return None
 
-    def left(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
+    def left(leaving: tuple[object, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
         return under(there, kept, kept.inputs, leaving, arriving[0])  # type: ignore[no-any-return]
 
     return AtKink(node, family, entries, elements, left)
@@ -134,7 +134,7 @@ def _entries(node: Any, kept: SavedValues, here: Call, other: Call) -> tuple[int
     return int(differs.sum()), ones.numel()
 
 
-def _of_noted(node: Any, noted: Any) -> AtKink | None:
+def _of_noted(node: object, noted: Any) -> AtKink | None:
     if isinstance(noted, Tied):
         return AtKink(
             node,
@@ -147,7 +147,7 @@ def _of_noted(node: Any, noted: Any) -> AtKink | None:
     assert other is not None, "the table has it"
     share = float(other.convention)
 
-    def left(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
+    def left(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
         return (torch.where(noted, arriving[0] * share, leaving[0]),) if leaving[0] is not None else leaving
 
     return AtKink(node, "relu", int(noted.sum()), noted.numel(), left)

@@ -48,9 +48,9 @@ class Leaf:
         self.gradients = 0
         self.sizes: Sizes | None = None
         self.entries = Entries(self.is_parameter)
-        self.elsewhere: Any = False  # did what stands for it in a forward get one? As FSDP's whole parameters do
+        self.elsewhere: object = False  # did what stands for it in a forward get one? As FSDP's whole parameters do
         self.has_whole = False  # does anything stand for it?
-        self.last: Any = (
+        self.last: object = (
             None  # did the gradient that came last differ from 0? Followed until an optimiser has seen one that does
         )
         self.has_run = False  # is it of a module that ran, or of the model given?
@@ -80,7 +80,7 @@ class Leaf:
         """By a module, so that model.get_parameter finds it."""
         return self._names.of(self) is not None
 
-    def arrived(self, grad: Tensor | None, norm: Any = None) -> None:
+    def arrived(self, grad: Tensor | None, norm: object = None) -> None:
         """A gradient is about to be added to it; None where the backward of a custom Function gave none. norm: see `Sizes.add`."""
         if grad is None:
             return
@@ -221,7 +221,7 @@ class Leaves:
         self._look_for_names = look_for_names
         self.names = Names()
         self.all: list[Leaf | None] = []  # None: the bit of a crowd
-        self.crowds: dict[Any, tuple[int, Crowd]] = {}
+        self.crowds: dict[object, tuple[int, Crowd]] = {}
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
         self.key = key  # under which a node of autograd remembers what lies upstream of it
         self._is_special: dict[type, bool] = {}  # by the class of a node: has `_joined` something to note?
@@ -311,7 +311,7 @@ class Leaves:
     def _remember(self, tensor: Tensor, bit: int, gone: Callable[[], None] | None = None) -> None:
         key, bits = id(tensor), self._bits
 
-        def forget(reference: Any) -> None:
+        def forget(reference: object) -> None:
             if key in bits and bits[key][0] is reference:
                 del bits[key]
                 if gone is not None:
@@ -334,7 +334,7 @@ class Leaves:
         self.set_of(tensor)
         return self.known(tensor)
 
-    def are_at_home(self, values: Iterable[Any]) -> bool:
+    def are_at_home(self, values: Iterable[object]) -> bool:
         """Is every leaf among these of a module that ran?"""
         for one in values:
             if isinstance(one, Tensor):
@@ -363,7 +363,7 @@ class Leaves:
 
     def _crowd_in(self, tensor: Tensor) -> int:
         is_parameter, shape = isinstance(tensor, nn.Parameter), tuple(tensor.shape)
-        key: Any = (is_parameter, shape)
+        key: object = (is_parameter, shape)
         if key not in self.crowds and len(self.crowds) >= _CROWDS:
             key, shape = (is_parameter, None), None  # type: ignore[assignment]
         if key not in self.crowds:
@@ -403,18 +403,18 @@ class Leaves:
     def remember(self, node: Any, upstream: int) -> None:
         node.metadata[self.key] = upstream
 
-    def behind(self, starts: Iterable[Any]) -> dict[Any, int]:
+    def behind(self, starts: Iterable[object]) -> dict[Any, int]:
         """Every node that a backward from these can reach, with what lies upstream of it. Each node of each backward comes here, so that
         it calls nothing for those that it knows what to do with.
         """
-        found: dict[Any, int] = {None: 0}
+        found: dict[object, int] = {None: 0}
         bits, is_special = self._bits, self._is_special
         stack: list[tuple[Any, Any]] = [(node, None) for node in starts]
         while stack:
             node, edges = stack.pop()
             if node in found:
                 continue
-            ways: list[Any] = []
+            ways: list[object] = []
             upstream = 0
             if edges is None:
                 edges = node.next_functions
@@ -447,7 +447,7 @@ class Leaves:
         del found[None]
         return found
 
-    def _joined(self, node: Any, edges: Any, upstream: int, of: dict[Any, int]) -> int:
+    def _joined(self, node: object, edges: Any, upstream: int, of: dict[object, int]) -> int:
         """What lies upstream of a node: of its inputs all together, of a leaf itself. What is special about it is noted at the leaves."""
         if not edges:
             variable = getattr(node, "variable", None)

@@ -33,7 +33,7 @@ class Names:
         self._owners: list[Owner] = []
         self._labels: dict[Owner, str] | None = None  # until another name is told
 
-    def note(self, leaf: Any, module: nn.Module, path: str, is_given: bool = False) -> None:
+    def note(self, leaf: object, module: nn.Module, path: str, is_given: bool = False) -> None:
         """The model that was given keeps what it names; else the longest way to the parameter does, from the module furthest out."""
         known = self._of.get(leaf)
         if known is None or (not known[0].is_given and (is_given or path.endswith(f".{known[1]}"))):
@@ -47,7 +47,7 @@ class Names:
         self._owners.append(Owner(module, is_given))
         return self._owners[-1]
 
-    def of(self, leaf: Any) -> str | None:
+    def of(self, leaf: object) -> str | None:
         found = self._of.get(leaf)
         if found is None:
             return None
@@ -55,7 +55,7 @@ class Names:
         is_first = owner is next(iter(self._labelled()))
         return path if owner.is_given or is_first else f"{self.label(owner)}.{path}"
 
-    def owner_of(self, leaf: Any) -> Owner | None:
+    def owner_of(self, leaf: object) -> Owner | None:
         found = self._of.get(leaf)
         return None if found is None else found[0]
 
@@ -91,7 +91,7 @@ def is_wrapper(module: nn.Module) -> bool:
     return not getattr(module, "_parameters", None) and bool(file) and (is_of_a_package(file) or not is_users(file))
 
 
-def tops_of(tensors: Iterable[Any]) -> list[nn.Module]:
+def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     """The outermost modules that hold these parameters, of all that are alive: torch keeps no way from a parameter to its module, nor
     from a module to the one around it. It passes over all objects of Python, so it is for reports.
     """

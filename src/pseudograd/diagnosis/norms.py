@@ -65,7 +65,7 @@ class Sizes:
             self._course.add(self._now(), (norm, zeros / (grad.numel() or 1)))
         return missing
 
-    def _note(self, grad: Tensor, norm: Any) -> None:
+    def _note(self, grad: Tensor, norm: object) -> None:
         are_counted = self._course.is_wanted and not grad.is_sparse
         self._course.add(self._now(), (norm, _zero_share(local(grad)) if are_counted else None))
 
@@ -86,13 +86,13 @@ class Sizes:
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 
-def _zero_share(grad: Tensor) -> Any:
+def _zero_share(grad: Tensor) -> object:
     some = grad if grad.numel() <= SAMPLE else grad.detach().reshape(-1)[:: grad.numel() // SAMPLE]
     count = torch.count_nonzero(some)
     return 1.0 - (int(count) if count.device.type == "cpu" else count) / max(some.numel(), 1)
 
 
-def _norm(grad: Tensor) -> Any:
+def _norm(grad: Tensor) -> object:
     grad = grad._values() if grad.is_sparse else local(grad)
     dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else None
     norm = torch.linalg.vector_norm(grad, dtype=dtype)

@@ -31,7 +31,7 @@ _INNER = frozenset(  # what a step calls of itself
 _OURS_ALONE = [1, 1, 0, 0]
 
 
-def can_rest(optimizer: Optimizer, args: Any, kwargs: Any) -> bool:
+def can_rest(optimizer: Optimizer, args: Any, kwargs: object) -> bool:
     """Does nothing run in this step but torch's own code, if its tensors are plain? No closure, no hook of somebody else."""
     if kwargs or (len(args) > 1 and any(one is not None for one in args[1:])):
         return False
@@ -47,9 +47,9 @@ def are_plain(optimizer: Optimizer) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _is_torchs_own(kind: Any, step: Callable[..., Any]) -> bool:
+def _is_torchs_own(kind: object, step: Callable[..., object]) -> bool:
     """step: it may be replaced in its class."""
-    function: Any = step
+    function: object = step
     while function is not None:
         code = getattr(function, "__code__", None)
         if not isinstance(code, CodeType) or not is_torchs(code.co_filename):
@@ -63,7 +63,7 @@ class Rest:
     next does, and nothing is put back above a mode that was entered since.
     """
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: object) -> None:
         self._mode = mode
         self._below: list[Any] | None = None  # what was under it on the stack, while it is off
         self._thread = 0

@@ -35,7 +35,7 @@ def _is_noted(kinked: Kinked) -> bool:
 NOTED_CALLS = {func for func, some in KINKED.items() if any(map(_is_noted, some))} | {Tensor.norm}
 
 
-def note_before(func: Any, args: Any, kwargs: Any) -> Any:
+def note_before(func: object, args: Any, kwargs: Any) -> Any:
     """Where x of a relu is 0, whose node keeps the result alone; and where a sort, a maximum over a dimension and the like have ties."""
     if func is Tensor.norm:  # a function in Python
         func = torch.norm
@@ -86,7 +86,7 @@ class Sorted(NamedTuple):
     pinned: Tensor
 
 
-def _sorted(kinked: Kinked, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Sorted | None:
+def _sorted(kinked: Kinked, func: object, args: Any, kwargs: object, values: list[Any]) -> Sorted | None:
     x, dim = values[0].detach(), values[2]
     if dim is not None and x.dim() - dim % max(x.dim(), 1) > 2:  # torch and the pin bring it to the end in other orders
         return None
@@ -98,7 +98,7 @@ def _sorted(kinked: Kinked, func: Any, args: Any, kwargs: Any, values: list[Any]
     return None if pinned is None else Sorted(flat.detach(), pinned)
 
 
-def _rewritten(kinked: Kinked, func: Any, args: Any, kwargs: Any) -> Any:
+def _rewritten(kinked: Kinked, func: object, args: object, kwargs: object) -> Any:
     """The result of a call under the other convention; None where the pin leaves it to torch."""
     other = other_of(kinked.family)
     if other is None:
@@ -107,7 +107,7 @@ def _rewritten(kinked: Kinked, func: Any, args: Any, kwargs: Any) -> Any:
         return rewritten(Pinning({}, prepared({kinked.family: other.convention}), None), func, args, kwargs)
 
 
-def _of_sort_inside(noted: Sorted, node: Any) -> None:
+def _of_sort_inside(noted: Sorted, node: object) -> None:
     """Its sort is a node behind the result; JAX and torch 2.13 leave equal ones in their order there."""
     sort = _behind(node, "SortBackward")
     if sort is None:
@@ -136,7 +136,7 @@ def _behind(node: Any, start: str) -> Any:
     return None
 
 
-def _of_ranks(noted: Sorted, node: Any) -> None:
+def _of_ranks(noted: Sorted, node: object) -> None:
     """Since 2.14 torch keeps no sort but the entries themselves at the two ranks: those of the other convention stand in its own graph."""
     own, pinned = _behind(node, "LerpBackward"), _behind(noted.pinned.grad_fn, "LerpBackward")
     if own is None or pinned is None:
@@ -163,7 +163,7 @@ def _first(result: Any) -> Tensor:
     return result if isinstance(result, Tensor) else result[0]  # type: ignore[no-any-return]
 
 
-def note_after(noted: Any, args: Any, result: Any) -> None:
+def note_after(noted: object, args: Any, result: object) -> None:
     """At the node that the call made, where it stands alone between x and the result."""
     first = result if isinstance(result, Tensor) else result[0] if isinstance(result, tuple) else None
     node: Any = first.grad_fn if isinstance(first, Tensor) else None

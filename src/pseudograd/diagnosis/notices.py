@@ -66,7 +66,7 @@ class Output:
             Report("diagnose", own_version(), shown, problems, findings.CODES, known=len(found.known))
         )
 
-    def as_baseline(self, found: Any) -> str:
+    def as_baseline(self, found: object) -> str:
         return baseline.text(self._notices(found))
 
     def _notices(self, found: Any) -> Sequence[Notice]:

@@ -65,7 +65,7 @@ class Optimisers:
         zero_grad.hook.subscribe(self.clears)
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         zero_grad.hook.unsubscribe(self.clears)
         for handle in self._handles:
             handle.remove()
@@ -180,7 +180,7 @@ class Optimisers:
             leaf.missed = leaf.missed | leaf.last
 
 
-def _is_zero(rate: Any) -> bool:
+def _is_zero(rate: object) -> bool:
     """A rate on a device counts as one that moves: it is not waited for."""
     if isinstance(rate, torch.Tensor):
         return rate.device.type == "cpu" and rate.numel() == 1 and bool(local(rate) == 0)

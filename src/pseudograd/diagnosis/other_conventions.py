@@ -17,7 +17,7 @@ from ..torch_forms import SPELLINGS
 from . import pools
 
 # With x = 0 (or 3): the arguments that make it a kink, where x alone does not.
-_BESIDE: dict[str, tuple[Any, ...]] = {
+_BESIDE = {
     "clamp": (0.0, 1.0),
     "hardtanh": (0.0, 1.0),
     "leaky_relu": (0.01,),
@@ -35,7 +35,7 @@ class Other(NamedTuple):
     passes: dict[str, float]
 
 
-def within(family: str, calling: Any) -> str | None:
+def within(family: str, calling: object) -> str | None:
     """The call of torch that runs the function inside, where no pin of the family reaches it."""
     if family == pools.FAMILY or any(one.family == family for one in KINKED.get(calling, ())):
         return None

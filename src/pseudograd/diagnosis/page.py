@@ -29,7 +29,7 @@ def page(diagnosis: Any) -> str:
     return re.sub("|".join(parts), lambda found: parts[found[0]], template)
 
 
-def _excerpt(record: Site | Structural) -> dict[str, Any] | None:
+def _excerpt(record: Site | Structural) -> dict[str, object] | None:
     """Some lines of the source, and where in the middle one the expression stands, counted in characters."""
     if record.source is None:
         return None

@@ -32,7 +32,7 @@ class Found:
 
     def __init__(
         self,
-        values: dict[str, Any],
+        values: dict[str, object],
         parts: Sequence[Part],
         unseen: Sequence[Part],
         differing: Sequence[Difference] = (),
@@ -81,7 +81,7 @@ def merged(parts: Sequence[Part], unseen: Sequence[Part], nothing: Diagnosis) ->
     return Found(values, parts, unseen, differing)
 
 
-def _together(parts: Sequence[Part]) -> dict[str, Any]:
+def _together(parts: Sequence[Part]) -> dict[str, object]:
     all_values = [part.content for part in parts]
     found = {name: _joined([values[name] for values in all_values]) for name in all_values[0]}
     found["sites"] = _summed([one for values in all_values for one in values["sites"]])
@@ -130,7 +130,7 @@ def _starved(parts: Sequence[Part]) -> list[Starved]:
     return found
 
 
-def _by_parameter(parts: Sequence[Part], kind: str) -> list[Any]:
+def _by_parameter(parts: Sequence[Part], kind: str) -> list[object]:
     """Once, where every process says the same of a parameter of one model; else by process."""
     if _are_replicas(parts) and all(part.content[kind] == parts[0].content[kind] for part in parts):
         return list(parts[0].content[kind])
@@ -139,7 +139,7 @@ def _by_parameter(parts: Sequence[Part], kind: str) -> list[Any]:
     ]
 
 
-def _sensitivities(parts: Sequence[Part]) -> list[Any]:
+def _sensitivities(parts: Sequence[Part]) -> list[object]:
     """Of replicas that of the first process: the others' gradients are of other batches. Else by process."""
     if _are_replicas(parts):
         return list(parts[0].content["sensitivity"])
@@ -150,7 +150,7 @@ def _sensitivities(parts: Sequence[Part]) -> list[Any]:
     ]
 
 
-def _joined(values: list[Any]) -> Any:
+def _joined(values: list[Any]) -> object:
     """Of what no process has more to say than another."""
     first = values[0]
     if isinstance(first, bool) or first is None:
@@ -167,8 +167,8 @@ def _joined(values: list[Any]) -> Any:
     return first
 
 
-def _different(some: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
+def _different(some: Iterable[object]) -> list[object]:
+    found: list[object] = []
     for one in some:
         if one not in found:
             found.append(one)
@@ -177,7 +177,7 @@ def _different(some: Iterable[Any]) -> list[Any]:
 
 def _findings(parts: Sequence[Part]) -> list[Finding]:
     """What several say of one line stands once, with the numbers of that where it is most."""
-    by_line: dict[Any, list[tuple[Part, Finding]]] = {}
+    by_line: dict[object, list[tuple[Part, Finding]]] = {}
     for part in parts:
         for one in part.content["findings"]:
             by_line.setdefault((one.code, one.where, one.expression), []).append((part, one))
@@ -197,7 +197,7 @@ def _findings(parts: Sequence[Part]) -> list[Finding]:
 
 def _summed(sites: Sequence[Site]) -> list[Site]:
     """The counts of one op at one place, over all processes."""
-    by_place: dict[Any, list[Site]] = {}
+    by_place: dict[object, list[Site]] = {}
     for site in sites:
         by_place.setdefault((site.op, site.where, site.user_where, site.expression, site.module), []).append(site)
     return [_sum(same) for same in by_place.values()]
@@ -217,7 +217,7 @@ def _sum(same: Sequence[Site]) -> Site:
 
 
 def _cuts(cuts: Sequence[Structural]) -> list[Structural]:
-    by_place: dict[Any, list[Structural]] = {}
+    by_place: dict[object, list[Structural]] = {}
     for cut in cuts:
         by_place.setdefault((cut.kind, cut.where, cut.user_where, cut.expression), []).append(cut)
     return [

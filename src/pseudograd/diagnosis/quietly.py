@@ -55,7 +55,7 @@ class quietly:  # noqa: N801  (a context)
         context.__enter__()
         self._contexts = [*(self._contexts or ()), context]
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         unheard.depth -= 1
         while self._contexts:
             self._contexts.pop().__exit__(None, None, None)
@@ -69,7 +69,7 @@ def quiet(what: str) -> Callable[[Hook], Hook]:
 
     def wrap(function: Hook) -> Hook:
         @functools.wraps(function)
-        def call(heard: Any, *args: Any) -> None:
+        def call(heard: Any, *args: object) -> None:
             if heard.is_on and not unheard.depth:
                 try:
                     with quietly():

@@ -62,14 +62,14 @@ _REGISTER_HOOK = Tensor.register_hook
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
 
 
-def _within(calling: Any, form: torch_forms.Form | None) -> str | None:
+def _within(calling: object, form: torch_forms.Form | None) -> str | None:
     """The call of torch that makes a node of this form where no override reaches it."""
     if form is None or torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form):
         return None
     return _name(calling)
 
 
-def _name(func: Any) -> str:
+def _name(func: object) -> str:
     return "code that no mode sees" if func is _NOBODY else getattr(func, "__name__", None) or str(func)
 
 
@@ -172,7 +172,7 @@ class Recorder:
         return found if found is not None else self.tallies.setdefault((name, place), Tally(name, place))
 
     @quiet("the gradients at a node")
-    def _ran(self, to: Tally, leaving: Any, arriving: Any) -> None:
+    def _ran(self, to: Tally, leaving: object, arriving: object) -> None:
         """After a node ran in a backward: gradients arrived, others leave."""
         if _have_numbers(arriving):
             self._count(to, leaving, arriving)
@@ -190,7 +190,7 @@ class Recorder:
             handle.remove()
 
     @harmless("the gradients at a hook")
-    def count_hook(self, to: Tally, upstream: int, arriving: Any, leaving: Any) -> None:
+    def count_hook(self, to: Tally, upstream: int, arriving: object, leaving: object) -> None:
         with quietly():
             counted = tally.of_grads((leaving,), (arriving,), self.is_full) if _have_numbers((arriving,)) else None
             if counted is None:
@@ -273,7 +273,7 @@ class Recorder:
             found.start_afresh()
         return found
 
-    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
+    def before_call(self, func: object, args: Any, kwargs: Any) -> int:
         """Returns the number of the next node, on a torch that announces none."""
         local, spelling = self._local, torch_forms.SPELLINGS.get(func)
         local.place = local.seen = None
@@ -297,7 +297,7 @@ class Recorder:
         return ranges.seen_up_to
 
     @harmless("what stands at a kink")
-    def _note_kink(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _note_kink(self, func: object, args: object, kwargs: object) -> None:
         """What stands at a kink where the node of the call will not keep it."""
         self._local.at_kink = None
         if func in noted_kinks.NOTED_CALLS and self.asking.sensing.is_asked(self.backwards + 1):  # type: ignore[union-attr]
@@ -309,7 +309,7 @@ class Recorder:
         found = node.metadata.get(self._attached)
         return found if isinstance(found, Tally) else None
 
-    def after_call(self, func: Any, args: Any, kwargs: Any, result: Any, before: int | None) -> None:
+    def after_call(self, func: object, args: Any, kwargs: object, result: object, before: int | None) -> None:
         local = self._local
         with without_torch_function():
             if node_creation_hook is None and before is not None:
@@ -333,7 +333,7 @@ class Recorder:
                 if self.asking is not None:
                     whatif.note_hook(args[0], args[1], frames.place(3))
 
-    def _note_value(self, spelling: torch_forms.Spelling, args: Any, result: Any) -> None:
+    def _note_value(self, spelling: torch_forms.Spelling, args: Any, result: object) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
         something learns behind it. Does a loss depend on that all the same?
         """
@@ -345,7 +345,9 @@ class Recorder:
         elif seen is not None and (self.backwards or not result.requires_grad):
             self.influence.follow(seen, result)
 
-    def _found_at_once(self, ranges: nodes.Ranges, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> bool:
+    def _found_at_once(
+        self, ranges: nodes.Ranges, func: object, args: Any, kwargs: Any, result: object, before: int
+    ) -> bool:
         """What `_find_nodes` does, for the usual call: it made one node, or such as hand on alone, of which nothing is noted."""
         if type(result) is not Tensor or ranges.unseen or self.zeros.suspects:
             return False
@@ -364,7 +366,7 @@ class Recorder:
             self._attach(node, 4, place)
         return True
 
-    def _find_nodes(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
+    def _find_nodes(self, func: object, args: Any, kwargs: Any, result: object, before: int) -> None:
         ranges = self._ranges()
         made = ranges.since(before, result)
         if not made and ranges.may_hide_some():  # in place: the node is behind the argument
@@ -379,7 +381,7 @@ class Recorder:
                 self._attach(node, 4, place)
 
     @harmless("a custom Function")
-    def applied(self, result: Any) -> None:
+    def applied(self, result: object) -> None:
         """A custom Function ran."""
         if not self.is_on or unheard.depth:
             return
@@ -399,7 +401,7 @@ class Recorder:
         self._ranges().forget()
 
     @harmless("the values at a clamp")
-    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: Any) -> values.Values | None:
+    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: object) -> values.Values | None:
         """Returns what must be followed: see `_note_value`."""
         place = self._local.place = self.places.here(3, self.roots)
         key = spelling.name, place
@@ -429,7 +431,7 @@ class Recorder:
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
-    def around_backward(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
+    def around_backward(self, roots: object, grads: object, inputs: object) -> Callable[[Any], None]:
         if not self.is_on or unheard.depth:
             return _nothing
         self._missed_some = self._wakes()
@@ -448,7 +450,7 @@ class Recorder:
         return partial(self._ends, inputs, is_outermost, mode, before)
 
     @harmless("the start of a backward")
-    def _begins(self, roots: Any, grads: Any, inputs: Any, is_outermost: bool, is_heard: Any) -> None:
+    def _begins(self, roots: Any, grads: object, inputs: object, is_outermost: bool, is_heard: object) -> None:
         """is_heard: does the mode of this backward hear all that the program calls in it?"""
         with without_torch_function():
             if is_outermost:
@@ -494,7 +496,7 @@ class Recorder:
                 leaf.asked = True
 
     @harmless("a what-if")
-    def _ask(self, asking: whatif.Asking, roots: Any, grads: Any, behind: list[Any]) -> None:
+    def _ask(self, asking: whatif.Asking, roots: object, grads: object, behind: list[object]) -> None:
         if not transforms_are_active():
             with quietly():
                 asking.begins(roots, grads, behind, self.backwards)
@@ -520,7 +522,7 @@ class Recorder:
             push_mode(mode)
         return not stack and has_mode_stack
 
-    def _ends(self, inputs: Any, is_outermost: bool, mode: Watch, before: int, result: Any) -> None:
+    def _ends(self, inputs: object, is_outermost: bool, mode: Watch, before: int, result: object) -> None:
         """result: the gradients of the inputs, none where they are added to leaves; None where the backward raised."""
         self._local.backwards -= 1
         _take_off(mode)
@@ -589,7 +591,7 @@ class Recorder:
             self.leaves.name_all()
 
 
-def _nothing(result: Any) -> None:
+def _nothing(result: object) -> None:
     """For a backward that nobody counts."""
 
 
@@ -617,7 +619,7 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if func in SILENT:
             return func(*args, **kwargs) if kwargs else func(*args)
         recorder = self.recorder
@@ -639,7 +641,7 @@ class Watch(TorchFunctionMode):
 class WatchOfBackward(Watch):
     """In a backward: whatever the program calls there may change gradients."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: object, types: object, args: object = (), kwargs: object = None) -> Any:
         if self.recorder.arrivals.expected:
             self.recorder.program_runs()
         return super().__torch_function__(func, types, args, kwargs)

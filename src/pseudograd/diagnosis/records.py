@@ -187,7 +187,7 @@ def plain(record: Any) -> dict[str, Any]:
     return found
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -76,7 +76,7 @@ def left_out(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) 
 
 def changes(texts: Sequence[str]) -> dict[str, Any]:
     """What `diagnose` takes as whatif, of texts such as 'clamp=inward' and 'torch>=2.14'."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for text in texts:
         is_era = text.strip().startswith("torch") or "=" not in text
         found[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
@@ -87,7 +87,7 @@ def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    asked: Mapping[str, Any],
+    asked: Mapping[str, object],
     *,
     steps: int | None = None,
     html: Path | None = None,
@@ -103,7 +103,7 @@ def run(
     programs.check("diagnose", program, is_module)
     output = Output(program) if output is None else output
     nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
-    files: tuple[tuple[str, Path | None, Callable[[Any], str]], ...] = (
+    files: tuple[tuple[str, Path | None, Callable[[object], str]], ...] = (
         ("--html", html, page),
         ("--json", json_file, _as_json),
         ("--write-baseline", output.to_be_known, output.as_baseline),
@@ -159,7 +159,7 @@ def _failed(fails: Callable[[Diagnosis], list[str]], found: Any, done: programs.
     return []
 
 
-def _who(processes: Sequence[Mapping[str, Any]], done: programs.Run) -> list[str]:
+def _who(processes: Sequence[Mapping[str, object]], done: programs.Run) -> list[str]:
     """Which processes the report is of, where that is not the program itself alone."""
     lines = []
     here = ranks.rank()
@@ -190,7 +190,7 @@ def _diagnosis(asked: Mapping[str, Any]) -> Diagnosis:
 class _Following:
     """A diagnosis from the moment torch is there to the end of the process."""
 
-    def __init__(self, asked: Mapping[str, Any], steps: int | None, process: Any) -> None:
+    def __init__(self, asked: Mapping[str, object], steps: int | None, process: Any) -> None:
         self.diagnosis = _diagnosis(asked)
         self.process, self.steps = process, steps
         self.shows = process.is_main and sys.stderr is not None and sys.stderr.isatty()
@@ -215,6 +215,6 @@ class _Following:
         self.diagnosis.stop_listening()
 
 
-def begin(job: Mapping[str, Any], process: Any) -> _Following:
+def begin(job: Mapping[str, Any], process: object) -> _Following:
     """What `running.process` calls."""
     return _Following(job["asked"], job["steps"], process)

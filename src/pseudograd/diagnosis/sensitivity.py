@@ -154,7 +154,7 @@ class Sensing:
     """Asks in every n-th backward. It is called by `whatif.Asking`, which checks that a further pass gives the program's own gradients."""
 
     def __init__(
-        self, every: int, tally_of: Callable[[Any], Tally | None], is_deliberate: Callable[[Place], bool]
+        self, every: int, tally_of: Callable[[object], Tally | None], is_deliberate: Callable[[Place], bool]
     ) -> None:
         self.every = every
         self.steps = 0  # that were answered
@@ -169,7 +169,7 @@ class Sensing:
         """In the backward with this number, from 1 on?"""
         return (backwards - 1) % self.every == 0
 
-    def standing(self, behind: Sequence[Any]) -> list[AtKink]:
+    def standing(self, behind: Sequence[object]) -> list[AtKink]:
         """The nodes at a kink that no pin has settled. Where there are none, no further pass is needed."""
         self.refuse(hidden(behind))
         return [one for one in at_kinks(behind) if not self._is_pinned(one)]
@@ -178,7 +178,7 @@ class Sensing:
         tally = self._tally_of(one.node)
         return tally is not None and one.family in tally.pinned
 
-    def answers(self, graph: Graph, standing: Sequence[AtKink], own: Gradients, by_leaf: Any) -> list[_Answer]:
+    def answers(self, graph: Graph, standing: Sequence[AtKink], own: Gradients, by_leaf: object) -> list[_Answer]:
         """One further pass for each family; one for each of its lines where they are several and it is above the threshold."""
         found = []
         for family in dict.fromkeys(one.family for one in standing):
@@ -207,7 +207,7 @@ class Sensing:
     ) -> _Answer:
         at = {one.node: one for one in some}
 
-        def instead(node: Any, leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
+        def instead(node: object, leaving: tuple[object, ...], arriving: tuple[object, ...]) -> tuple[object, ...]:
             return at[node].left(leaving, arriving) if node in at and arriving[0] is not None else leaving
 
         other = by_leaf(graph.run(instead))

@@ -32,7 +32,7 @@ def note(form: Form, changed: Tensor) -> None:
         node.metadata[_KEY] = _Slice(form, _geometry(changed._base), _geometry(changed))
 
 
-def seen(node: Any, leaving: Any, arriving: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Form | None]:
+def seen(node: Any, leaving: Any, arriving: Any) -> tuple[tuple[Any, ...], tuple[object, ...], Form | None]:
     """What leaves and arrives within the slice, and the form of the op that changed it; all of it where nobody noted the slice."""
     found = None if node is None else node.metadata.get(_KEY)
     if found is None or leaving[0] is None or arriving[0] is None:

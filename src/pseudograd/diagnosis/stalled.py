@@ -39,7 +39,7 @@ class _Steps:
 class Stalls:
     """The parameters that an optimiser steps. `Optimisers` hears the steps."""
 
-    def __init__(self, leaf_of: Callable[[Tensor], Any], noted: Errors, now: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, leaf_of: Callable[[Tensor], object], noted: Errors, now: Callable[[], int] = lambda: 0) -> None:
         """now(): how many backward passes there were."""
         self._leaf_of = leaf_of
         self._now = now
@@ -49,7 +49,7 @@ class Stalls:
         self.place = NOWHERE
 
     @harmless("a step of an optimiser")
-    def before(self, optimizer: Any) -> None:
+    def before(self, optimizer: object) -> None:
         steps = self._steps.get(id(optimizer))
         if steps is None:
             steps = self._steps[id(optimizer)] = _Steps()
@@ -122,6 +122,6 @@ def _is_plain(tensor: Tensor) -> bool:
     )
 
 
-def _moves(rate: Any) -> bool:
+def _moves(rate: object) -> bool:
     """A warm-up may begin with a rate of 0. One on a device is not waited for."""
     return not (isinstance(rate, (int, float)) and rate == 0)

@@ -176,14 +176,14 @@ class Starving:
 
     # --- what gets nothing on purpose ---------------------------------------------------------------------------------
 
-    def _nets_left_alone(self) -> set[Any]:
+    def _nets_left_alone(self) -> set[object]:
         """Where neither a model nor an optimiser tells what should learn: nets that got nothing and whose values leave the graph under
         no_grad or by a detach alone, beside others that got something. That is how a target net is written.
         """
         if self._has_model or self._optimisers.have_stepped:
             return set()
         names, without = self._leaves.names, dict(self._without())
-        owners: dict[Any, bool] = {}
+        owners: dict[object, bool] = {}
         for bit, leaf in self._leaves:
             owner = names.owner_of(leaf)
             if owner is not None:

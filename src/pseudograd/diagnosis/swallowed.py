@@ -171,7 +171,12 @@ class Together:
         self._parts = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).to(now.device)
 
     def after(
-        self, tensors: Sequence[Tensor], group: Mapping[str, Any], states: Mapping[Any, Any], step: int, now_at: int
+        self,
+        tensors: Sequence[Tensor],
+        group: Mapping[str, object],
+        states: Mapping[object, object],
+        step: int,
+        now_at: int,
     ) -> None:
         """step: of the optimiser, from 0. now_at: how many backward passes there were."""
         some, now = self.vectors, torch.cat([some_of(tensor) for tensor in tensors])
@@ -191,7 +196,7 @@ class Together:
         for one, share in zip(self.watched, shares.tolist() if shares.is_cpu else shares, strict=True):
             one.course.add(now_at, share)
 
-    def _measure(self, tensors: Sequence[Tensor], group: Mapping[str, Any], states: Mapping[Any, Any]) -> None:
+    def _measure(self, tensors: Sequence[Tensor], group: Mapping[str, object], states: Mapping[object, Any]) -> None:
         self._are_measured = True
         kept = [states.get(tensor) or {} for tensor in tensors]
         steps = self._expected(tensors, group, kept) if any(kept) else plain_step(self._grads, group)
@@ -201,7 +206,7 @@ class Together:
             one.has_master |= keeps_the_rest(state, tensor)
 
     def _expected(
-        self, tensors: Sequence[Tensor], group: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]
+        self, tensors: Sequence[Tensor], group: Mapping[str, object], kept: Sequence[Mapping[str, object]]
     ) -> Tensor:
         unknown = torch.full_like(self.vectors.sizes, math.nan).split([one.at[1] for one in self.watched])
         known = [expected_step(tensor, group, state) for tensor, state in zip(tensors, kept, strict=True)]
@@ -230,7 +235,7 @@ def _is_felt(grad: Tensor, weight: Tensor) -> Tensor:
     return grad.abs() > _FAINT * weight.abs() if weight.dtype not in _LOW else grad != 0
 
 
-def _decayed(before: Tensor, group: Mapping[str, Any]) -> Tensor | None:
+def _decayed(before: Tensor, group: Mapping[str, object]) -> Tensor | None:
     """What weight decay alone would have made of it."""
     rate, decay = group.get("lr"), group.get("weight_decay")
     if not (isinstance(rate, float) and isinstance(decay, float) and decay):

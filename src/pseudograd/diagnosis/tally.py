@@ -65,16 +65,16 @@ class Tally:
         self.has_tensor_bound = False
         self.is_known = False  # are the sides counted?
         self.pinned: frozenset[str] = frozenset()  # the families that are pinned to what this torch does
-        self.calling: Any = None  # the function of torch that made the node last
+        self.calling: object = None  # the function of torch that made the node last
         self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.own_calls: dict[
             tuple[Any, ...], Call
         ] = {}  # of an op of ours: what its nodes compute, by what tells them apart
-        self.function: Any = None  # the class of a custom Function
+        self.function: object = None  # the class of a custom Function
         self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
         self.passed = 0  # and those that it handed more
-        self.hook: Any = None  # what torch calls when a node of it has run
+        self.hook: object = None  # what torch calls when a node of it has run
         self.sums: Sums = {}
         self._at_once: at_once.Sums | None = None
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
@@ -89,7 +89,9 @@ class Tally:
         for key, value in found.items():
             sums[key] = sums[key] + value if key in sums else value
 
-    def add_at_once(self, leaving: tuple[Any, ...], arriving: tuple[Any, ...], is_full: bool, kept: Any) -> bool | None:
+    def add_at_once(
+        self, leaving: tuple[object, ...], arriving: tuple[object, ...], is_full: bool, kept: Any
+    ) -> bool | None:
         """The counts of one backward call, added in one pass; whether they tell where x stands. None where it has to go the other way."""
         if self.may_move:
             return None
@@ -149,8 +151,8 @@ class Grads:
 
 
 def of_grads(
-    leaving: tuple[Any, ...],
-    arriving: tuple[Any, ...],
+    leaving: tuple[object, ...],
+    arriving: tuple[object, ...],
     is_full: bool,
     may_move: bool = False,
     kept: torch_forms.SavedValues | None = None,
@@ -172,7 +174,7 @@ def of_grads(
     return found
 
 
-def _grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Grads, list[Tensor]] | None:
+def _grads(leaving: tuple[Any, ...], arriving: tuple[object, ...]) -> tuple[Grads, list[Tensor]] | None:
     """What can be compared element by element, and what leaves in other shapes."""
     grad = _first(arriving)
     if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
@@ -191,11 +193,11 @@ def _grads(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Grads, 
     return Grads(_here(grad), alike), others
 
 
-def _nonzero_of(others: list[Tensor]) -> Any:
+def _nonzero_of(others: list[Tensor]) -> object:
     return _settled(sum(map(torch.count_nonzero, map(_here, others))))
 
 
-def _first(arriving: tuple[Any, ...]) -> Any:
+def _first(arriving: tuple[object, ...]) -> Any:
     for grad in arriving:
         if grad is not None:
             return grad
@@ -207,7 +209,7 @@ def _here(grad: Tensor) -> Tensor:
     return grad.detach() if grad.requires_grad else grad
 
 
-def _is_nothing(count: Any) -> bool:
+def _is_nothing(count: object) -> bool:
     """A tensor is on a device that must not be waited for."""
     return not isinstance(count, Tensor) and not count
 
@@ -263,11 +265,11 @@ def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
     return instead
 
 
-def _either_of(condition: Any, one: Any, other: Any) -> Any:
+def _either_of(condition: object, one: Any, other: Any) -> object:
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
-def _arrived_and_cut(grads: Grads) -> tuple[Any, Tensor | None]:
+def _arrived_and_cut(grads: Grads) -> tuple[object, Tensor | None]:
     """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
     device that may be waited for.
     """
@@ -313,16 +315,16 @@ def _with_inside(counts: Sums) -> Sums:
     return counts
 
 
-def _x_of(grads: Grads, kept: torch_forms.SavedValues | None) -> tuple[Any, Any, Any]:
+def _x_of(grads: Grads, kept: torch_forms.SavedValues | None) -> tuple[Any, object, object]:
     """x and its bounds; None for each where they are not known, or have not the shape of the gradient."""
     x, low, high = (None, None, None) if kept is None else _bounded(kept)
     return (None, None, None) if x is None or x.shape != grads.arrived.shape else (x, low, high)
 
 
-def _bounded(kept: torch_forms.SavedValues) -> tuple[Any, Any, Any]:
+def _bounded(kept: torch_forms.SavedValues) -> tuple[Any, object, object]:
     """x and its two bounds, as torch compares them; x None where the primitive has other inputs."""
     if kept.primitive == "torch.fmin":
-        inputs: tuple[Any, ...] = (kept.inputs[0], None, kept.inputs[1])
+        inputs: tuple[object, ...] = (kept.inputs[0], None, kept.inputs[1])
     elif kept.primitive == "torch.fmax":
         inputs = (*kept.inputs, None)
     elif PRIMITIVES[kept.primitive].inputs == BOUNDED:
@@ -341,7 +343,7 @@ def _either(one: Tensor | None, other: Tensor | None) -> Tensor:
     return one | other
 
 
-def _nonfinite(grad: Tensor, total: Tensor) -> Any:
+def _nonfinite(grad: Tensor, total: Tensor) -> object:
     if grad.device.type == "cpu" and math.isfinite(float(total)):
         return 0
     return torch.count_nonzero(~grad.isfinite())
@@ -351,6 +353,6 @@ def _wide(magnitude: Tensor) -> torch.dtype:
     return torch.float64 if magnitude.device.type == "cpu" else torch.float32
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> object:
     """A number where that costs nothing: a CPU need not be waited for."""
     return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value

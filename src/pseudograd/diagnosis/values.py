@@ -34,10 +34,10 @@ class Values:
         self.form: Form = spelling.form
         self.place = place
         self.elements = x.numel()
-        self.at_low: Any = 0 if low is None else torch.count_nonzero(x == low)
+        self.at_low = 0 if low is None else torch.count_nonzero(x == low)
         self.at_high: Any = 0 if high is None else torch.count_nonzero(x == high)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
-        self.leaf: Any = None  # the bit of the parameter that x is
+        self.leaf: object = None  # the bit of the parameter that x is
         self.upstream = 0
         self.is_pinned = is_pinned  # to what this torch does
         self.is_rewritten = is_rewritten  # by a context, which then decides what passes here
@@ -119,7 +119,7 @@ class Run:
         self._steps: Any = 0
         self._grew: Any = 0
 
-    def add(self, now: Any) -> None:
+    def add(self, now: object) -> None:
         if self._before is None:
             self.first = self.last = self.lowest = self.highest = self._start = self._before = now
             return
@@ -137,11 +137,11 @@ class Run:
         self._start, self._before = _either(holds, self._start, now), now
 
 
-def _either(condition: Any, one: Any, other: Any) -> Any:
+def _either(condition: object, one: Any, other: Any) -> object:
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
-def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, Any, Any] | None:
+def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, object, object] | None:
     """x and its bounds, as tensors below every wrapper; None for what is no clamp of floating point numbers."""
     if spelling.form.switches[0] not in _CLAMPS:
         return None

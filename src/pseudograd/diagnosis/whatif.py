@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from .. import formula, torch_forms
 from ..errors import must
@@ -109,7 +110,7 @@ class Asking:
             int, _Pass
         ] = {}  # by the thread that began it; a device runs the hooks of its leaves in another
 
-    def begins(self, roots: Any, grads: Any, behind: Sequence[Any], backwards: int = 1) -> None:
+    def begins(self, roots: object, grads: Any, behind: Sequence[object], backwards: int = 1) -> None:
         """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
         senses = self.sensing is not None and self.sensing.is_asked(backwards)
         if not (self.asked or senses):
@@ -125,7 +126,7 @@ class Asking:
         except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
             one.reasons.add(f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}")
 
-    def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[Any]) -> None:
+    def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[object]) -> None:
         standing = self.sensing.standing(behind) if one.step else []
         if not (self.asked or standing):
             one.is_plain = True
@@ -149,10 +150,10 @@ class Asking:
                 one.reasons.add(_SECOND)
         one.gradients = gradients
 
-    def _is_second(self, behind: Sequence[Any]) -> bool:
+    def _is_second(self, behind: Sequence[object]) -> bool:
         return any(number_of(node) in made for made in self.made_in_backward for node in behind)
 
-    def _by_leaf(self, found: dict[Any, Tensor]) -> dict[Leaf, Tensor]:
+    def _by_leaf(self, found: dict[object, Tensor]) -> dict[Leaf, Tensor]:
         leaves = {self._leaves.one(self._leaves.upstream(node)): grad for node, grad in found.items()}
         return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
 
@@ -253,7 +254,7 @@ def _add(question: WhatIf, rows: dict[Leaf, Row]) -> None:
             sums[at] += value
 
 
-def note_hook(tensor: Tensor, hook: Any, place: Place) -> None:
+def note_hook(tensor: Tensor, hook: object, place: Place) -> None:
     """A node does not tell that its tensor has a hook."""
     if tensor.grad_fn is not None and may_change(hook):
         module = getattr(hook, "__module__", None) or ""
@@ -276,7 +277,7 @@ def _hooks_of(behind: Sequence[Any]) -> str | None:
     return None
 
 
-def may_change(hook: Any) -> bool:
+def may_change(hook: object) -> bool:
     """Not a function that always returns None."""
     code = getattr(getattr(hook, "__func__", hook), "__code__", None)
     if code is None or code.co_flags & inspect.CO_GENERATOR:
@@ -315,8 +316,13 @@ def _is_same(mine: Tensor, grad: Tensor) -> bool:
 
 
 def _left(
-    question: WhatIf, reasons: set[str], one: _Pass, node: Any, leaving: tuple[Any, ...], arriving: tuple[Any, ...]
-) -> tuple[Any, ...]:
+    question: WhatIf,
+    reasons: set[str],
+    one: _Pass,
+    node: Node,
+    leaving: tuple[object, ...],
+    arriving: tuple[object, ...],
+) -> tuple[object, ...]:
     """What leaves a node under the question's rule, as `further_backward.Graph` asks."""
     name = node.name()
     if name == slices.NODE:
@@ -346,7 +352,7 @@ def _form_of(name: str) -> torch_forms.Form | None:
 
 
 def _instead(
-    reasons: set[str], form: torch_forms.Form, replacement: Replacement, node: Any, leaving: Any, arriving: Any
+    reasons: set[str], form: torch_forms.Form, replacement: Replacement, node: object, leaving: Any, arriving: Any
 ) -> Any:
     """What leaves the node under the other rule; None where override, too, would leave torch's own."""
     grad = arriving[0]
@@ -371,7 +377,9 @@ def _instead(
     return under(call, kept, given, leaving, grad)
 
 
-def under(call: Call, kept: torch_forms.SavedValues, given: Sequence[Any], leaving: Sequence[Any], grad: Tensor) -> Any:
+def under(
+    call: Call, kept: torch_forms.SavedValues, given: Sequence[object], leaving: Sequence[Any], grad: Tensor
+) -> Any:
     """What leaves a node that keeps its inputs, where `call` with these stands in for it."""
     slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
     wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
@@ -392,5 +400,5 @@ def _reads_grad_alone(form: torch_forms.Form, replacement: Replacement) -> bool:
     return call is None or not call.rule.kept((True,) * len(usual.inputs))
 
 
-def _slot(one: Any, values: list[Any]) -> int | None:
+def _slot(one: object, values: list[object]) -> int | None:
     return next((at for at, value in enumerate(values) if value is one and isinstance(one, Tensor)), None)

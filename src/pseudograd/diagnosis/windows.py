@@ -69,7 +69,7 @@ def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
     return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)
 
 
-def of_node(node: Any, leaving: tuple[Any, ...]) -> tuple[Tensor, Tensor, float, Tensor] | None:
+def of_node(node: object, leaving: tuple[Any, ...]) -> tuple[Tensor, Tensor, float, Tensor] | None:
     """What `Windows.add` takes, of a node whose threshold learns through a window; None for another."""
     found = inputs_kept_by(node, JUMPRELU)
     if found is None or found[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:

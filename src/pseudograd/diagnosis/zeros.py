@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from .leaves import Leaves
 from .records import Site, site_of
@@ -32,14 +33,14 @@ class Zeros:
         if backwards <= FIRST:
             self.suspects = sum(1 << bit for bit, leaf in self._leaves if leaf.gradients and not leaf.moved)
 
-    def concern(self, node: Any) -> bool:
+    def concern(self, node: Node) -> bool:
         """Does a node hand something to one of them alone?"""
         if not self.suspects:
             return False
         behind = (self._leaves.upstream(other) for other, _ in node.next_functions if other is not None)
         return any(some & self.suspects and not some & (some - 1) for some in behind)
 
-    def look(self, to: Tally, node: Any, leaving: Sequence[Any], arriving: Sequence[Any]) -> None:
+    def look(self, to: Tally, node: Node, leaving: Sequence[Any], arriving: Sequence[Any]) -> None:
         """A node ran: which leaves does it hand zeros alone?"""
         if node is None or not any(one is not None and bool(torch.count_nonzero(one)) for one in arriving):
             return

@@ -15,7 +15,7 @@ from .sampling import Sampler
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _package() -> Any:
+def _package() -> object:
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return import_module(name)
@@ -57,10 +57,12 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
         """The newest diagnosis that has ended."""
         return self._sampler.last
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: object, batch_idx: int) -> None:
         self._sampler.before(trainer.global_step, pl_module)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: object, outputs: object, batch: object, batch_idx: int
+    ) -> None:
         def log(metrics: dict[str, float]) -> None:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=trainer.global_step)
@@ -69,8 +71,8 @@ class DiagnoseCallback(_package().Callback):  # type: ignore[misc]
         if self._sampler.stops:
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: object, pl_module: object) -> None:
         self._sampler.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         self._sampler.end()

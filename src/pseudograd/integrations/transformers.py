@@ -54,15 +54,15 @@ class DiagnoseCallback(TrainerCallback):  # type: ignore[misc]
         """The newest diagnosis that has ended."""
         return self._sampler.last
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_step_begin(self, args: object, state: Any, control: object, **others: Any) -> None:
         self._sampler.before(state.global_step, others["model"])
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_step_end(self, args: object, state: Any, control: Any, **others: object) -> None:
         self._sampler.after(state.global_step, self._trainer.log)
         if self._sampler.stops:
             control.should_training_stop = True
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_train_end(self, args: object, state: object, control: object, **others: object) -> None:
         self._sampler.end()
 
 
@@ -71,7 +71,7 @@ def _close_after(trainer: Any, sampler: Sampler) -> None:
     train = trainer.train
 
     @functools.wraps(train)
-    def closing(*args: Any, **kwargs: Any) -> Any:
+    def closing(*args: object, **kwargs: object) -> object:
         try:
             return train(*args, **kwargs)
         finally:

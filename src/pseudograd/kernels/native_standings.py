@@ -42,7 +42,7 @@ def _remembered(plan: Plan, column: int, low: float, high: float, absent: int, *
     return settings_of_numbers((low, high, packed, float(sets), *slopes, *[0.0] * (8 - len(slopes))))
 
 
-def _absent(low: Any, high: Any) -> int:
+def _absent(low: object, high: object) -> int:
     return (NO_MIN if low is None else 0) | (NO_MAX if high is None else 0)
 
 

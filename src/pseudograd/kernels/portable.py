@@ -94,7 +94,7 @@ def _only_inward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     return _inward_of(grad, x, low, high, call), None, None
 
 
-def _inward_of(grad: Tensor, x: Tensor, low: Any, high: Any, call: Call) -> Tensor:
+def _inward_of(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -> Tensor:
     """grad where grad * sign(x - y) does not point outward. sign first: the bare product underflows."""
     outward = call.primitive.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
@@ -129,7 +129,7 @@ def _one_outward(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
     return torch.sub(inside, towards, out=towards), None, None
 
 
-def _are_of_one_dtype(x: Tensor, low: Any, high: Any) -> bool:
+def _are_of_one_dtype(x: Tensor, low: object, high: object) -> bool:
     """Numbers, or tensors that do not change the dtype of the result."""
     dtype = x.dtype
     return dtype in _SMALLEST and getattr(low, "dtype", dtype) is getattr(high, "dtype", dtype) is dtype

@@ -241,7 +241,7 @@ def broadcasts(bound: Any, x: Tensor) -> bool:
     return own == shape or all(size in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
 
 
-def fits(bound: Any, dtype: torch.dtype) -> bool:
+def fits(bound: object, dtype: torch.dtype) -> bool:
     """Is it no bound, or a number that torch takes for this dtype? Rewritten calls may have others, at which torch raises."""
     if bound is None:
         return True

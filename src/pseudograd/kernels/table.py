@@ -122,7 +122,7 @@ _state = 0  # of the table: another number after each change
 def register(*entries: Residual | Kernel) -> None:
     """From now on they are asked, in the order of their priorities, whichever came first."""
     for entry in entries:
-        table: list[Any] = _table_of(entry)
+        table = _table_of(entry)
         table.append(entry)
         table.sort(key=lambda one: (-one.priority, one.name))
     _changed()
@@ -229,7 +229,7 @@ def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Want
     return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
 
 
-def _first(does: str, residual: Residual, call: Call, values: Iterable[Any], *arguments: Any) -> Any:
+def _first(does: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
     """What the first kernel gives that does this for the residual, on the device of the values, without declining."""
     device = ""
     for kernel in _served(call).kernels.get(residual.name, ()):
@@ -247,7 +247,7 @@ def backward(residual: Residual, grad: Tensor, kept: Kept, wants: Wants, call: C
     return _first("backward", residual, call, (grad, *kept), grad, kept, wants, call)
 
 
-def prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
+def prepare(call: Call, low: object, high: object, dtype: torch.dtype) -> Prepared | None:
     """The call between two numbers made ready, if a kernel on CPU can."""
     served = _served(call)
     for kernel in served.kernels.get(INPUTS.name, ()):
@@ -296,7 +296,7 @@ def device_of(values: Iterable[Any]) -> str:
     return device
 
 
-def are_plain(values: Iterable[Any]) -> bool:
+def are_plain(values: Iterable[object]) -> bool:
     """On whatever devices."""
     return device_of(values) != _NONE
 

@@ -20,7 +20,7 @@ Gradient = list[list[float]]
 _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 
 
-def compare(against: str, pin_edge: Callable[..., Any]) -> dict[str, Any]:
+def compare(against: str, pin_edge: Callable[..., object]) -> dict[str, Any]:
     """As plain data: what was compared, and a row for each point that differs. Raises ValueError for a name that is not known.
 
     pin_edge: that of `rewrite`, which nothing here may import. Under "pinned" a row says whether it gives on the installed torch what
@@ -77,7 +77,7 @@ def _asked(against: str, known: Table) -> tuple[str, str]:
     return "torch", measured[-1]
 
 
-def _row(point: TablePoint, mine: Gradient, theirs: Gradient, pinned: bool) -> dict[str, Any]:
+def _row(point: TablePoint, mine: Gradient, theirs: Gradient, pinned: bool) -> dict[str, object]:
     named = {"point": point.id, "op": point.op, "family": point.family, "kind": point.kind}
     pairs = [(a, b) for one, other in zip(mine, theirs, strict=True) for a, b in zip(one, other, strict=True)]
     first = next((a, b) for a, b in pairs if _number(a) != _number(b))
@@ -134,7 +134,7 @@ def _every(rows: list[dict[str, Any]]) -> list[str]:
 
 def _screen(rows: list[dict[str, Any]], high: int) -> list[str]:
     """Two columns. A function is shown by its first point, and that by the first entry of its gradient that differs."""
-    families: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    families: dict[str, dict[str, list[dict[str, object]]]] = {}
     for row in rows:
         families.setdefault(row["family"], {}).setdefault(row["op"], []).append(row)
     wide = (WIDE - _GAP) // 2
@@ -160,5 +160,5 @@ def _cell(points: list[dict[str, Any]], wide: int) -> str:
     return f"{_mark(points)} {name:<{room}}{numbers}"
 
 
-def _mark(points: list[dict[str, Any]]) -> str:
+def _mark(points: list[dict[str, object]]) -> str:
     return " " if any(row["pinned"] for row in points) else "!"

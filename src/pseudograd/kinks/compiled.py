@@ -69,7 +69,7 @@ Group = Sequence[Point]
 
 def _of_one_function(points: Sequence[Point]) -> list[Group]:
     """Points that differ in their values alone are the places of one function."""
-    groups: dict[Any, list[Point]] = {}
+    groups: dict[object, list[Point]] = {}
     for point in points:
         shapes = tuple(tuple(torch.tensor(value).shape) for value in point.inputs)
         groups.setdefault((point.expressions["torch"], shapes, point.differentiated, point.weights), []).append(point)

@@ -18,7 +18,7 @@ MARK = "pseudograd-kinks/1"
 def joined(
     points: dict[str, Point],
     found: dict[str, dict[str, ByVersion]],
-    measured: dict[str, dict[str, dict[str, Any]]],
+    measured: dict[str, dict[str, dict[str, object]]],
 ) -> dict[str, Any]:
     """The table as JSON. found: by the id of a point and the framework. measured: of every version how it was measured."""
     return {
@@ -28,8 +28,8 @@ def joined(
     }
 
 
-def _row(point: Point, found: dict[str, ByVersion]) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(point: Point, found: dict[str, ByVersion]) -> dict[str, object]:
+    row = {
         "id": point.id,
         "family": point.family,
         "op": point.op,
@@ -54,13 +54,13 @@ def _row(point: Point, found: dict[str, ByVersion]) -> dict[str, Any]:
     return row
 
 
-def _exceptions(versions: ByVersion) -> dict[str, list[dict[str, Any]]]:
+def _exceptions(versions: ByVersion) -> dict[str, list[dict[str, object]]]:
     routes = list(dict.fromkeys(route for outcomes in versions.values() for route in outcomes))
     found = {route: _spans(versions, route) for route in routes if route != EAGER}
     return {route: spans for route, spans in found.items() if spans}
 
 
-def _spans(versions: ByVersion, route: str) -> list[dict[str, Any]]:
+def _spans(versions: ByVersion, route: str) -> list[dict[str, object]]:
     """Runs of versions with the same outcome; of a route other than eager only where it is an exception."""
     spans: list[tuple[Version, Version, Outcome]] = []
     is_new = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,6 +152,6 @@ def dtype_of(route: str) -> str:
     return route if route in _DTYPES else "float32"
 
 
-def short_version(version: Any) -> str:
+def short_version(version: object) -> str:
     """ "2.13" of "2.13.0+cpu"."""
     return ".".join(str(version).split("+")[0].split(".")[:2])

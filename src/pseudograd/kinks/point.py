@@ -48,7 +48,8 @@ class Point(Record, kw_only=True):
         """The expression of `framework` as a function; `names`: the modules that it uses."""
         arguments = ", ".join(VARIABLES[: len(self.inputs)])
         code = f"lambda {arguments}: {self.expressions[framework]}"
-        made: Callable[..., Any] = eval(code, {**names, "math": math, "inf": math.inf, "nan": math.nan})  # text of ours
+        names_of_all = {**names, "math": math, "inf": math.inf, "nan": math.nan}
+        made: Callable[..., object] = eval(code, names_of_all)  # text of ours
         return made
 
 

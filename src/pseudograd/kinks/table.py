@@ -124,7 +124,7 @@ def _span(kept: dict[str, Any]) -> Span:
     return Span(version_of(first), version_of(last or first), Outcome.of_json(kept))
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 1
 
 

@@ -44,7 +44,7 @@ def _does_the_same(theirs: Apply, ours: Apply, name: str) -> bool:
     return is_same and _equal(_trained(theirs, name), _trained(ours, name))
 
 
-def _clamps() -> Iterator[tuple[Any, ...]]:
+def _clamps() -> Iterator[tuple[object, ...]]:
     """Below, at, inside and above both bounds, with both signs of grad."""
     for low, high in _BOUNDS:
         at = torch.tensor([low - 1, low - 1e-3, low, (low + high) / 2, high, high + 1e-3, high + 2])
@@ -52,7 +52,7 @@ def _clamps() -> Iterator[tuple[Any, ...]]:
             yield (at.clone().requires_grad_(), low, high), grad
 
 
-def _pairs() -> Iterator[tuple[Any, ...]]:
+def _pairs() -> Iterator[tuple[object, ...]]:
     """Of one shape, and where the first is larger."""
     for shape in ((3, 4), (4,), (3, 1)):
         yield (

@@ -252,7 +252,7 @@ def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> Ca
     return samples
 
 
-def _numbers(edges: tuple[float, ...], behind: tuple[float, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+def _numbers(edges: tuple[float, ...], behind: tuple[float, ...], dtype: torch.dtype) -> tuple[object, ...]:
     return values(dtype, *edges), *behind
 
 

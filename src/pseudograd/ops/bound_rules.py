@@ -82,7 +82,7 @@ def _inverting(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Te
 # by zero, and that must not meet an infinity.
 
 
-def _span(min: Any, max: Any, like: Tensor) -> Any:
+def _span(min: object, max: Any, like: Tensor) -> object:
     """max - min, rounded like everything else; a number where both bounds are."""
     return rounded(max - min, like)
 
@@ -92,7 +92,7 @@ def _is_usable(span: Any) -> Any:
     return (span > 0) & (span < torch.inf)
 
 
-def _or_one(divisor: Any, usable: Any) -> Any:
+def _or_one(divisor: object, usable: Any) -> Any:
     if isinstance(divisor, Tensor):
         return torch.where(usable, divisor, 1.0)
     return divisor if usable else 1.0
@@ -120,12 +120,12 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
         grad: Tensor,
         x: Tensor,
         min: Any,
-        max: Any,
+        max: object,
         *,
         y: Tensor,
         wants: tuple[bool, ...],
         edge: str,
-        **parameters: Any,
+        **parameters: object,
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
@@ -184,14 +184,14 @@ def adapted(
     )
 
 
-def _pull_of_identity(grad: Tensor, x: Any, min: Any, max: Any, *, wants: Wants, **how: Any) -> Gradients:
+def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, wants: Wants, **how: object) -> Gradients:
     """x gets grad as it is; nothing was kept where nobody asks for more."""
     if not (wants[1] or wants[2]):
         return grad, None, None
     return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
-def _as_mask(value: Any, like: Tensor) -> Tensor:
+def _as_mask(value: object, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
 
 

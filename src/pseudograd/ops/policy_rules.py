@@ -124,7 +124,7 @@ def _pull_of(to_token: ToToken) -> Pull:
         y: None,
         wants: tuple[bool, ...],
         edge: str,
-        **parameters: Any,
+        **parameters: object,
     ) -> Gradients:
         dtypes = log_ratio.dtype, advantage.dtype
         log_ratio, advantage = _together(log_ratio, advantage)

@@ -164,7 +164,7 @@ def _pull_of(outside: Rule) -> Callable[..., Gradients]:
         *,
         y: None,
         wants: tuple[bool, ...],
-        code_of: Callable[[Tensor, Any, Any], Tensor] | None = None,
+        code_of: Callable[[Tensor, object, object], Tensor] | None = None,
         **how: object,
     ) -> Gradients:
         """`code_of`(x, scale, zero_point): the code before it is clamped, where a function of torch has a formula of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def register_rule(
     source: str,
     is_linear: bool,
     reference: Callable[..., float] | None = None,
-    sides: Callable[..., Any] | None = None,
+    sides: Callable[..., object] | None = None,
 ) -> Callable[[Formula], Formula]:
     """Decorator: make a function a backward rule of `op` and of its family, under the name of the function.
 
@@ -134,7 +134,7 @@ _GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan]
 
 
 def _checked_sides(
-    sides: Callable[..., Any], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
+    sides: Callable[..., object], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
 ) -> Callable[..., Sides]:
     """As a row has them; or our error, where they are not what the function computes on both sides of a range."""
     if not op.has_outside:

@@ -58,12 +58,12 @@ def words_and_tables(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def _opening(results: Results) -> dict[str, Any] | None:
+def _opening(results: Results) -> dict[str, object] | None:
     found = strip(results)
     return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
 
 
-def _galleries(section: Section, era: str) -> list[dict[str, Any]]:
+def _galleries(section: Section, era: str) -> list[dict[str, object]]:
     figure = section.subject.figure
     if figure is None or figure.kind != PICTURES:
         return []

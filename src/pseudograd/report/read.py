@@ -92,7 +92,7 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
     return results
 
 
-def _numbers(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(stored: Mapping[str, object]) -> dict[str, Any]:
     return {key: number(value) for key, value in stored.items()}
 
 

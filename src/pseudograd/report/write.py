@@ -51,7 +51,7 @@ def set_aside(results: Results, folder: Path) -> Path | None:
     return next(name for name in names if not (name.exists() or name.is_symlink()))
 
 
-def _numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(report: Mapping[str, Any]) -> dict[str, object]:
     """Without how long it took."""
     own = report.get("own")
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}

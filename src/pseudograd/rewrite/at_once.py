@@ -47,7 +47,7 @@ class Known:
 
 
 def result_of(
-    mode: Any, calls: dict[tuple[Any, ...], Known], args: tuple[Any, ...], kwargs: dict[str, Any]
+    mode: Any, calls: dict[tuple[object, ...], Known], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Tensor | None:
     """Of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
     if not args or own.depth:
@@ -87,7 +87,7 @@ def result_of(
     return result
 
 
-def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _asked(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
     """A tensor behind x is told by its kind: its dtype and shape are for the one who runs it."""
     asked = [args[0].dtype]
     for value in args[1:]:
@@ -97,7 +97,7 @@ def _asked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(asked)
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, object]) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if type(value) in _PLAIN]
 
 
@@ -114,7 +114,7 @@ def _note_first(log: Log, known: Known, caller: Any) -> None:
 
 
 def remember_call(
-    mode: Any, func: Any, args: Any, kwargs: Any, op: str, rule: str, call: Call, inputs: tuple[Any, ...]
+    mode: Any, func: object, args: Any, kwargs: Any, op: str, rule: str, call: Call, inputs: tuple[object, ...]
 ) -> None:
     """After a call that was read and rewritten, if the next one like it needs less."""
     x, *others = inputs

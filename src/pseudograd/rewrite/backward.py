@@ -43,7 +43,7 @@ def leave(mode: Any) -> None:
             around_backward.unsubscribe(_put_back)
 
 
-def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
+def _put_back(roots: object, grads: object, inputs: object) -> Callable[[object], None]:
     """The modes of this thread, before a backward; returns what takes them off again."""
     modes = entered_contexts.modes()
     for mode in modes:
@@ -62,14 +62,14 @@ def _put_back(roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
     return functools.partial(_take_off, missing)
 
 
-def _take_off(missing: tuple[Any, ...], result: Any) -> None:
+def _take_off(missing: tuple[object, ...], result: object) -> None:
     """These alone, also from below others that somebody has pushed since."""
     if len(missing) == 1 and torch_private.mode_count():
         top = torch_private.pop_mode()
         if top is missing[0]:
             return
         torch_private.push_mode(top)
-    above: list[Any] = []
+    above: list[object] = []
     for mode in reversed(missing):
         stack = torch_private.mode_stack()
         while mode in stack:

@@ -201,7 +201,7 @@ def _smallest(is_enough: Callable[[list[Key]], bool], places: list[Key]) -> list
 class _Runner:
     """Runs the program in processes of its own, and remembers what each set of places gave."""
 
-    def __init__(self, asked: dict[str, Any], command: Sequence[str], checked_by: str | None, on_run: Any) -> None:
+    def __init__(self, asked: dict[str, object], command: Sequence[str], checked_by: str | None, on_run: Any) -> None:
         self.asked, self.command, self.checked_by, self.on_run = asked, command, checked_by, on_run
         self.places: dict[Key, Place] = {}
         self.count = 0
@@ -249,11 +249,11 @@ class _Runner:
 class _AtPlaces(RuleBySite):
     """A change at some places; None: at all. It notes where it was asked for."""
 
-    def __init__(self, rule: Any, places: set[Key] | None, seen: dict[Key, dict[str, Any]]) -> None:
+    def __init__(self, rule: object, places: set[Key] | None, seen: dict[Key, dict[str, Any]]) -> None:
         super().__init__(lambda site: rule)
         self._change, self._places, self._seen = rule, places, seen
 
-    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[Any, ...]) -> Any:
+    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[object, ...]) -> Any:
         path = tuple(_path())
         key = (spelling.name, *path)
         if key not in self._seen:
@@ -264,7 +264,7 @@ class _AtPlaces(RuleBySite):
 
 def _path() -> Iterable[str]:
     """The lines that lead here, from the call of torch outwards; neither torch's, nor ours, nor Python's own."""
-    frame: Any = frames.calling_frame()
+    frame = frames.calling_frame()
     while frame is not None:
         file = frame.f_code.co_filename
         if (
@@ -310,6 +310,6 @@ class _Following:
             context.__exit__()
 
 
-def begin(job: Mapping[str, Any], process: Any) -> _Following:
+def begin(job: Mapping[str, Any], process: object) -> _Following:
     """What `running.process` calls."""
     return _Following(job["asked"], process)

@@ -12,7 +12,7 @@ from .entered_contexts import Entered
 _RUN_OTHERS = ("CheckpointHigherOrderVariable", "ScanHigherOrderVariable")
 
 
-def _tell(imported: Any) -> None:
+def _tell(imported: object) -> None:
     # F.hardsigmoid and torch.relu_ are not among those that Dynamo dispatches; eager code dispatches them.
     torch_private.let_dynamo_dispatch(imported, {**torch_forms.SPELLINGS, **torch_conventions.KINKED})
     # A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code.
@@ -23,8 +23,8 @@ def _tell(imported: Any) -> None:
 _LET_THROUGH = (Entered,) if torch_private.DeviceContext is None else (Entered, torch_private.DeviceContext)
 
 
-def _undispatched(call_function: Any) -> Any:
-    def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _undispatched(call_function: Any) -> object:
+    def call(self: Any, tx: Any, args: object, kwargs: object) -> object:
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.
         if modes and all(mode is None or isinstance(mode, _LET_THROUGH) for mode in modes):

@@ -100,7 +100,7 @@ class Rewriting:
             for outer in entered_contexts.modes()
         )
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         if is_compiling():
             self._entries.pop().mode.__exit__(*exception)  # type: ignore[union-attr]
             return
@@ -130,7 +130,7 @@ class Rewriting:
             )
 
         @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: object, **kwargs: object) -> object:
             with self:
                 return function(*args, **kwargs)
 
@@ -141,13 +141,13 @@ class Rewriting:
         return Report.of(self._label, list(self._logs.values()), self._is_torchs_own)
 
 
-def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[..., Any]:
+def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[..., object]:
     """A generator function each step of which runs inside the context; send, throw and close reach the generator."""
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         generator = function(*args, **kwargs)
-        step: Any = generator.send
-        given: tuple[Any, ...] = (None,)
+        step = generator.send
+        given: tuple[object, ...] = (None,)
         while True:
             try:
                 with context:

@@ -33,7 +33,7 @@ class Pinning(Rewrite):
         super().__init__(replacements, log)
         self.kinks = kinks
 
-    def _anew(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _anew(self, func: object, args: object, kwargs: object) -> object:
         if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
             func = torch.norm
         if KINKED.get(func) is not None and (_is_dynamo_compiling() or not own_depth.depth):
@@ -66,7 +66,7 @@ class Pinning(Rewrite):
 _WRITE_IT_OUT = Replacement(OWN)
 
 
-def rewritten(mode: Pinning, func: Any, args: Any, kwargs: Any) -> Any:
+def rewritten(mode: Pinning, func: object, args: object, kwargs: object) -> Any:
     """The result under the conventions of the mode; None where torch is left alone."""
     for kinked in KINKED[func]:
         convention = mode.kinks.get(kinked.family)
@@ -81,7 +81,7 @@ def rewritten(mode: Pinning, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
-def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwargs: Any) -> Any:
+def _by_primitive(mode: Pinning, kinked: Kinked, convention: str, args: Any, kwargs: Any) -> object:
     spelling = kinked.spelling
     read = spelling.read(args, kwargs)
     if read is None:
@@ -109,7 +109,7 @@ def call_of(convention: str, name: str, inputs: Any, in_place: bool = False) -> 
     return call_for(primitive, edges.rule_named(convention, convention), primitive.default_edge)
 
 
-def _written(mode: Pinning, kinked: Kinked, convention: str, func: Any, args: Any, kwargs: Any) -> Any:
+def _written(mode: Pinning, kinked: Kinked, convention: str, func: object, args: Any, kwargs: Any) -> object:
     spelling = kinked.spelling
     values = spelling.values(args, kwargs)
     if convention == OWN or values is None or not isinstance(values[0], Tensor) or not engine.is_recording(*values):
@@ -131,10 +131,10 @@ def _written(mode: Pinning, kinked: Kinked, convention: str, func: Any, args: An
     return found
 
 
-def _own(func: Any, args: Any, kwargs: Any) -> Callable[..., Any]:
+def _own(func: Any, args: Any, kwargs: Any) -> Callable[..., object]:
     """torch's function with the arguments of the call; its first tensors are others where some are given."""
 
-    def own(*tensors: Tensor) -> Any:
+    def own(*tensors: Tensor) -> object:
         positional = list(args)
         named = dict(kwargs)
         for at, tensor in enumerate(tensors):

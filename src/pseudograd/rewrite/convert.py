@@ -92,7 +92,7 @@ class Conversion:
             )
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.undo()
 
     def _repr_html_(self) -> str:
@@ -176,7 +176,7 @@ def _places(model: nn.Module) -> Iterator[_Exchange]:
                 yield _Exchange(f"{path}.{name}" if path else name, parent, name, child)
 
 
-def _choices(model: nn.Module, places: list[_Exchange], mapping: Any) -> Mapping[Any, Any]:
+def _choices(model: nn.Module, places: list[_Exchange], mapping: object) -> Mapping[Any, object]:
     if isinstance(mapping, Mapping):
         return mapping
     if not isinstance(mapping, (str, RuleObject)):

@@ -77,19 +77,19 @@ def _rule(
 # --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
 
 
-def _stands_of_numbers(pin: Pin, min: Any, max: Any) -> Stands:
+def _stands_of_numbers(pin: Pin, min: object, max: object) -> Stands:
     return Stands(min, max, _between_numbers(pin, min is not None, max is not None))
 
 
-def _stands_of_tensors(pin: Pin, min: Any, max: Any) -> Stands:
+def _stands_of_tensors(pin: Pin, min: object, max: object) -> Stands:
     return Stands(min, max, _between_tensors(pin, min is not None, max is not None))
 
 
-def _stands_of_fmin(pin: Pin, other: Any) -> Stands:
+def _stands_of_fmin(pin: Pin, other: object) -> Stands:
     return Stands(None, other, below_max(_beside_other(pin)))
 
 
-def _stands_of_fmax(pin: Pin, other: Any) -> Stands:
+def _stands_of_fmax(pin: Pin, other: object) -> Stands:
     return Stands(other, None, above_min(_beside_other(pin)))
 
 

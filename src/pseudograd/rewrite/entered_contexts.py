@@ -78,7 +78,7 @@ def take_off_the_stack(mode: Entered) -> None:
     torch_private.take_off_the_stack(mode)
 
 
-def _replace(wanted: Sequence[Any]) -> None:
+def _replace(wanted: Sequence[object]) -> None:
     for _ in torch_private.mode_stack():
         torch_private.pop_mode()
     for mode in wanted:
@@ -86,7 +86,7 @@ def _replace(wanted: Sequence[Any]) -> None:
 
 
 @contextlib.contextmanager
-def exactly(wanted: tuple[Any, ...]) -> Iterator[None]:
+def exactly(wanted: tuple[object, ...]) -> Iterator[None]:
     """These contexts of ours and no others, whatever is entered here. The modes of others stay."""
     entered, found = _here.modes, torch_private.mode_stack()
     ours = tuple(entry for entry in found if isinstance(entry, Entered))
@@ -102,5 +102,5 @@ def exactly(wanted: tuple[Any, ...]) -> Iterator[None]:
         _replace(found)
 
 
-def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+def _same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
     return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

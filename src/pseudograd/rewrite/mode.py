@@ -71,7 +71,7 @@ class Rewrite(Entered):
         self.log = log
         self.taken_off: Any = None  # `backward.enter` says by what
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
         # Attributes are most of what torch asks, and of no table.
@@ -84,7 +84,7 @@ class Rewrite(Entered):
                     return result
         return self._anew(func, args, kwargs)
 
-    def _anew(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _anew(self, func: Any, args: Any, kwargs: Any) -> object:
         """A call that was not seen before, or has to be read each time."""
         spelling: Spelling | None = SPELLINGS.get(func)
         if spelling is None and (type(func) is MethodWrapperType or _is_compiling()):
@@ -114,7 +114,7 @@ class Rewrite(Entered):
                 return self.replacements[switch]
         return None
 
-    def _each(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> Any:
+    def _each(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> object:
         """A function of lists, as calls of the method that does the same to one; torch's own where no derivative is recorded."""
         given = spelling.read_each(args, kwargs)
         if given is None or not engine.is_recording(*[value for values in given for value in values]):
@@ -123,7 +123,7 @@ class Rewrite(Entered):
         results = [self.__torch_function__(method, (), values) for values in given]
         return None if spelling.in_place else tuple(results)
 
-    def _written_out(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> Any:
+    def _written_out(self, spelling: Spelling, func: Any, args: Any, kwargs: Any) -> object:
         """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
@@ -142,7 +142,7 @@ class Rewrite(Entered):
             log.nodes.forget()
         return result
 
-    def _inside(self, function: Any, *values: Any) -> Any:
+    def _inside(self, function: Any, *values: object) -> object:
         """What is not of the table runs under this mode: a function of the program may call what is."""
         if SPELLINGS.get(function) is not None or _is_compiling():
             return self.__torch_function__(function, (), values)
@@ -152,14 +152,14 @@ class Rewrite(Entered):
         finally:
             pop_mode()
 
-    def _left_alone(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _left_alone(self, func: Any, args: Any, kwargs: Any) -> object:
         """What the engine computes for itself: none of it is to be rewritten or missed."""
         result = func(*args, **kwargs)
         if self.log is not None:
             self.log.nodes.forget()
         return result
 
-    def _rewritten(self, spelling: Spelling, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> Any:
+    def _rewritten(self, spelling: Spelling, replacement: Replacement, func: Any, args: Any, kwargs: Any) -> object:
         read = spelling.read(args, kwargs)
         if read is None:
             return func(*args, **kwargs)
@@ -191,7 +191,7 @@ class Rewrite(Entered):
             at_once.remember_call(self, func, args, kwargs, spelling.name, shown_rule(call), call, inputs)
         return result
 
-    def _left_to_torch(self, spelling: Spelling, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _left_to_torch(self, spelling: Spelling, rule: str, why: str, func: Any, args: Any, kwargs: Any) -> object:
         self._note(spelling, rule, why)
         return func(*args, **kwargs)
 
@@ -202,9 +202,9 @@ class Rewrite(Entered):
             self.log.count(spelling.name, rule, why)
 
 
-def _flat(values: Any) -> list[Any]:
+def _flat(values: Any) -> list[object]:
     """With the items of lists: a recurrent network gets its weights in one."""
-    found: list[Any] = []
+    found: list[object] = []
     for value in values:
         if isinstance(value, (list, tuple)):
             found.extend(value)
@@ -213,7 +213,7 @@ def _flat(values: Any) -> list[Any]:
     return found
 
 
-def pinned(name: str, inputs: tuple[Any, ...]) -> str | None:
+def pinned(name: str, inputs: tuple[object, ...]) -> str | None:
     """The primitive with the pinned edge: torch has one of number bounds and one of tensors. None where nobody has measured any."""
     found = PINNED.get(name)
     if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..errors import must, unknown_name
 from ..rule import OPS, RuleLike, RuleObject, make_call
@@ -55,7 +54,7 @@ def override(**families: SiteRule | None) -> Rewriting:
     return Rewriting(f"override({named})", replacements)
 
 
-def _checked(family: str, rule: Any) -> Any:
+def _checked(family: str, rule: object) -> object:
     """A rule of the family's op, with its error; a function becomes a RuleBySite."""
     if isinstance(rule, (str, RuleObject)):
         op = _OPS[family]

@@ -25,7 +25,7 @@ _ONE_SIXTH = 1.0 / 6.0  # torch multiplies by it
 def _hardsigmoid_pull(pull: Pull) -> Pull:
     """hardsigmoid(x) is clamp(x, -3, 3) / 6 + 1/2."""
 
-    def pulled(grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, **how: Any) -> Gradients:
+    def pulled(grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, **how: object) -> Gradients:
         return pull(grad * _ONE_SIXTH, x, min, max, y=torch.where(x < min, min, torch.where(x > max, max, x)), **how)
 
     return pulled
@@ -37,7 +37,9 @@ def _of_two(pull: Pull, is_min: bool) -> Pull:
     torch saves the second argument first, so the inputs keep their places.
     """
 
-    def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: Any) -> Gradients:
+    def pulled(
+        grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: tuple[bool, ...], **how: object
+    ) -> Gradients:
         wants_x, wants_other = wants
         if wants_x and wants_other:
             tied, half = x == other, 0.5 * grad
@@ -58,7 +60,7 @@ def _per_channel(pull: Pull) -> Pull:
     """One scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
 
     def pulled(
-        grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: Any
+        grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **how: object
     ) -> Gradients:
         if x is None:  # nothing was kept, because x gets grad as it is
             return grad, None, None, None, None, None
@@ -88,7 +90,7 @@ def _of_x_alone(pull: Pull) -> Pull:
     """torch.fake_quantize_per_tensor_affine gives nothing to a scale; a tensor it reads as float32, or as an integer, cut off."""
 
     def pulled(
-        grad: Tensor, x: Tensor, scale: Any, zero_point: Any, *grid: int, wants: tuple[bool, ...], **how: Any
+        grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: tuple[bool, ...], **how: object
     ) -> Gradients:
         if isinstance(scale, Tensor):
             scale = scale.float()

@@ -190,7 +190,7 @@ class Log:
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 
-    def watched(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def watched(self, mode: object, func: Any, args: Any, kwargs: Any) -> Any:
         """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
@@ -202,7 +202,7 @@ class Log:
                 self._note(mode, made, f"inside {_name(func)}, which torch runs as one call")
         return result
 
-    def look_at(self, mode: Any, values: Iterable[Any]) -> None:
+    def look_at(self, mode: object, values: Iterable[object]) -> None:
         """A call or a backward takes these values: which of them did code make that no mode sees?"""
         nodes = self.nodes.unseen_behind(values)
         if nodes:
@@ -219,7 +219,7 @@ class Log:
                 self.count(form.names[0], "", why)
 
 
-def _name(func: Any) -> str:
+def _name(func: object) -> str:
     return getattr(func, "__name__", None) or str(func)
 
 

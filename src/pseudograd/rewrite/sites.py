@@ -41,10 +41,10 @@ class Site:
 class RuleBySite:
     """A user's function from a Site to a rule, or to None for torch's own."""
 
-    def __init__(self, function: Callable[[Site], Any]) -> None:
+    def __init__(self, function: Callable[[Site], object]) -> None:
         self.function = function
 
-    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[Any, ...]) -> Any:
+    def rule(self, spelling: Spelling, primitive: str, inputs: tuple[object, ...]) -> Any:
         low, high = _bounds(primitive, inputs)
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
@@ -53,7 +53,7 @@ class RuleBySite:
         return self.function(Site(spelling.name, family, frames.named(place.call), place.module, low, high))
 
 
-def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]:
     stands_in = PRIMITIVES[primitive]
     if stands_in.either_is is not None:
         bound = _bound_of_two(*inputs)
@@ -62,7 +62,7 @@ def _bounds(primitive: str, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
     return given.get("min"), given.get("max")
 
 
-def _bound_of_two(x: Any, other: Any) -> Any:
+def _bound_of_two(x: object, other: object) -> object:
     """What a transform has wrapped is not the bound. Where it has wrapped both nothing tells, nor does compiled code."""
     only_backward_tells = torch_forms.only_backward_tells()
     if torch.compiler.is_compiling() and only_backward_tells:

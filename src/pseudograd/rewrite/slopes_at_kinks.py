@@ -88,7 +88,9 @@ class _Kink(NamedTuple):
     elsewhere: Callable[..., Tensor]
 
 
-def _pull(kink: _Kink, convention: str, grad: Tensor, x: Tensor, *others: Any, y: Any, wants: Any) -> Gradients:
+def _pull(
+    kink: _Kink, convention: str, grad: Tensor, x: Tensor, *others: object, y: object, wants: object
+) -> Gradients:
     elsewhere = kink.elsewhere(grad, x, *others)
     none = (None,) * len(others)
     if convention == OWN:
@@ -96,7 +98,7 @@ def _pull(kink: _Kink, convention: str, grad: Tensor, x: Tensor, *others: Any, y
     return torch.where(kink.at(x, *others), share(grad, float(convention)), elsewhere), *none
 
 
-def _at_zero(x: Tensor, *others: Any) -> Tensor:
+def _at_zero(x: Tensor, *others: object) -> Tensor:
     return x == 0
 
 
@@ -112,11 +114,11 @@ def _of_abs(grad: Tensor, x: Tensor) -> Tensor:
     return grad * torch.sgn(x)
 
 
-def _of_relu(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
+def _of_relu(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
     return torch.where(x <= 0, 0.0, grad)
 
 
-def _of_hardsigmoid(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
+def _of_hardsigmoid(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
     if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return _aten.hardsigmoid_backward(grad, x)  # which torch cannot differentiate
     return torch.where((x > -3) & (x < 3), grad * (1 / 6), 0.0)
@@ -133,7 +135,7 @@ def _of_selu(grad: Tensor, x: Tensor) -> Tensor:
     return _aten.elu_backward(grad, *_SELU, 1.0, False, x)
 
 
-def _of_elu(grad: Tensor, x: Tensor, alpha: Any) -> Tensor:
+def _of_elu(grad: Tensor, x: Tensor, alpha: object) -> Tensor:
     return _aten.elu_backward(grad, alpha, 1.0, 1.0, False, x)
 
 
@@ -148,7 +150,7 @@ def _of_selu_in_place(grad: Tensor, y: Tensor) -> Tensor:
     return _aten.elu_backward(grad, *_SELU, 1.0, True, y)
 
 
-def _of_elu_in_place(grad: Tensor, y: Tensor, alpha: Any) -> Tensor:
+def _of_elu_in_place(grad: Tensor, y: Tensor, alpha: object) -> Tensor:
     return _aten.elu_backward(grad, alpha, 1.0, 1.0, True, y)
 
 
@@ -157,7 +159,13 @@ def _of_celu_in_place(grad: Tensor, y: Tensor, alpha: Any) -> Tensor:
 
 
 def _pull_in_place(
-    of_result: Callable[..., Tensor], convention: str, grad: Tensor, x: Tensor, *others: Any, y: Tensor, wants: Any
+    of_result: Callable[..., Tensor],
+    convention: str,
+    grad: Tensor,
+    x: Tensor,
+    *others: object,
+    y: Tensor,
+    wants: object,
 ) -> Gradients:
     elsewhere = of_result(grad, y, *others)
     none = (None,) * len(others)
@@ -195,7 +203,7 @@ for _name, _kink, _forward, _inputs in (
     )
 
 
-def _pull_of_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants: Any) -> Gradients:
+def _pull_of_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants: object) -> Gradients:
     """TensorFlow gives nothing where nothing arrives, also where the slope is infinite."""
     found = grad / (2 * y)
     return (found if convention == OWN else torch.where((x == 0) & (grad == 0), 0.0, found),)
@@ -208,7 +216,7 @@ _register("sqrt", "torch.sqrt", partial(partial, _pull_of_sqrt), torch.sqrt, _X,
 
 
 def _pull_of_extreme(
-    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: object
 ) -> Gradients:
     """minimum or maximum. NaN: torch gives grad to both, JAX to none, TensorFlow to the second."""
     x_wins, other_wins = (x < other, other < x) if is_min else (x > other, other > x)
@@ -230,7 +238,7 @@ def _pull_of_extreme(
 
 
 def _pull_of_fextreme(
-    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: object
 ) -> Gradients:
     """fmin or fmax: a NaN loses; where both are NaN, x wins."""
     first = float(convention)
@@ -242,7 +250,7 @@ def _pull_of_fextreme(
     )
 
 
-def _pull_of_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Any) -> Gradients:
+def _pull_of_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: object) -> Gradients:
     if convention == OWN:
         return grad * x / y, grad * other / y
     nowhere, at_zero = (x == 0) & (other == 0), share(grad, float(convention))
@@ -272,7 +280,9 @@ _register("hypot", "torch.hypot", partial(partial, _pull_of_hypot), torch.hypot,
 # --- clamp ------------------------------------------------------------------------------------------------------------
 
 
-def _pull_of_clamp(convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Any) -> Gradients:
+def _pull_of_clamp(
+    convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: object
+) -> Gradients:
     if convention == "jax":
         return _of_jax(grad, x, min, max)
     first = 1.0 if convention == "tensorflow" else float(convention)
@@ -295,7 +305,7 @@ def _nowhere(x: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.bool, device=x.device)
 
 
-def _crossed(x: Tensor, min: Any, max: Any) -> Any:
+def _crossed(x: Tensor, min: object, max: Any) -> Any:
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         return max < min
     return torch.full((), max < min, dtype=torch.bool, device=x.device)

@@ -38,7 +38,7 @@ def _values(own: Own) -> Any:
 # --- a maximum over a dimension ---------------------------------------------------------------------------------------
 
 
-def _extreme(kind: Any, convention: str, own: Own, x: Tensor, dim: Any, keepdim: Any) -> Any:
+def _extreme(kind: Any, convention: str, own: Own, x: Tensor, dim: object, keepdim: Any) -> object:
     if convention != SHARED or not isinstance(dim, int) or x.dim() == 0:
         return None
     found = _values(own)
@@ -60,7 +60,7 @@ def _order(x: Tensor, dim: int, descending: bool = False) -> Tensor:
     return torch.sort(x.detach(), dim=dim, descending=descending, stable=True).indices
 
 
-def _sort(convention: str, own: Own, x: Tensor, dim: Any, descending: Any, stable: Any) -> Any:
+def _sort(convention: str, own: Own, x: Tensor, dim: object, descending: object, stable: object) -> object:
     if not isinstance(dim, int) or x.dim() == 0:
         return None
     found = _values(own)
@@ -69,11 +69,11 @@ def _sort(convention: str, own: Own, x: Tensor, dim: Any, descending: Any, stabl
     return torch.return_types.sort((replaced(found[0], x.gather(dim, order)), found[1]))  # type: ignore[attr-defined]
 
 
-def _msort(convention: str, own: Own, x: Tensor) -> Any:
+def _msort(convention: str, own: Own, x: Tensor) -> object:
     return None if x.dim() == 0 else replaced(_values(own), x.gather(0, _order(x, 0)))
 
 
-def _topk(convention: str, own: Own, x: Tensor, k: Any, dim: Any, largest: Any, sorted: Any) -> Any:
+def _topk(convention: str, own: Own, x: Tensor, k: object, dim: object, largest: object, sorted: object) -> object:
     if not isinstance(k, int) or not isinstance(dim, int) or not sorted or x.dim() == 0:
         return None
     found = _values(own)
@@ -90,14 +90,14 @@ def _one_of(found: Any, x: Tensor, dim: int, keepdim: bool, rank: int) -> Tensor
     return replaced(values, chosen if keepdim else chosen.squeeze(dim))
 
 
-def _kthvalue(convention: str, own: Own, x: Tensor, k: Any, dim: Any, keepdim: Any) -> Any:
+def _kthvalue(convention: str, own: Own, x: Tensor, k: object, dim: object, keepdim: object) -> object:
     if not isinstance(k, int) or not isinstance(dim, int) or x.dim() == 0:
         return None
     found = _values(own)
     return torch.return_types.kthvalue((_one_of(found, x, dim, bool(keepdim), k - 1), found[1]))  # type: ignore[attr-defined]
 
 
-def _median(convention: str, own: Own, x: Tensor, dim: Any, keepdim: Any) -> Any:
+def _median(convention: str, own: Own, x: Tensor, dim: object, keepdim: object) -> object:
     """jnp.median sorts; of an even number torch takes the lower of the two in the middle."""
     if x.numel() == 0 or x.dim() == 0 or not (dim is None or isinstance(dim, int)):
         return None
@@ -115,8 +115,8 @@ def _median(convention: str, own: Own, x: Tensor, dim: Any, keepdim: Any) -> Any
 
 
 def _quantile(
-    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: Any, dim: Any, keepdim: Any, interpolation: Any
-) -> Any:
+    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: Any
+) -> object:
     """As torch 2.13: sort, then go from one neighbour to the other. jnp.quantile has a stable sort."""
     if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
         return None
@@ -165,7 +165,7 @@ def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None
 # --- singular points --------------------------------------------------------------------------------------------------
 
 
-def _pull_of_gate(what: str, grad: Tensor, x: None, at: Tensor, *, y: None, wants: Any) -> Gradients:
+def _pull_of_gate(what: str, grad: Tensor, x: None, at: Tensor, *, y: None, wants: object) -> Gradients:
     """Behind the pull of torch's function: what it gave is replaced at these places."""
     return torch.where(at, float(what), grad), None
 
@@ -199,7 +199,9 @@ def _gated(x: Tensor, at: Tensor, what: str) -> Tensor:
     return engine.run(call_for(_GATE, what), x, at.expand(x.shape))
 
 
-def _norm(name: str, convention: str, own: Own, x: Tensor, p: Any, dim: Any, keepdim: Any, dtype: Any, out: Any) -> Any:
+def _norm(
+    name: str, convention: str, own: Own, x: Tensor, p: Any, dim: Any, keepdim: object, dtype: object, out: object
+) -> object:
     if dtype is not None or out is not None or x.dim() == 0 or isinstance(p, Tensor):
         return None
     dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
@@ -229,7 +231,7 @@ def _norm_of_jax(value: Tensor, whole: Tensor, x: Tensor, p: float, dims: tuple[
     return replaced(value, chosen.sum(dims, keepdim=keepdim) / tied.sum(dims, keepdim=keepdim).to(x.dtype))
 
 
-def _std(convention: str, own: Own, x: Tensor, dim: Any, *others: Any) -> Any:
+def _std(convention: str, own: Own, x: Tensor, dim: Any, *others: object) -> object:
     """Whatever else it is called with: its result with dimensions kept is 0 where x is constant."""
     if convention != NAN or x.dim() == 0:
         return None
@@ -242,21 +244,21 @@ def _std(convention: str, own: Own, x: Tensor, dim: Any, *others: Any) -> Any:
     return own(_gated(x, at, NAN))
 
 
-def _atan2(convention: str, own: Own, x: Tensor, other: Any) -> Any:
+def _atan2(convention: str, own: Own, x: Tensor, other: object) -> object:
     if not isinstance(other, Tensor) or convention not in (NAN, "0.0"):
         return None
     at = (x.detach() == 0) & (other.detach() == 0)
     return own(*_both_gated(x, other, at, convention, convention))
 
 
-def _pow(convention: str, own: Own, x: Tensor, exponent: Any) -> Any:
+def _pow(convention: str, own: Own, x: Tensor, exponent: object) -> object:
     if convention != NAN or not isinstance(exponent, Tensor):
         return None
     at = (x.detach() == 0) & (exponent.detach() == 0)
     return own(*_both_gated(x, exponent, at, NAN, ""))
 
 
-def _xlogy(convention: str, own: Own, x: Any, other: Any) -> Any:
+def _xlogy(convention: str, own: Own, x: object, other: object) -> object:
     if not isinstance(other, Tensor) or not isinstance(x, Tensor):
         return None
     at = (x.detach() == 0) & (other.detach() == 0)
@@ -269,7 +271,7 @@ def _both_gated(x: Tensor, other: Tensor, at: Tensor, to_x: str, to_other: str) 
     return (_gated(x, at, to_x) if to_x else x, _gated(other, at, to_other) if to_other else other)
 
 
-_types: Any = torch.return_types
+_types = torch.return_types
 WRITE: dict[str, Callable[..., Any]] = {
     "written max": partial(_extreme, _types.max),
     "written min": partial(_extreme, _types.min),

@@ -139,6 +139,6 @@ class _Following:
             context.__exit__()
 
 
-def begin(job: Mapping[str, Any], process: Any) -> _Following:
+def begin(job: Mapping[str, Any], process: object) -> _Following:
     """What `running.process` calls."""
     return _Following(job["asked"], process)

@@ -27,7 +27,7 @@ class WithRule:
     def forward(self: Any, input: Tensor) -> Tensor:
         return self._through(super().forward, input)  # type: ignore[misc]
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Any, *args: object, **kwargs: object) -> object:
         """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
@@ -79,7 +79,7 @@ class CompositeWithRule(WithRule):
 
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: object, **kwargs: object) -> Any:
         own = super(WithRule, self).forward  # type: ignore[misc]
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             if torch.is_grad_enabled():
@@ -141,7 +141,7 @@ def made(old: nn.Module, rule: RuleLike) -> nn.Module:
     return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)
 
 
-def _twin(old: nn.Module, rewritten: tuple[Any, ...]) -> nn.Module:
+def _twin(old: nn.Module, rewritten: tuple[object, ...]) -> nn.Module:
     kind = class_with_rule(kind_of(old))
     new = kind.__new__(kind)
     new.__dict__.update(old.__dict__)
@@ -164,7 +164,7 @@ def _is_held(module: nn.Module, tracer: Any) -> bool:
     return any(other is module for other in held) and tracer.root is not module
 
 
-def _node(tracer: fx.Tracer, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _node(tracer: fx.Tracer, module: nn.Module, *args: object, **kwargs: object) -> object:
     return tracer.create_proxy("call_module", tracer.path_of_module(module), args, kwargs)
 
 

@@ -7,7 +7,6 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..errors import must
 
@@ -38,7 +37,7 @@ def write(where: str, argument: str, path: Path, content: str | bytes) -> None:
         staging.unlink(missing_ok=True)
 
 
-def json_text(found: Mapping[str, Any]) -> str:
+def json_text(found: Mapping[str, object]) -> str:
     """What a file of an answer for programs holds."""
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 

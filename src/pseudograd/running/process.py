@@ -29,7 +29,7 @@ _DATA_WORKER = "torch.utils.data._utils.worker"
 class Follower(Protocol):
     """What a command does in a process: made by `begin(job, process)` of the module that the job names."""
 
-    def content(self) -> Any:
+    def content(self) -> object:
         """What the part holds, of plain records; None where there is nothing to say."""
 
     def forked(self) -> None:
@@ -68,7 +68,7 @@ class Process:
             self._is_marked = True
             self._put("mark", json.dumps(self._who()))
 
-    def _who(self) -> dict[str, Any]:
+    def _who(self) -> dict[str, object]:
         found = _rank()  # at the end the job may have taken itself apart
         self._rank = self._rank if found is None else found
         return {"process": os.getpid(), "is_main": self.is_main, "rank": self._rank}
@@ -111,7 +111,7 @@ class Process:
         known: Any = BaseProcess._bootstrap  # type: ignore[attr-defined]
 
         @functools.wraps(known)
-        def bootstrap(process: Any, *arguments: Any, **named: Any) -> Any:
+        def bootstrap(process: object, *arguments: object, **named: object) -> object:
             if getattr(getattr(process, "_target", None), "__module__", None) != _DATA_WORKER:
                 self.begin()
             return known(process, *arguments, **named)
@@ -182,7 +182,7 @@ def _before_exit(process: Process) -> None:
     really = os._exit
 
     @functools.wraps(really)
-    def leave(*status: Any, **named: Any) -> Any:
+    def leave(*status: Any, **named: Any) -> object:
         process.write_in_time()
         return really(*status, **named)
 
@@ -195,21 +195,21 @@ def _before_sigterm(process: Process) -> None:
         return
     set_handler, handler_of = signal.signal, signal.getsignal
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: object) -> None:
         process.write_in_time()
         set_handler(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def shown(handler: Any) -> Any:
+    def shown(handler: object) -> object:
         return signal.SIG_DFL if handler is stop else handler
 
     @functools.wraps(set_handler)
-    def setting(number: Any, handler: Any) -> Any:
+    def setting(number: Any, handler: Any) -> object:
         is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
         return shown(set_handler(number, stop if is_default else handler))
 
     @functools.wraps(handler_of)
-    def getting(number: Any) -> Any:
+    def getting(number: Any) -> object:
         return shown(handler_of(number))
 
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:

@@ -95,9 +95,9 @@ def command_of(program: str, arguments: Sequence[str], is_module: bool) -> list[
 
 def run(
     command: Sequence[str],
-    job: Mapping[str, Any],
+    job: Mapping[str, object],
     *,
-    stdin: Any = None,
+    stdin: object = None,
     is_quiet: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
@@ -122,12 +122,12 @@ def _files(folder: Path, kind: str) -> list[Path]:
     return sorted(folder.glob(f"[0-9]*.{kind}"))
 
 
-def _order(part: Part) -> tuple[Any, ...]:
+def _order(part: Part) -> tuple[object, ...]:
     return part.rank is not None, part.rank or 0, not part.is_main, part.process
 
 
 @contextlib.contextmanager
-def _followed(job: Mapping[str, Any], around: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
+def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """A folder for the parts, and the environment in which python reports to it."""
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
@@ -175,13 +175,13 @@ def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
         return
     timers: list[threading.Timer] = []
 
-    def terminate(number: int, frame: Any) -> None:
+    def terminate(number: int, frame: object) -> None:
         process.send_signal(number)
         timers.append(threading.Timer(_PATIENCE, process.kill))
         timers[-1].daemon = True
         timers[-1].start()
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: object) -> None:
         if not _is_in_front():
             process.send_signal(number)
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -44,7 +43,7 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Only the main thread may say who handles signals. One that is ignored (nohup), or that Python does not handle, stays so."""
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in _NAMES} if in_main else {}

@@ -28,12 +28,12 @@ def _other_sitecustomize() -> None:
 class _WhenTorchArrives:
     """A finder that stands first until an import of torch has succeeded."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name != "torch":
             return None
         behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type]
         for finder in sys.meta_path[behind:]:
-            spec: Any = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
+            spec = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Telling(spec.loader, self)
@@ -44,7 +44,7 @@ class _WhenTorchArrives:
 class _Telling:
     """A loader that begins to follow once it has run the module."""
 
-    def __init__(self, loader: Any, finder: Any) -> None:
+    def __init__(self, loader: Any, finder: object) -> None:
         self.loader = loader
         self.finder = finder
 

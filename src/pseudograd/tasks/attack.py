@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,7 +80,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     return Outcome(numbers={"right": float(left.mean()), "most": float(left.max())}, seeds=tuple(left.tolist()))
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     test = data.digits().test
     return {
         "seeds": len(SEEDS),
@@ -94,7 +93,7 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = sentences.of_worlds(worlds, SCORE)
     if OURS in worlds[NO_MAXIMIZE]:
         with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))

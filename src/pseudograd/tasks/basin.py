@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,12 +67,12 @@ def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -
     return {"reached": float(reached.sum()), "stray": float(positions.abs().max()), "chatter": float(excess)}
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     best, least = minimum(next(iter(losses(settings).values())), settings)
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     (rows,) = worlds.values()
     numbers = {name: measured.numbers for name, measured in rows.items()}
     counts: dict[float, list[str]] = {}

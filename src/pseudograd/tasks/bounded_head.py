@@ -79,7 +79,7 @@ def with_sigmoid(world: str) -> float:
     return float(_error(trained(world, torch.sigmoid), torch.sigmoid).mean())
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     (_, train), (_, test) = (_halves(images) for images in (data.digits().train, data.digits().test))
     return {
         "sizes": "-".join(map(str, SIZES)),

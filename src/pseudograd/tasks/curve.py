@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +65,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         shares: dict[float, list[str]] = {}

@@ -88,7 +88,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     _, first = targets_and_starts()
     return {
         "links": len(_LINKS),

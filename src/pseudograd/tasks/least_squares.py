@@ -138,7 +138,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     best, first = problems().best, start()
     return {
         "problems": len(best),
@@ -158,7 +158,7 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     (rows,) = worlds.values()
     out = sentences.of_scores(WORLD, rows, SCORE)
     if {PROJECT, OURS} <= set(rows):

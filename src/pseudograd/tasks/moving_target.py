@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     return {
         "problems": PROBLEMS,
         "columns": COLUMNS,
@@ -81,7 +80,7 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_scores(world, rows, SCORE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,7 +118,7 @@ def with_policy(world: str, name: str) -> tuple[float, ...]:
     return tuple(expected(trained(WORLDS[world], policies[name])).tolist())
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     few, many = WORLDS.values()
     return {
         "length": LENGTH,
@@ -135,7 +135,7 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_scores(world, rows, SCORE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ def _at_a_bound(quantiser: Quantiser) -> float:
     return float(torch.cat(shares).mean())
 
 
-def _context(quantiser: Quantiser, settings: Settings) -> dict[str, Any]:
+def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
     return {
         "sizes": "-".join(map(str, SIZES)),
         "steps": STEPS,

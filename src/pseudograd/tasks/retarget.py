@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,13 +94,13 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     return Outcome(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     flower = out_of_gamut()
     outside = float(((flower < 0) | (flower > 1)).float().mean())
     return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
         out += sentences.of_pictures(world, rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,7 +81,7 @@ def outside(world: str) -> float:
     return float(((values < 0) | (values > 1)).float().mean())
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     (soft, low), (glaring, high) = COLOURS.items()
     return {
         "spots": SPOTS,

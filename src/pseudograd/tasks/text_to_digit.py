@@ -212,7 +212,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     )
 
 
-def _context(settings: Settings) -> dict[str, Any]:
+def _context(settings: Settings) -> dict[str, object]:
     return {
         "pictures": 10 * SEEDS,
         "seeds": SEEDS,
@@ -224,7 +224,7 @@ def _context(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world in (PLAIN, STRONG):
         out += sentences.of_scores(world, worlds[world], SCORE)

@@ -7,8 +7,6 @@ what has to be here. Plain classes and loops: Dynamo reads this too.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..torch_forms import SPELLINGS, Form, add
 from . import losses, normalising, pooling, quantising, recurrent, unreached
 
@@ -24,7 +22,7 @@ for _form in FORMS:
     add(_form)
 
 
-def reaches_inside(function: Any, form: Form) -> bool:
+def reaches_inside(function: object, form: Form) -> bool:
     """Is this a function that is written out, with an op like the form's inside?"""
     spelling = SPELLINGS.get(function)
     return spelling is not None and spelling.form.write is not None and spelling.form.shares_a_switch_with(form)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ def reduced(unreduced: Tensor, reduction: int) -> Tensor:
     return unreduced.sum() if reduction == SUM else unreduced
 
 
-def reduction_of(size_average: Any, reduce: Any, reduction: Any) -> int | None:
+def reduction_of(size_average: object, reduce: object, reduction: object) -> int | None:
     """Torch's number of what a function of torch.nn.functional is asked for, with torch's warning; None for what it refuses."""
     if size_average is None and reduce is None:
         return _REDUCTIONS.get(reduction) if isinstance(reduction, str) else None
@@ -35,7 +34,7 @@ def reduction_of(size_average: Any, reduce: Any, reduction: Any) -> int | None:
     return _REDUCTIONS[found]
 
 
-def as_float(number: Any) -> float | None:
+def as_float(number: object) -> float | None:
     """As torch reads an argument that is a float; None for what it may refuse."""
     if isinstance(number, (int, float)):
         return float(number)

@@ -17,7 +17,9 @@ from .arguments import LEGACY, MEAN, NONE, as_float, reduced, reduction_of
 _EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a constant of C++, of float
 
 
-def _margin_ranking(call: Write, input1: Any, input2: Any, target: Any, margin: Any, reduction: Any) -> Tensor | None:
+def _margin_ranking(
+    call: Write, input1: Any, input2: object, target: Any, margin: object, reduction: object
+) -> Tensor | None:
     number = as_float(margin)
     if number is None or not isinstance(reduction, int):
         return None
@@ -25,14 +27,14 @@ def _margin_ranking(call: Write, input1: Any, input2: Any, target: Any, margin: 
 
 
 def _margin_ranking_of_nn(
-    call: Write, input1: Any, input2: Any, target: Any, margin: Any, *legacy: Any
+    call: Write, input1: Any, input2: Any, target: Any, margin: object, *legacy: object
 ) -> Tensor | None:
     if input1.dim() != input2.dim() or input1.dim() != target.dim() or as_float(margin) is None:
         return None
     return _margin_ranking(call, input1, input2, target, margin, reduction_of(*legacy))
 
 
-def _hinge(call: Write, input: Any, target: Any, margin: Any, reduction: Any) -> Tensor | None:
+def _hinge(call: Write, input: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
     number = as_float(margin)
     if number is None or not isinstance(reduction, int):
         return None
@@ -41,11 +43,11 @@ def _hinge(call: Write, input: Any, target: Any, margin: Any, reduction: Any) ->
     return reduced(torch.where(target != 1, below, zeros) + torch.where(target != -1, input, zeros), reduction)
 
 
-def _hinge_of_nn(call: Write, input: Any, target: Any, margin: Any, *legacy: Any) -> Tensor | None:
+def _hinge_of_nn(call: Write, input: object, target: object, margin: object, *legacy: object) -> Tensor | None:
     return None if as_float(margin) is None else _hinge(call, input, target, margin, reduction_of(*legacy))
 
 
-def _cosine(call: Write, input1: Any, input2: Any, target: Any, margin: Any, reduction: Any) -> Tensor | None:
+def _cosine(call: Write, input1: Any, input2: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
     number, dim = as_float(margin), target.dim()
     if number is None or not isinstance(reduction, int) or dim > 1 or input1.dim() != dim + 1:
         return None
@@ -60,7 +62,9 @@ def _cosine(call: Write, input1: Any, input2: Any, target: Any, margin: Any, red
     )
 
 
-def _cosine_of_nn(call: Write, input1: Any, input2: Any, target: Any, margin: Any, *legacy: Any) -> Tensor | None:
+def _cosine_of_nn(
+    call: Write, input1: Any, input2: object, target: Any, margin: object, *legacy: object
+) -> Tensor | None:
     if as_float(margin) is None or target.dim() > 1 or input1.dim() != target.dim() + 1:
         return None
     return _cosine(call, input1, input2, target, margin, reduction_of(*legacy))
@@ -68,14 +72,14 @@ def _cosine_of_nn(call: Write, input1: Any, input2: Any, target: Any, margin: An
 
 def _triplet(
     call: Write,
-    anchor: Any,
-    positive: Any,
-    negative: Any,
-    margin: Any,
-    p: Any,
-    eps: Any,
-    swap: Any,
-    reduction: Any,
+    anchor: object,
+    positive: object,
+    negative: object,
+    margin: object,
+    p: object,
+    eps: object,
+    swap: object,
+    reduction: object,
 ) -> Tensor | None:
     number, power, epsilon = as_float(margin), as_float(p), as_float(eps)
     if number is None or power is None or epsilon is None or not isinstance(reduction, int):
@@ -91,14 +95,14 @@ def _triplet(
 
 def _triplet_of_nn(
     call: Write,
-    anchor: Any,
-    positive: Any,
-    negative: Any,
-    margin: Any,
-    p: Any,
-    eps: Any,
-    swap: Any,
-    *legacy: Any,
+    anchor: object,
+    positive: object,
+    negative: object,
+    margin: object,
+    p: object,
+    eps: object,
+    swap: object,
+    *legacy: object,
 ) -> Tensor | None:
     number = as_float(margin)
     if number is None or not number > 0 or as_float(p) is None or as_float(eps) is None:
@@ -110,13 +114,13 @@ def _triplet_of_nn(
 
 def _triplet_with_distance(
     call: Write,
-    anchor: Any,
-    positive: Any,
-    negative: Any,
-    distance_function: Any,
-    margin: Any,
-    swap: Any,
-    reduction: Any,
+    anchor: object,
+    positive: object,
+    negative: object,
+    distance_function: object,
+    margin: object,
+    swap: object,
+    reduction: object,
 ) -> Tensor | None:
     """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
     if distance_function is None:
@@ -139,13 +143,13 @@ def _have_as_many_dimensions(anchor: Any, positive: Any, negative: Any) -> bool:
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(name: str, takes: dict[str, Any], of_nn: Write, of_aten: Write, module: type[nn.Module]) -> list[Form]:
+def _rows(name: str, takes: dict[str, object], of_nn: Write, of_aten: Write, module: type[nn.Module]) -> list[Form]:
     """Of one loss, for each owner: they differ in what they take last.
 
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
     parser reads the name of its default as 0.
     """
-    lasts: tuple[tuple[Any, Write, dict[str, Any]], ...] = (
+    lasts = (
         (functional, of_nn, LEGACY),
         (torch, of_aten, {"reduction": NONE}),
         (torch.ops.aten, of_aten, {"reduction": MEAN}),

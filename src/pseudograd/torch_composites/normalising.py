@@ -11,7 +11,7 @@ from torch.nn import functional
 from ..torch_forms import EDGE, MISSING, Form, Write
 
 
-def _normalize(call: Write, input: Any, p: Any, dim: Any, eps: Any, out: Any) -> Tensor | None:
+def _normalize(call: Write, input: object, p: object, dim: object, eps: object, out: object) -> Tensor | None:
     if out is not None:
         return None
     norm = call(Tensor.norm, input, p, dim, True)

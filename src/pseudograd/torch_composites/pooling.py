@@ -19,10 +19,10 @@ def _lp_pool(
     dimensions: int,
     call: Write,
     input: Any,
-    norm_type: Any,
-    kernel_size: Any,
-    stride: Any,
-    ceil_mode: Any,
+    norm_type: object,
+    kernel_size: object,
+    stride: object,
+    ceil_mode: object,
 ) -> Tensor | None:
     if not isinstance(norm_type, (int, float)) or math.isinf(norm_type):
         return None

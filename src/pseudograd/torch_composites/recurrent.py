@@ -69,7 +69,7 @@ class _Layer:
         return torch.cat(outputs[::-1], 0), hidden
 
 
-def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> Any:
+def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> object:
     """Of a padded batch; of a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
     if isinstance(params, Tensor):
         sizes, hx, params = hx, params, others[0]
@@ -105,7 +105,7 @@ def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> An
     return input.transpose(0, 1) if batch_first else input, torch.stack(last, 0)
 
 
-def _weights(params: Any, has_biases: bool) -> Iterator[tuple[Any, ...]]:
+def _weights(params: Any, has_biases: bool) -> Iterator[tuple[object, ...]]:
     """Of each direction of each layer: w_ih, w_hh, b_ih, b_hh."""
     each = 4 if has_biases else 2
     for start in range(0, len(params), each):

@@ -14,7 +14,9 @@ Subscriber = Callable[..., Ending | None]
 class Around:
     """Of owner.name. announced(function): what stands in its place, with its arguments in order; it calls `begins` and `ends`."""
 
-    def __init__(self, owner: Any, name: str, announced: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def __init__(
+        self, owner: object, name: str, announced: Callable[[Callable[..., Any]], Callable[..., object]]
+    ) -> None:
         self._owner, self._name, self._announced = owner, name, announced
         self._lock = threading.RLock()
         self._installed: tuple[Any, Any] | None = None  # ours, and what it stands in front of
@@ -43,7 +45,7 @@ class Around:
     def is_in_place(self) -> bool:
         return self._installed is not None and getattr(self._owner, self._name) is self._installed[0]
 
-    def begins(self, *arguments: Any) -> list[Ending | None]:
+    def begins(self, *arguments: object) -> list[Ending | None]:
         return [around(*arguments) for around in self.subscribers]
 
 

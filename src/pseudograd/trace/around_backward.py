@@ -9,7 +9,7 @@ from typing import Any
 
 from ..torch_private import backward_owners
 
-Subscriber = Callable[[Any, Any, Any], Callable[[Any], Any]]
+Subscriber = Callable[[Any, object, object], Callable[[object], object]]
 
 _lock = threading.RLock()
 _subscribers: tuple[Subscriber, ...] = ()
@@ -53,7 +53,7 @@ class _Announced:
                 return found
             finally:
                 end(result)
-        endings: list[Callable[[Any], object]] = []
+        endings: list[Callable[[object], object]] = []
         try:
             for around in _subscribers:
                 endings.append(around(args[0], _given(args, kwargs, 1), _given(args, kwargs, 4)))
@@ -64,7 +64,7 @@ class _Announced:
             _end(endings, result)
 
 
-def _end(endings: list[Callable[[Any], object]], result: object) -> None:
+def _end(endings: list[Callable[[object], object]], result: object) -> None:
     """The last first. Each is called, whatever another of them raises."""
     while endings:
         end = endings.pop()

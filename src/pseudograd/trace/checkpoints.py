@@ -41,7 +41,7 @@ def _watch() -> None:
     function.backward = staticmethod(_as_noted(function.backward))
 
 
-def _noted() -> dict[str, Any]:
+def _noted() -> dict[str, object]:
     return {what: one.note() for what, one in _surroundings.items()}
 
 
@@ -65,11 +65,11 @@ class _AsNoted:
         return functools.partial(_under, vars(frame).get("pseudograd_noted", {}), vars(frame)["recompute_fn"])
 
 
-def _noting(forward: Callable[..., object]) -> Callable[..., Any]:
+def _noting(forward: Callable[..., object]) -> Callable[..., object]:
     """The forward of a checkpoint with reentry."""
 
     @functools.wraps(forward)
-    def noting(ctx: Any, *args: Any) -> Any:
+    def noting(ctx: Any, *args: object) -> object:
         ctx.pseudograd_noted = _noted()
         return forward(ctx, *args)
 

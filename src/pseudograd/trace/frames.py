@@ -180,7 +180,7 @@ class Places:
         known = self._by_instruction.get(key)
         return self._same_as(key, Place(point(call), point(program), module)) if known is None else known
 
-    def _same_as(self, key: tuple[Any, ...], place: Place) -> Place:
+    def _same_as(self, key: tuple[object, ...], place: Place) -> Place:
         alike = _alike(place.call), _alike(place.program), place.module
         if alike not in self._known and len(self._known) >= _MOST:
             return NOWHERE
@@ -293,7 +293,7 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     return None if way is None else ".".join(way)
 
 
-def _leads_to(module: torch.nn.Module, way: _Way, root: Any) -> bool:
+def _leads_to(module: torch.nn.Module, way: _Way, root: object) -> bool:
     """Does it still? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.

@@ -13,7 +13,7 @@ import torch
 from .. import engine
 from ..formula import Depth
 
-Seen = Callable[[Any], None]
+Seen = Callable[[object], None]
 
 _inside = Depth()
 _lock = threading.RLock()
@@ -51,7 +51,7 @@ class _Apply:
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
 
-    def __get__(self, instance: Any, cls: Any) -> Any:
+    def __get__(self, instance: object, cls: object) -> Any:
         hidden = self.hidden
         above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
         bound = above.apply if hidden is None else hidden.__get__(None, cls)
@@ -77,24 +77,24 @@ def _uninstall() -> None:
             function.apply = ours.hidden
 
 
-def _noting(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _noting(call: Callable[..., object], *args: object, **kwargs: object) -> object:
     with _inside:
         result = call(*args, **kwargs)
     _tell(result)
     return result
 
 
-def _ours_begins() -> Callable[[Any], None]:
+def _ours_begins() -> Callable[[object], None]:
     _inside.__enter__()
     return _ours_ended
 
 
-def _ours_ended(result: Any) -> None:
+def _ours_ended(result: object) -> None:
     _inside.__exit__()
     _tell(result)
 
 
-def _tell(result: Any) -> None:
+def _tell(result: object) -> None:
     for seen in _watchers:
         if seen is not None and result is not None:
             seen(result)

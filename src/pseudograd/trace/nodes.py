@@ -36,7 +36,7 @@ class Ranges:
         return bool(self.unseen) or node_number() != self.seen_up_to
 
     def of_call(
-        self, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+        self, function: Callable[..., object], args: Iterable[object], kwargs: Mapping[str, object]
     ) -> tuple[Any, list[Node]]:
         """What the function returns, and the nodes that it made."""
         before = node_number()

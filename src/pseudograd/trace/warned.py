@@ -71,7 +71,7 @@ def _program_s(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-_FILTER: Any = ("ignore", _Text(), _Category, _Module(), 0)
+_FILTER = ("ignore", _Text(), _Category, _Module(), 0)
 
 
 def at_the_program_s_line() -> None:
@@ -83,8 +83,8 @@ def at_the_program_s_line() -> None:
     _stand_first()
 
 
-def _staying_first(change: Any) -> Any:
-    def changed(*arguments: Any, **named: Any) -> None:
+def _staying_first(change: Any) -> object:
+    def changed(*arguments: object, **named: object) -> None:
         change(*arguments, **named)
         _stand_first()
 

@@ -52,7 +52,7 @@ class Chance:
     def note(self) -> None:
         self._was_read = True
 
-    def _install(self) -> Iterator[tuple[Any, str, Any, Any]]:
+    def _install(self) -> Iterator[tuple[object, str, object, object]]:
         for path, name in _READERS:
             module = sys.modules.get(path)
             original = getattr(module, name, None)
@@ -61,8 +61,8 @@ class Chance:
                 setattr(module, name, reader)
                 yield module, name, reader, original
 
-    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def reader(*args: Any, **kwargs: Any) -> Any:
+    def _noting(self, original: Callable[..., object]) -> Callable[..., object]:
+        def reader(*args: object, **kwargs: object) -> object:
             self.note()
             return original(*args, **kwargs)
 
@@ -82,7 +82,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_forked)
 
 
-def _states() -> tuple[Any, ...] | None:
+def _states() -> tuple[object, ...] | None:
     """Of all generators that a seed sets; None where there may be others, on a device whose states are not looked at."""
     if _has_another_device():
         return None
@@ -103,7 +103,7 @@ def _has_another_device() -> bool:
     )
 
 
-def _equal(ours: Any, others: Any) -> bool:
+def _equal(ours: Any, others: object) -> bool:
     if isinstance(ours, tuple):
         return isinstance(others, tuple) and len(ours) == len(others) and all(map(_equal, ours, others))
     if isinstance(ours, torch.Tensor):

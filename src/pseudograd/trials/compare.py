@@ -40,7 +40,7 @@ def compare(
     better: Better | Mapping[str, Better] = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
-    executor: Any = None,
+    executor: object = None,
     time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
@@ -126,7 +126,7 @@ def make_case(
 
 @contextlib.contextmanager
 def runner_of(
-    case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None, executor: Any = None
+    case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None, executor: object = None
 ) -> Iterator[Runner]:
     store = None if keep is None else Store(Path(keep), case.where)
     told = on_trial or (lambda *_: None)
@@ -155,7 +155,7 @@ def repeats(case: Training, found: Mapping[Asked, Outcome]) -> bool:
     """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
     if "seed" in (*case.takes, *case.named) or any(outcome.draws for outcome in found.values()):
         return False
-    by_variant: dict[str, list[Any]] = {}
+    by_variant: dict[str, list[object]] = {}
     for one, outcome in found.items():
         by_variant.setdefault(one.variant, []).append((str(outcome.numbers), outcome.failure))
     return all(len(results) > 1 and len(set(results)) == 1 for results in by_variant.values())
@@ -204,9 +204,9 @@ def comparison(
     )
 
 
-def _arrays(found: Mapping[Asked, Outcome], names: Sequence[str]) -> dict[str, dict[str, dict[int, Any]]]:
+def _arrays(found: Mapping[Asked, Outcome], names: Sequence[str]) -> dict[str, dict[str, dict[int, object]]]:
     """Curves and pictures: by name, variant and seed."""
-    arrays: dict[str, dict[str, dict[int, Any]]] = {}
+    arrays: dict[str, dict[str, dict[int, object]]] = {}
     for one, outcome in found.items():
         for column, array in outcome.arrays.items():
             arrays.setdefault(column, {name: {} for name in names})[one.variant][one.seed] = array
@@ -260,7 +260,7 @@ def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     return chosen
 
 
-def checked_jobs(where: str, jobs: int, executor: Any) -> int:
+def checked_jobs(where: str, jobs: int, executor: object) -> int:
     if executor is not None and jobs != 1:
         raise ValueError(must(where, "jobs", "be left out with an executor", jobs, "It has processes of its own"))
     return checked_count(where, "jobs", jobs)

@@ -45,7 +45,7 @@ class Comparison(Compared):
             return arrays.draw(self, number, ax)
         return picture.draw(picture.seeds_of(self, self.number(number)), ax)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> object:
         """A pandas.DataFrame: a row for each variant and seed, a column for each number; needs pandas."""
         return frame(self)
 
@@ -116,7 +116,7 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
 
 
-def written(value: Any) -> Any:
+def written(value: object) -> Any:
     """As JSON has it: NaN becomes None, what is infinite "inf" or "-inf"."""
     if isinstance(value, Mapping):
         return {key: written(one) for key, one in value.items()}
@@ -132,7 +132,7 @@ def read(value: Any) -> Any:
     return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)
 
 
-def _as_json(found: Difference) -> dict[str, Any]:
+def _as_json(found: Difference) -> dict[str, object]:
     return {
         "verdict": found.verdict,
         "mean": written(found.mean),

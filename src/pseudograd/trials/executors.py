@@ -59,9 +59,9 @@ class Borrowed:
             remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
             raise TypeError(must(made.where, "executor", "have a method submit", executor, remedy))
         self._executor, self._setup = executor, made
-        self._asked: list[Any] = []
+        self._asked: list[object] = []
 
-    def submit(self, f: Callable[..., Any], *args: Any) -> Any:
+    def submit(self, f: Callable[..., object], *args: object) -> Any:
         with self._sending():
             future = self._executor.submit(_inside, self._setup, f, *args)
         self._asked.append(future)
@@ -94,6 +94,6 @@ class _Future:
             return self.future.result()
 
 
-def _inside(made: Setup, f: Callable[..., Any], *args: Any) -> Any:
+def _inside(made: Setup, f: Callable[..., object], *args: object) -> object:
     with made.entered():
         return f(*args)

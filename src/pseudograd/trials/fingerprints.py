@@ -36,7 +36,7 @@ class FingerprintError(Exception):
     """What a run depends on cannot be told: why, in words for its user."""
 
 
-def fingerprint(held: Any) -> str:
+def fingerprint(held: object) -> str:
     """Of functions, rules and data, and of all that torch is set to. Raises FingerprintError."""
     try:
         import cloudpickle
@@ -55,7 +55,7 @@ def fingerprint(held: Any) -> str:
     return str(digest)
 
 
-def _shown(hasher: Any, error: Exception) -> str:
+def _shown(hasher: object, error: Exception) -> str:
     text = " ".join(str(error).split())[:160]
     return f"what run holds ({type(error).__name__}: {text})" if text else "what run holds"
 
@@ -63,7 +63,7 @@ def _shown(hasher: Any, error: Exception) -> str:
 class _Held:
     """Data to hash, whose parts are no tuple of the user's."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: object) -> None:
         self.parts = parts
 
 
@@ -71,7 +71,7 @@ class _Part(_Held):
     """Something that was taken apart."""
 
 
-def _part(*parts: Any) -> Any:
+def _part(*parts: object) -> object:
     return _Part, parts
 
 
@@ -87,11 +87,11 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
             self.packages: set[tuple[str, str]] = set()
             self._taker = cloudpickle.Pickler(io.BytesIO())
 
-        def memoize(self, obj: Any) -> None:
+        def memoize(self, obj: object) -> None:
             if not isinstance(obj, _BY_VALUE):
                 super().memoize(obj)
 
-        def save(self, obj: Any) -> None:
+        def save(self, obj: object) -> None:
             if isinstance(obj, types.BuiltinMethodType) and isinstance(
                 obj.__self__, (types.ModuleType, type, type(None))
             ):
@@ -100,17 +100,17 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
                 obj = _Held("method", obj.__func__, obj.__self__)
             super().save(obj)
 
-        def save_global(self, obj: Any, name: Any = None, pack: Any = None) -> None:
+        def save_global(self, obj: object, name: object = None, pack: object = None) -> None:
             """What asks to be found by its name: not in a module of the user's, where that says nothing of what it is."""
             module = sys.modules.get(getattr(obj, "__module__", None) or "")
             if obj is not _Part and module is not None and _is_users(module):
                 raise TypeError(f"{obj!r}")
             super().save_global(obj, name)
 
-        def _batch_setitems(self, items: Any, *obj: Any) -> None:
+        def _batch_setitems(self, items: object, *obj: object) -> None:
             pickle._Pickler._batch_setitems(self, items, *obj)  # type: ignore[attr-defined]  # in the order they have
 
-        def reducer_override(self, obj: Any) -> Any:
+        def reducer_override(self, obj: Any) -> object:
             if obj is _Part:
                 return NotImplemented
             if isinstance(obj, functools._lru_cache_wrapper):
@@ -133,7 +133,7 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
                 return self._of_function(obj)
             return NotImplemented
 
-        def _of_function(self, function: Any) -> Any:
+        def _of_function(self, function: Any) -> object:
             taken = self._taker.reducer_override(function)
             if taken is NotImplemented:
                 return self._by_name(function)
@@ -142,20 +142,20 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
             kept = {key: value for key, value in state.items() if key not in left_out}
             return _Part, ("function", function.__code__), (own, kept)
 
-        def _of_class(self, cls: type) -> Any:
+        def _of_class(self, cls: type) -> object:
             if self._taker.reducer_override(cls) is NotImplemented or cls.__module__ == "builtins":
                 return self._by_name(cls)
             kept = {key: value for key, value in vars(cls).items() if key not in _IS_OF_THE_CLASS}
             return _Part, ("class", cls.__qualname__, cls.__bases__), kept
 
-        def _of_module(self, module: Any) -> Any:
+        def _of_module(self, module: Any) -> object:
             if not _is_users(module):
                 self._note(module.__name__)
                 return _part("module", module.__name__)
             names = sorted(name for name in vars(module) if not name.startswith("__"))
             return _Part, ("module", module.__name__), {name: getattr(module, name) for name in names}
 
-        def _by_name(self, obj: Any) -> Any:
+        def _by_name(self, obj: Any) -> object:
             self._note(obj.__module__ or "")
             return _part("name", obj.__module__, obj.__qualname__)
 
@@ -166,14 +166,14 @@ def _hasher_class(hasher: Any, cloudpickle: Any) -> Any:
     return Fingerprint
 
 
-def _digest_of(value: Any, outer: Any) -> str:
+def _digest_of(value: object, outer: Any) -> str:
     inner = type(outer)()
     digest = inner.hash(value)
     outer.packages |= inner.packages
     return str(digest)
 
 
-def _of_code(code: types.CodeType) -> tuple[Any, ...]:
+def _of_code(code: types.CodeType) -> tuple[object, ...]:
     """What it computes; not its file, lines and columns."""
     return (
         code.co_code,
@@ -190,7 +190,7 @@ def _of_code(code: types.CodeType) -> tuple[Any, ...]:
     )
 
 
-def _of_tensor(x: torch.Tensor) -> tuple[Any, ...]:
+def _of_tensor(x: torch.Tensor) -> tuple[object, ...]:
     if type(x) not in _PLAIN_TENSORS or x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
         raise TypeError(f"a {type(x).__name__} of layout {x.layout} on {x.device}")
     there = x.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
@@ -269,7 +269,7 @@ def _own_digest() -> str:
     return digest.hexdigest()
 
 
-def _settings() -> list[Any]:
+def _settings() -> list[object]:
     """What torch is set to, and the machine, as far as they change numbers."""
     device = torch.get_default_device() if hasattr(torch, "get_default_device") else "cpu"
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else ""

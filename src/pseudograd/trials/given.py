@@ -52,7 +52,7 @@ class Given:
                 raise ValueError(must(where, "variants", what, one, remedy)) from error
 
 
-def given(where: str, variants: Any, baseline: str | None, others: Mapping[str, Any]) -> Given:
+def given(where: str, variants: object, baseline: str | None, others: Mapping[str, object]) -> Given:
     """The variants asked for, checked. others: arguments that choose variants in another way, by name."""
     if not isinstance(variants, Mapping):
         remedy = 'Such as {"arctan": partial(pg.sign, rule="arctan"), "as it is": torch.sign}'
@@ -71,7 +71,7 @@ def given(where: str, variants: Any, baseline: str | None, others: Mapping[str, 
     return Given(handed, next(iter(variants)) if baseline is None else baseline)
 
 
-def _handed(where: str, name: str, one: Any) -> Any:
+def _handed(where: str, name: str, one: object) -> object:
     if isinstance(one, str):
         return parsed(CLAMP, one, f"{where}: variants")
     if isinstance(one, RuleObject):

@@ -95,7 +95,7 @@ class OwnFunctions:
         finally:
             around_backward.unsubscribe(self._look)
 
-    def _look(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
+    def _look(self, roots: Any, grads: object, inputs: object) -> Callable[[object], None]:
         with suppress(Exception):  # nothing of ours may end the program
             if self._looks:
                 self._looks -= 1
@@ -103,7 +103,7 @@ class OwnFunctions:
                 self._seen |= dict.fromkeys(sorted(_defined(cls) for cls in classes if _is_theirs(cls)))
         return _nothing
 
-    def _see_ours(self, result: Any) -> None:
+    def _see_ours(self, result: object) -> None:
         with suppress(Exception):
             if any(node.name() == _OURS for node in nodes.of(result)):
                 frame = frames.calling_frame()
@@ -111,11 +111,11 @@ class OwnFunctions:
                 self._seen["an op of pseudograd", where] = None
 
 
-def _nothing(result: Any) -> None:
+def _nothing(result: object) -> None:
     """When the backward has ended."""
 
 
-def _is_theirs(cls: Any) -> bool:
+def _is_theirs(cls: object) -> bool:
     module = getattr(cls, "__module__", None) or ""
     return cls is not None and module.partition(".")[0] not in ("torch", __name__.partition(".")[0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ ONLY = "the number"  # what a run that returns one number calls it
 _ANOTHER_GRAPH = "Return loss.item(), so that no graph is kept"
 
 
-def returned(where: str, found: Any, when: str) -> tuple[dict[str, float], dict[str, Tensor]]:
+def returned(where: str, found: object, when: str) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The numbers, at least one, and the arrays. `when`: of which run an error speaks."""
     if not isinstance(found, Mapping):
         return {ONLY: _number(where, "run", found, when)}, {}
@@ -33,7 +32,7 @@ def returned(where: str, found: Any, when: str) -> tuple[dict[str, float], dict[
     return plain, arrays
 
 
-def _array(where: str, name: str, value: Any, when: str) -> Tensor | None:
+def _array(where: str, name: str, value: object, when: str) -> Tensor | None:
     """A curve of one dimension, or a picture: rows and columns, with three colours first or last. None for a number."""
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
     if not (is_list or hasattr(value, "shape")) or getattr(value, "shape", None) in ((), (1,)):
@@ -52,7 +51,7 @@ def _array(where: str, name: str, value: Any, when: str) -> Tensor | None:
     return array.detach().to("cpu", torch.float32, copy=True)
 
 
-def _number(where: str, what: str, value: Any, when: str) -> float:
+def _number(where: str, what: str, value: object, when: str) -> float:
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
             raise TypeError(must(where, what, f"return numbers without a gradient {when}", value, _ANOTHER_GRAPH))
@@ -63,6 +62,6 @@ def _number(where: str, what: str, value: Any, when: str) -> float:
     raise _no_number(where, what, value, when)
 
 
-def _no_number(where: str, what: str, value: Any, when: str) -> TypeError:
+def _no_number(where: str, what: str, value: object, when: str) -> TypeError:
     remedy = "Return what the training ends with, such as its loss"
     return TypeError(must(where, what, f"return a number, or numbers by name, {when}", value, remedy))

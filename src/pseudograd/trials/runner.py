@@ -71,7 +71,7 @@ class Experiment(Protocol):
 
 
 E = TypeVar("E", bound=Experiment)
-OnTrial = Callable[[Any, Asked, int, int], Any]
+OnTrial = Callable[[Any, Asked, int, int], object]
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def runner(
     jobs: int,
     store: Store | None,
     on_trial: OnTrial,
-    executor: Any = None,
+    executor: object = None,
 ) -> Iterator[Runner]:
     """For trials of these, in so many processes, or in those of an executor. `where`: the public function that errors name."""
     for one in experiments if jobs > 1 else ():
@@ -142,7 +142,7 @@ class Runner:
         kept = None if self.store is None else self.store.find(self._file_of(experiment, asked))
         return None if kept is None else Outcome(**{**kept, "came_upon": Reached(**kept["came_upon"])})
 
-    def _file_of(self, experiment: Experiment, asked: Asked) -> dict[str, Any]:
+    def _file_of(self, experiment: Experiment, asked: Asked) -> dict[str, object]:
         return {"key": self._keys[experiment.name], "of": experiment.name, **asked._asdict()}
 
 
@@ -160,7 +160,7 @@ def _with_tensors(outcome: Outcome) -> Outcome:
 
 
 @contextlib.contextmanager
-def borrowed(where: str, executor: Any, modules: tuple[str, ...]) -> Iterator[Borrowed]:
+def borrowed(where: str, executor: object, modules: tuple[str, ...]) -> Iterator[Borrowed]:
     """Processes of somebody else's, which stay open."""
     others = Borrowed(executor, setup(where, modules))
     try:

@@ -37,7 +37,7 @@ class Store:
         runs = "1 kept run was damaged" if self.damaged == 1 else f"{self.damaged} kept runs were damaged"
         return (f"{runs}, and made again.",)
 
-    def find(self, name: dict[str, Any]) -> dict[str, Any] | None:
+    def find(self, name: dict[str, object]) -> dict[str, Any] | None:
         try:
             data = self._file(name).read_bytes()
         except OSError:  # not there
@@ -46,10 +46,10 @@ class Store:
         if data[:start] != _MARK + hashlib.sha256(data[start:]).digest():
             self.damaged += 1
             return None
-        found: dict[str, Any] = torch.load(io.BytesIO(data[start:]), weights_only=True)
+        found: dict[str, object] = torch.load(io.BytesIO(data[start:]), weights_only=True)
         return found
 
-    def put(self, name: dict[str, Any], found: dict[str, Any]) -> None:
+    def put(self, name: dict[str, object], found: dict[str, object]) -> None:
         staging = self.folder / f"{uuid.uuid4().hex}{_STAGED}"
         buffer = io.BytesIO()
         torch.save(found, buffer)
@@ -73,7 +73,7 @@ class Store:
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _file(self, name: dict[str, Any]) -> Path:
+    def _file(self, name: dict[str, object]) -> Path:
         text = json.dumps(name, sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.run"
 

@@ -56,7 +56,7 @@ class Training:
     def trial(self, variant: str, seed: int, steps: int | None = None) -> Outcome:
         """Seeded, and with the caller's random numbers as they were afterwards. Raises our errors for what is no number."""
         began = time.perf_counter()
-        found: Any = None
+        found: object = None
         failure: str | None = None
         is_late = False
         chance = Chance()
@@ -87,14 +87,14 @@ class Training:
             raise ValueError(told)  # a notebook or a prompt: no other process can import it
         self.ways.check_travels(self.where)
 
-    def _called(self, seed: int, steps: int | None, inside: Inside) -> Any:
+    def _called(self, seed: int, steps: int | None, inside: Inside) -> object:
         given = {"clamp": inside.handed, "seed": seed, "steps": steps, "project": inside.projects}
         # Without steps: as many as run does by itself.
         named = {name: given[name] for name in self.named if given[name] is not None}
         return self.run(*[given[name] for name in self.takes], **named)
 
 
-def takes(where: str, run: Callable[..., Any], is_handed: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def takes(where: str, run: Callable[..., object], is_handed: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What `run` asks for, from its signature: by position, then by name.
 
     The clamp comes first, unless the program runs unedited. `seed`, `steps` and `project` are known by their names; a seed may bear another
@@ -126,7 +126,7 @@ def takes(where: str, run: Callable[..., Any], is_handed: bool) -> tuple[tuple[s
     return tuple(order), tuple(by_name)
 
 
-def _wrong_signature(where: str, run: Callable[..., Any], is_handed: bool) -> TypeError:
+def _wrong_signature(where: str, run: Callable[..., object], is_handed: bool) -> TypeError:
     shape = "run(clamp) or run(clamp, seed)" if is_handed else "run() or run(seed)"
     got = f"{getattr(run, '__name__', type(run).__name__)}{inspect.signature(run)}"
     return TypeError(

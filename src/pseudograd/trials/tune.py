@@ -124,7 +124,7 @@ def tune(
     better: Better | Mapping[str, Better] = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
-    executor: Any = None,
+    executor: object = None,
     time_limit: float | None = None,
     keep: Path | str | None = None,
     on_trial: OnTrial | None = None,
@@ -166,7 +166,7 @@ def tune(
     first = 0
     searches: tuple[Search, ...] = ()
     if ranges:
-        how: dict[str, Any] = {"jobs": jobs, "executor": executor, "keep": keep, "on_trial": on_trial}
+        how: dict[str, object] = {"jobs": jobs, "executor": executor, "keep": keep, "on_trial": on_trial}
         ask = partial(make_case, "tune", run, edges=None, replace=replace, time_limit=time_limit)
         searches = _searched(ranges, budget, ask, steps, better, how)
         plain = [*(plain or ()), *(one.best for one in searches if one.best is not None)]

@@ -180,7 +180,7 @@ class Ways:
         with inside.rewriting or inside.own.watched():
             yield inside
 
-    def _rewriting(self, name: str) -> Any:
+    def _rewriting(self, name: str) -> object:
         """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
         if name == self.baseline:
             return None
@@ -236,7 +236,7 @@ def _families(where: str, replace: str | Sequence[str] | None, prefix: str) -> t
 
 
 def _with_edges(
-    given: Any, edges: Sequence[str] | None, families: tuple[str, ...], where: str, argument: str
+    given: object, edges: Sequence[str] | None, families: tuple[str, ...], where: str, argument: str
 ) -> Iterator[tuple[str, RuleLike, Edge | None]]:
     """One rule: as it is, or with each edge where it names none and has one."""
     op = OPS[SWITCHES[families[0]]] if families else CLAMP

@@ -87,7 +87,7 @@ def place_of(difference: Difference) -> Any:
     return difference.old.site
 
 
-def _as_json(difference: Difference | None) -> dict[str, Any] | None:
+def _as_json(difference: Difference | None) -> dict[str, object] | None:
     if difference is None:
         return None
     site = place_of(difference)

@@ -33,7 +33,7 @@ class Weights:
 _weights = Weights()
 
 
-def is_readable(value: Any) -> bool:
+def is_readable(value: object) -> bool:
     """Has it numbers that can be summed? Not a fake, nested, sparse or sharded one, nor one inside a transform."""
     return (
         isinstance(value, Tensor)

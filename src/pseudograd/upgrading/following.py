@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
@@ -59,7 +60,7 @@ class Heard:
         self.losses: list[list[float]] = []
         self.sites: dict[tuple[str, ...], int] = {}  # kind, op, line, line of the program, expression
         self._places = frames.Places()
-        self._by_place: dict[Any, int] = {}
+        self._by_place: dict[object, int] = {}
         self._ranges = nodes.Ranges()
         self._pending = digests.Pending()
         self._events: list[Any] = []
@@ -75,7 +76,7 @@ class Heard:
             known = self._by_place[kind, op, place] = self.sites.setdefault(key, len(self.sites))
         return known
 
-    def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[Any] = ()) -> None:
+    def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[object] = ()) -> None:
         """An event: its site, what was said, and of each tensor its type, its shape and where its digest will be."""
         kept = []
         for at, some in enumerate((arrived, values)):
@@ -97,7 +98,7 @@ class Heard:
     # --- calls and nodes ------------------------------------------------------------------------------------------------
 
     @harmless("a call of torch")
-    def called(self, func: Any, args: Any, kwargs: Any, result: Any, before: int) -> None:
+    def called(self, func: object, args: object, kwargs: Any, result: object, before: int) -> None:
         some = _tensors(result)
         name = name_of(func)
         if not some or name in _UNWRITTEN:
@@ -117,11 +118,11 @@ class Heard:
                 node.metadata[ATTACHED] = True
                 self._attach(node, self._site(BACKWARD, name, place))
 
-    def _attach(self, node: Any, site: int) -> None:
+    def _attach(self, node: Node, site: int) -> None:
         node.register_hook(partial(self._ran, site))
 
     @harmless("the nodes behind a call")
-    def before_call(self, func: Any, args: Any, kwargs: Any) -> int:
+    def before_call(self, func: object, args: Any, kwargs: Any) -> int:
         ranges = self._ranges
         if ranges.may_hide_some():
             with quietly():
@@ -143,7 +144,7 @@ class Heard:
                 self._add(self._site(LEAF, LEAF_NODE, frames.NOWHERE), arriving)
 
     @harmless("a step of an optimiser")
-    def stepped(self, optimiser: Any, *_: Any) -> None:
+    def stepped(self, optimiser: Any, *_: object) -> None:
         if self.is_on:
             with quietly():
                 place = self._places.here(2)
@@ -153,7 +154,7 @@ class Heard:
 
     # --- backwards ------------------------------------------------------------------------------------------------------
 
-    def around(self, roots: Any, grads: Any, inputs: Any) -> Any:
+    def around(self, roots: object, grads: object, inputs: object) -> Any:
         self._begins(roots)
         return self._ends
 
@@ -173,7 +174,7 @@ class Heard:
                         node.metadata[ATTACHED] = True
                         node.register_prehook(self._arrived)
 
-    def _ends(self, result: Any) -> None:
+    def _ends(self, result: object) -> None:
         self._ended()
         if self._depth == 0 and self.schedule.is_over(self.step):
             raise Enough
@@ -189,7 +190,7 @@ class Heard:
             self.is_on = self.schedule.has(self.step)
             self._ranges.start_afresh()
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         """What the part of this process holds."""
         if self.is_on:
             with quietly():
@@ -203,7 +204,7 @@ class Heard:
         }
 
 
-def _nothing(result: Any) -> None:
+def _nothing(result: object) -> None:
     """For a backward that is heard already."""
 
 
@@ -216,7 +217,7 @@ class Listening(TorchFunctionMode):
         self.noted = heard.noted
 
     @harmless("the modes of a backward", otherwise=_nothing)
-    def in_backward(self, roots: Any, grads: Any, inputs: Any) -> Any:
+    def in_backward(self, roots: object, grads: object, inputs: object) -> Any:
         """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
         if any(one is self for one in mode_stack()):
             return _nothing
@@ -224,10 +225,10 @@ class Listening(TorchFunctionMode):
         return self._take_off
 
     @harmless("the modes of a backward")
-    def _take_off(self, result: Any) -> None:
+    def _take_off(self, result: object) -> None:
         take_off_the_stack(self)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: object, types: object, args: object = (), kwargs: object = None) -> object:
         heard = self.heard
         if not heard.is_on or func in SILENT or own.depth or unheard.depth or is_compiling() or _is_of_an_optimiser():
             return self._call(func, args, kwargs)
@@ -238,7 +239,7 @@ class Listening(TorchFunctionMode):
                 heard.called(func, args, kwargs or {}, result, before)
         return result
 
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, func: Any, args: Any, kwargs: Any) -> object:
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
@@ -247,7 +248,7 @@ def _is_of_an_optimiser() -> bool:
     return _OPTIM in sys._getframe(2).f_code.co_filename.replace("\\", "/")
 
 
-def _tensors(result: Any) -> list[Tensor]:
+def _tensors(result: object) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
     if isinstance(result, (tuple, list)):
@@ -255,22 +256,22 @@ def _tensors(result: Any) -> list[Tensor]:
     return []
 
 
-def name_of(func: Any) -> str:
+def name_of(func: object) -> str:
     name = getattr(func, "__name__", None) or str(func)
     return f"{func.__self__.__name__}" if name == "__get__" and hasattr(func, "__self__") else name
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
 
 
-def _said(args: Any, kwargs: Mapping[str, Any]) -> str:
+def _said(args: Any, kwargs: Mapping[str, object]) -> str:
     """The arguments that are no tensors."""
     said = [repr(one) for one in args if _is_told(one)]
     return ", ".join([*said, *(f"{name}={one!r}" for name, one in kwargs.items() if _is_told(one))])[:200]
 
 
-def _is_told(one: Any) -> bool:
+def _is_told(one: object) -> bool:
     return _is_plain(one) or (isinstance(one, (tuple, list)) and len(one) < 9 and all(map(_is_plain, one)))
 
 
@@ -296,7 +297,7 @@ class Following:
         self.mode.__enter__()
         process.mark()
 
-    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> Heard:
+    def _hearing(self, schedule: Schedule, asked: Mapping[str, object]) -> Heard:
         return Heard(schedule)
 
     def _arrange(self, asked: Mapping[str, Any]) -> None:
@@ -312,7 +313,7 @@ class Following:
         self.heard.schedule = LOSSES_ALONE
 
     @classmethod
-    def begin(cls, job: Mapping[str, Any], process: Any) -> Any:
+    def begin(cls, job: Mapping[str, Any], process: Any) -> object:
         """What `running.process` calls. Only the process that the command started is followed."""
         return cls(job["asked"], process) if process.is_main else _Nothing()
 
@@ -327,7 +328,7 @@ def seed(number: int) -> None:
 
 
 class _Nothing:
-    def content(self) -> Any:
+    def content(self) -> object:
         return None
 
     def forked(self) -> None:

@@ -25,8 +25,8 @@ def contexts(pin: str | None, lines: Sequence[str] | None) -> list[Rewriting]:
     return [Rewriting(repr(context), changed)]
 
 
-def _at(lines: frozenset[str], rule: Any) -> Any:
-    def chosen(site: Site) -> Any:
+def _at(lines: frozenset[str], rule: object) -> Any:
+    def chosen(site: Site) -> object:
         return rule if any(site.is_at(line) for line in lines) else None
 
     return chosen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..rewrite.standard_input import StandardInput
 from ..running import program as programs
@@ -55,7 +54,7 @@ class Runner:
 
 def _recorded(done: programs.Run, interpreter: Interpreter) -> Recorded:
     stderr = done.stderr.decode(errors="replace").rstrip().splitlines()[-_SHOWN:]
-    content: Any = next((part.content for part in done.parts if part.is_main and part.content), None)
+    content = next((part.content for part in done.parts if part.is_main and part.content), None)
     if content is None:
         content = {"torch": interpreter.torch, "sites": [], "steps": {}, "losses": []}
     found = of_content(content, done.status, stderr, dict.fromkeys(done.errors))

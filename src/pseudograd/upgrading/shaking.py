@@ -16,7 +16,7 @@ def begin() -> None:
     """From here to the end of the process. The random numbers of the program are not touched."""
     draw = torch.Generator().manual_seed(1)
 
-    def after_a_step(optimiser: Any, *_: Any) -> None:
+    def after_a_step(optimiser: Any, *_: object) -> None:
         with quietly():
             for group in optimiser.param_groups:
                 for parameter in group["params"]:

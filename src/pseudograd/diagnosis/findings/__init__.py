@@ -51,7 +51,7 @@ def _of_starved(starved: Sequence[Starved]) -> list[Finding]:
 def _folded(findings: Iterable[Finding]) -> list[Finding]:
     """What is said of one line stands once: the most telling code, with the others' evidence behind it. One without a row tells least."""
     rows = {kind.code: kind for kind in KINDS}
-    groups: dict[Any, list[Finding]] = {}
+    groups: dict[object, list[Finding]] = {}
     for number, one in enumerate(findings):
         is_alone = one.where == "?" or (one.code in rows and rows[one.code].is_alone)
         groups.setdefault(number if is_alone else (one.where, one.expression), []).append(one)

@@ -105,12 +105,12 @@ class Kind:
         """Of this kind. more: share, module, issue and is_muted of the record."""
         return Finding(self.code, where, expression, evidence, cause, next_step, number=self.number, **more)
 
-    def at_site(self, site: Site, evidence: str, cause: str, next_step: str, share: float, **more: Any) -> Finding:
+    def at_site(self, site: Site, evidence: str, cause: str, next_step: str, share: float, **more: object) -> Finding:
         """At an op."""
         more = {"module": site.module, "is_muted": site.is_deliberate, **more}
         return self.finding(site.where, site.expression, evidence, cause, next_step, share=share, **more)
 
-    def at(self, place: Place, evidence: str, cause: str, next_step: str, **more: Any) -> Finding:
+    def at(self, place: Place, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
         """At a call."""
         return self.finding(named(place.call), expression_at(place), evidence, cause, next_step, **more)
 

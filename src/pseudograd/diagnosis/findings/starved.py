@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...wording import shortened
 from .. import advice
@@ -55,7 +54,7 @@ def _too_narrow(evidence: Evidence) -> Iterator[Finding]:
 
 def _blame(starved: Sequence[Starved]) -> Iterator[Finding]:
     """One for each cause, with all parameters that it starves."""
-    by_cause: dict[tuple[Any, ...], list[Starved]] = {}
+    by_cause: dict[tuple[object, ...], list[Starved]] = {}
     for one in starved:
         key = _where(one.cause), _module(one.cause), _is_deliberate(one), one.why, one.gradient, one.is_unstepped
         by_cause.setdefault(key, []).append(one)

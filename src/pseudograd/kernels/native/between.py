@@ -73,5 +73,5 @@ class Between:
         """What the settings of `encode` say: WITH_Y, but for fmin and fmax, which see a NaN otherwise."""
         return WITH_Y if len(self.there) == 3 else 0
 
-    def prepared(self, columns: tuple[Any, ...], coded: Callable[[Wants], CodedBetween | None]) -> PreparedBetween:
+    def prepared(self, columns: tuple[object, ...], coded: Callable[[Wants], CodedBetween | None]) -> PreparedBetween:
         return PreparedBetween(self.value, self.pull, columns, self.given, self.call, coded)

@@ -24,7 +24,12 @@ _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
 def tally(
-    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None = None, low: Any = None, high: Any = None
+    grad: Tensor,
+    leaving: Sequence[Tensor],
+    is_full: bool,
+    x: Tensor | None = None,
+    low: object = None,
+    high: object = None,
 ) -> dict[str, float] | None:
     """The counts of one backward call, by name.
 
@@ -45,7 +50,7 @@ class Sums:
         self._is_full = is_full
         self._all: dict[bool, Tensor] = {}  # by whether x was given
 
-    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Any, high: Any) -> int | None:
+    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: object, high: object) -> int | None:
         """How many were cut in this call."""
         if not _are_served(grad, leaving, x):
             return None
@@ -56,7 +61,7 @@ class Sums:
         )
         return None if cut < 0 else cut
 
-    def add_pair(self, grad: Any, left: Any) -> int | None:
+    def add_pair(self, grad: object, left: Any) -> int | None:
         """The same of one that arrives and one that leaves, where both are ordinary: for speed, as most ops are so."""
         if not (type(grad) is type(left) is Tensor and grad.is_cpu and left.is_cpu and grad.shape == left.shape):
             return None
@@ -107,7 +112,7 @@ def _named(found: Sequence[float], is_full: bool, has_x: bool) -> dict[str, floa
 
 
 @lru_cache(maxsize=4096)
-def _settings(leaving: int, is_full: bool, has_x: bool, low: Any, high: Any, dtype: torch.dtype) -> Tensor:
+def _settings(leaving: int, is_full: bool, has_x: bool, low: object, high: object, dtype: torch.dtype) -> Tensor:
     has = _LEAVING[leaving] | (_IS_FULL if is_full else 0)
     if has_x:
         has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from math import inf, nan
-from typing import Any
 
 from ..point import Point, family
 
@@ -12,7 +11,7 @@ _NULL, _ONE = [[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
 _SIGNED = [1.0, -1.0, 0.0]
 
 
-def _vector_norm(name: str, p: float, **places: Any) -> Iterator[Point]:
+def _vector_norm(name: str, p: float, **places: object) -> Iterator[Point]:
     torch, jnp, tf = (
         ("inf", "jnp.inf", "inf")
         if p == inf

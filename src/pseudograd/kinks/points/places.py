@@ -1,7 +1,6 @@
 """Sampling at pixel borders, and scattering and segments with ties."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from ..point import Point, family
 
@@ -17,7 +16,7 @@ def _grid(mode: str, padding: str, **places: float) -> Iterator[Point]:
     return _of(f"grid_sample({mode},{padding})", "kink", expression, at, wrt=(0,), note="to the grid")
 
 
-def _scatter(reduce: str, value: float, include: bool, **how: Any) -> Iterator[Point]:
+def _scatter(reduce: str, value: float, include: bool, **how: object) -> Iterator[Point]:
     expression = (
         f"torch.scatter_reduce(x, 0, torch.tensor([0, 0], device=x.device), y, {reduce!r}, include_self={include})"
     )

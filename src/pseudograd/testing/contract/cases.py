@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
     def function(self) -> Callable[..., Tensor]:
         """The same as a function that holds names and numbers only: Dynamo on torch 2.8 cannot trace a tuple that holds records."""
-        how: dict[str, Any] = {}
+        how: dict[str, object] = {}
         if len(self.op.rules) > 1:
             how["rule"] = RuleObject(self.rule.name, self.parameters) if self.parameters else self.rule.name
         if self.op.edges:
@@ -86,7 +86,7 @@ def rounding_to(dtype: torch.dtype) -> Any:
     return _ROUND[dtype]
 
 
-def _rounder(dtype: torch.dtype) -> Any:
+def _rounder(dtype: torch.dtype) -> object:
     @cache
     def fl(value: float) -> float:
         return torch.tensor(value, dtype=torch.float64).to(dtype).item()

@@ -30,7 +30,7 @@ def check_double_backward(case: Case) -> None:
     assert tested > 50
 
 
-def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+def _finite(inputs: tuple[Any, ...], grad: Tensor) -> tuple[tuple[object, ...], Tensor]:
     """Moderate points only: a difference quotient says nothing about infinities and subnormals."""
     x = inputs[0]
     keep = (grad.abs() < 10) & (grad.abs() > 1e-3) & (x.abs() < 100) & ((x == 0) | (x.abs() > 1e-3))

@@ -18,7 +18,7 @@ def of_tensors(call: Callable[..., Tensor], inputs: tuple[object, ...]) -> Calla
     at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
 
     def f(*tensors: Tensor) -> Tensor:
-        values: list[Any] = list(inputs)
+        values: list[object] = list(inputs)
         for position, tensor in zip(at, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
             values[position] = tensor
         return call(*values)

@@ -81,8 +81,7 @@ def by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
 @_of_one_or_many
 def by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """The gradient of the loss, so that a rule which reads grad sees the same grad."""
-    found: Any = jacrev(loss_of(f, weight), _all(tensors))(*tensors)
-    return found
+    return jacrev(loss_of(f, weight), _all(tensors))(*tensors)
 
 
 def _sliced(
@@ -212,4 +211,4 @@ def hessian(f: Callable[[Tensor], Tensor], x: Tensor, tangent: Tensor) -> Any:
     return torch.func.hessian(loss_of(f, tangent))(x)
 
 
-FORWARD_MODE: tuple[Callable[..., Any], ...] = (diagonal_by_jvp, diagonal_by_jacfwd, diagonal_by_dual_level)
+FORWARD_MODE = (diagonal_by_jvp, diagonal_by_jacfwd, diagonal_by_dual_level)

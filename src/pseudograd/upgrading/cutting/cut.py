@@ -119,11 +119,11 @@ def _cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differe
     return _verified(found, old, new)
 
 
-def _kept(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, Any]:
+def _kept(runner: Runner, old: Interpreter, step: int, events: list[Event]) -> dict[int, object]:
     """By event: its call, as the program's process kept it."""
     keys = [[*event.site[:3], [kept.shape for kept in event.tensors], event.occurrence] for event in events]
     run = runner.run(_Keeping(old.path, old.torch, targets=keys), Schedule(0, 0, (step, step)))
-    found: dict[int, Any] = run.raw.get("found", {})
+    found: dict[int, object] = run.raw.get("found", {})
     if not found and run.errors:
         raise UnwritableError(f"an error of ours; {run.errors[0]}")
     return found

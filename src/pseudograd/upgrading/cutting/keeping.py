@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...diagnosis.harmless import harmless
@@ -31,7 +32,7 @@ class _Uncounted:
     def __len__(self) -> int:
         return self.count
 
-    def add(self, value: Any) -> int:
+    def add(self, value: object) -> int:
         self.count += 1
         return self.count - 1
 
@@ -49,19 +50,19 @@ class Keeper(Heard):
         self._targets = [(*key[:3], tuple(key[3]), key[4]) for key in targets]
         self._lines = {(key[0], key[2]) for key in self._targets}
         self._forward = {key[:3] for key in self._targets}
-        self._seen: dict[tuple[Any, ...], int] = {}
+        self._seen: dict[tuple[object, ...], int] = {}
         self._keys: list[tuple[str, ...]] = []
         self._call: Kept | None = None  # whose nodes are being made, or run
         self.found: dict[int, Kept | None] = {}
 
     # --- before a call --------------------------------------------------------------------------------------------------
 
-    def before_call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def before_call(self, func: object, args: object, kwargs: object) -> Any:
         number = super().before_call(func, args, kwargs)
         return None if number is None else (number, self._taken(func, args, kwargs or {}))
 
     @harmless("the arguments of a call")
-    def _taken(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _taken(self, func: object, args: object, kwargs: Any) -> object:
         with quietly():
             line = frames.named(self._places.here(3).call)
             if (BACKWARD, line) not in self._lines and (FORWARD, name_of(func), line) not in self._forward:
@@ -73,7 +74,7 @@ class Keeper(Heard):
 
     # --- after it -------------------------------------------------------------------------------------------------------
 
-    def called(self, func: Any, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+    def called(self, func: object, args: object, kwargs: object, result: object, before: Any) -> None:
         number, taken = before
         self._call = None if taken is None else self._kept(func, args, kwargs, result, *taken)
         super().called(func, args, kwargs, result, number)
@@ -81,7 +82,7 @@ class Keeper(Heard):
         self._stop_if_over()
 
     @harmless("a call that is to be cut out")
-    def _kept(self, func: Any, args: Any, kwargs: Any, result: Any, held: Any, autocast: Any) -> Kept:
+    def _kept(self, func: object, args: Any, kwargs: Any, result: object, held: Any, autocast: object) -> Kept:
         kept = Kept()
         with quietly():
             try:
@@ -101,17 +102,17 @@ class Keeper(Heard):
         with quietly():
             kept.grads[at] = Before(grad, is_changed=False)
 
-    def _attach(self, node: Any, site: int) -> None:
+    def _attach(self, node: Node, site: int) -> None:
         node.register_hook(partial(self._ran_of, self._call, site))
 
-    def _ran_of(self, call: Kept | None, site: int, leaving: Any, arriving: Any) -> None:
+    def _ran_of(self, call: Kept | None, site: int, leaving: object, arriving: object) -> None:
         self._call = call
         self._ran(site, leaving, arriving)
         self._call = None
 
     # --- which is it? ---------------------------------------------------------------------------------------------------
 
-    def _add(self, site: int, values: Iterable[Any], said: str = "", arrived: Iterable[Any] = ()) -> None:
+    def _add(self, site: int, values: Iterable[object], said: str = "", arrived: Iterable[object] = ()) -> None:
         before = len(self._events)
         super()._add(site, values, said, arrived)
         if len(self._events) == before:
@@ -136,7 +137,7 @@ class Keeper(Heard):
     # --- optimisers -----------------------------------------------------------------------------------------------------
 
     @harmless("a step of an optimiser")
-    def before_step(self, optimiser: Any, *_: Any) -> None:
+    def before_step(self, optimiser: object, *_: object) -> None:
         if not self.is_on or not any(kind == UPDATE for kind, _ in self._lines):
             return
         self._call = kept = Kept()
@@ -146,12 +147,12 @@ class Keeper(Heard):
             except UnwritableError as error:
                 kept.why = str(error)
 
-    def stepped(self, optimiser: Any, *given: Any) -> None:
+    def stepped(self, optimiser: object, *given: object) -> None:
         super().stepped(optimiser, *given)
         self._call = None
         self._stop_if_over()
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         """And by target the call; None where no call made that node."""
         with quietly():
             found = {at: kept and kept.content() for at, kept in self.found.items()}

@@ -28,7 +28,7 @@ class Kept:
     def take(self, given: Sequence[Tree], named: Mapping[str, Tree], requires: Iterable[str]) -> None:
         self.spec |= {"args": list(given), "kwargs": dict(named), "requires": sorted(requires)}
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         """Plain values, and bytes that torch reads as tensors alone."""
         names_of = {at: f"grad{'' if at is None else at}" for at in self.grads}
         held = {**self.tensors, **{names_of[at]: one for at, one in self.grads.items()}}
@@ -79,7 +79,7 @@ def autocast() -> list[str] | None:
     return None
 
 
-def _is_other(one: Any, other: Any) -> bool:
+def _is_other(one: object, other: object) -> bool:
     return type(one) is not type(other) or one != other
 
 
@@ -87,14 +87,14 @@ def _no_tensor(tensor: Tensor) -> str:
     raise UnwritableError("an option of its optimiser is a tensor")
 
 
-def listed(result: Any) -> Sequence[Any]:
+def listed(result: object) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else ()
 
 
-def tensors_of(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
+def tensors_of(args: object, kwargs: Mapping[str, object]) -> list[Tensor]:
     found: list[Tensor] = []
 
-    def look(value: Any) -> None:
+    def look(value: object) -> None:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (tuple, list)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +50,7 @@ def _nested(numbers: list[str], shape: list[int]) -> str:
 
 def number_text(entry: Tensor) -> str:
     """The fewest digits that make this number in its dtype."""
-    value: Any = entry.item()
+    value: object = entry.item()
     if isinstance(value, complex):
         return f"complex({_float_text(value.real, torch.float64)}, {_float_text(value.imag, torch.float64)})"
     return _float_text(value, entry.dtype) if isinstance(value, float) else repr(value)

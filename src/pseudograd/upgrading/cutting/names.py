@@ -39,7 +39,7 @@ class Written(NamedTuple):
     name: str
 
 
-def written(func: Any) -> Written:
+def written(func: object) -> Written:
     """UnwritableError for one that has no public name in torch."""
     name = _resolved(func)
     if name is None:
@@ -65,7 +65,7 @@ def _public(name: str) -> None:
         raise UnwritableError(f"{name} is not public")
 
 
-def _resolved(func: Any) -> str | None:
+def _resolved(func: object) -> str | None:
     if isinstance(func, _OF_ATEN):
         space, _, rest = str(func).partition(".")
         if space != "aten":
@@ -79,8 +79,8 @@ def _resolved(func: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def _module(space: str) -> Any:
-    found: Any = torch
+def _module(space: str) -> object:
+    found: object = torch
     for part in space.split(".")[1:]:
         found = getattr(found, part)
     return found
@@ -89,13 +89,13 @@ def _module(space: str) -> Any:
 class Names:
     """Of the tensors of one call: x the first, the others as torch calls its parameters, else a, b and so on."""
 
-    def __init__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         self._wanted: dict[int, str] = {}
         for name, value in (*zip(_parameters(func), args, strict=False), *kwargs.items()):
             self._wanted.setdefault(id(value), name)
         self._given: dict[int, str] = {}
 
-    def of(self, tensor: Any) -> str:
+    def of(self, tensor: object) -> str:
         known = self._given.get(id(tensor))
         if known is None:
             wanted = self._wanted.get(id(tensor), "")

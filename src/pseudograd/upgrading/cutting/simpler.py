@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +79,7 @@ def numbers(found: Found) -> Iterator[Call]:
 
 
 def _renumbered(call: Call, value: float, to: float) -> Call:
-    def change(leaf: Tree) -> Any:
+    def change(leaf: Tree) -> object:
         return to if type(leaf) is float and leaf == value else leaf
 
     return call.but(

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 
-def _outcome(asked: Any) -> dict[str, Any]:
-    space: dict[str, Any] = {"torch": torch}
+def _outcome(asked: Any) -> dict[str, object]:
+    space = {"torch": torch}
     for name, tensor in torch.load(asked["tensors"], weights_only=True).items():
         space[name] = tensor.requires_grad_(name in asked["requires"])
     torch.manual_seed(0)
@@ -30,7 +30,7 @@ def _outcome(asked: Any) -> dict[str, Any]:
     return {"error": None, "is_random": is_random, "is_tensor": isinstance(y, torch.Tensor)}
 
 
-def _listed(y: Any) -> Any:
+def _listed(y: object) -> Any:
     return y if isinstance(y, (tuple, list)) else (y,)
 
 

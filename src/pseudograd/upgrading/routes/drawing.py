@@ -34,7 +34,7 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class InParts(Listening):
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, func: object, args: Any, kwargs: Any) -> object:
         with in_parts(func, args, kwargs or {}):
             return super()._call(func, args, kwargs)
 
@@ -42,18 +42,18 @@ class InParts(Listening):
 class OnTheDevice(Following):
     listens = InParts
 
-    def _arrange(self, asked: Mapping[str, Any]) -> None:
+    def _arrange(self, asked: Mapping[str, object]) -> None:
         super()._arrange(asked)
         self.library = Library("aten", "IMPL")
         for name in _DRAW:
             self.library.impl(name, drawn_on_the_cpu(_operator(name)), "CUDA", allow_override=True)
 
-    def content(self) -> Any:
+    def content(self) -> object:
         """And whether the program put anything there: to ask whether there is a device does not begin with it."""
         return {**super().content(), "uses_device": torch.cuda.is_initialized()}
 
 
-def in_parts(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
+def in_parts(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> AbstractContextManager[object]:
     """What keeps a call that drops from a fused kernel."""
     if func in _ATTENTION:
         at = _ATTENTION[func]
@@ -64,16 +64,16 @@ def in_parts(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Abstr
     return nullcontext()
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> object:
     name, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")
 
 
-def drawn_on_the_cpu(operator: Any) -> Callable[..., Any]:
+def drawn_on_the_cpu(operator: Any) -> Callable[..., object]:
     """The operator, for arguments on a device: what it writes to is written there, what is new is moved there."""
     arguments = operator._schema.arguments
 
-    def draw(*args: Any, **kwargs: Any) -> Any:
+    def draw(*args: object, **kwargs: Any) -> object:
         with quietly():
             given = {**{argument.name: one for argument, one in zip(arguments, args, strict=False)}, **kwargs}
             device = next(one.device for one in given.values() if isinstance(one, Tensor))
@@ -92,13 +92,13 @@ def drawn_on_the_cpu(operator: Any) -> Callable[..., Any]:
     return draw
 
 
-def _on_the_cpu(value: Any) -> Any:
+def _on_the_cpu(value: object) -> Any:
     if isinstance(value, Tensor):
         return value.cpu()
     return _twin(value) if isinstance(value, torch.Generator) and value.device.type != "cpu" else value
 
 
-_twins: dict[int, tuple[Any, int, torch.Generator]] = {}  # of the generators on a device, and the seed that each had
+_twins: dict[int, tuple[object, int, torch.Generator]] = {}  # of the generators on a device, and the seed that each had
 
 
 def _twin(generator: Any) -> torch.Generator:

@@ -23,7 +23,7 @@ class InBlocks(Following):
     heard: BlockHeard
     hears_in_backward = False
 
-    def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> BlockHeard:
+    def _hearing(self, schedule: Schedule, asked: Mapping[str, object]) -> BlockHeard:
         return BlockHeard(schedule)
 
     def _arrange(self, asked: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class _Compiler:
     def __init__(self, route: str) -> None:
         self.route = route
 
-    def __call__(self, graph: Any, inputs: Sequence[Any]) -> Any:
+    def __call__(self, graph: object, inputs: Sequence[object]) -> object:
         if self.route == INDUCTOR:
             let_inductor_draw_as_eager_mode_does()
         return compiler_named(self.route)(graph, list(inputs))

@@ -21,11 +21,11 @@ _DEEP = 5
 class BlockHeard(Heard):
     """Blocks and segments besides. A node that no line is known of is none that both routes have."""
 
-    def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
+    def _follow(self, made: Iterable[object], place: frames.Place) -> None:
         if place is not frames.NOWHERE:
             super()._follow(made, place)
 
-    def around(self, roots: Any, grads: Any, inputs: Any) -> Any:
+    def around(self, roots: Any, grads: object, inputs: object) -> object:
         """A compiler's own backward, of tensors without values, is none of the program's."""
         return _nothing if any(map(is_fake, roots)) else super().around(roots, grads, inputs)
 
@@ -35,7 +35,7 @@ class BlockHeard(Heard):
         return self._ranges.seen_up_to
 
     @harmless("a compiled block")
-    def left(self, name: str, before: int, result: Any) -> None:
+    def left(self, name: str, before: int, result: object) -> None:
         """A block was called and returned this."""
         with quietly():
             some = list(_tensors_in(result))
@@ -48,7 +48,7 @@ class BlockHeard(Heard):
                 self._await(some, self._site(BACKWARD, f"{name}, all of it", place), arrived=True)
 
     @harmless("a segment of a graph")
-    def passed(self, site: tuple[str, ...], taken: Sequence[Any], result: Any) -> None:
+    def passed(self, site: tuple[str, ...], taken: Sequence[object], result: object) -> None:
         """A segment was called with `taken` and returned `result`. site: its op, its line, the program's line, the expression."""
         if not self.is_on:
             return
@@ -59,29 +59,29 @@ class BlockHeard(Heard):
             self._await(some, backward, arrived=True)
             self._await(taken, backward, arrived=False)
 
-    def _await(self, some: Iterable[Any], site: int, *, arrived: bool) -> None:
+    def _await(self, some: Iterable[object], site: int, *, arrived: bool) -> None:
         """The gradient of each: what arrives at its maker, or what leaves towards it."""
         for value in some:
             if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
                 value.register_hook(partial(self._came, site, arrived))
 
     @harmless("the gradient of a block")
-    def _came(self, site: int, arrived: bool, grad: Any) -> None:
+    def _came(self, site: int, arrived: bool, grad: object) -> None:
         if self.is_on and not unheard.depth:
             with quietly():
                 self._add(site, () if arrived else (grad,), "", (grad,) if arrived else ())
 
 
-def _nothing(result: Any) -> None:
+def _nothing(result: object) -> None:
     """At the end of a backward that is not heard."""
 
 
-def _tensors_in(value: Any, deep: int = 0) -> Iterable[Tensor]:
+def _tensors_in(value: object, deep: int = 0) -> Iterable[Tensor]:
     """Of what a module may return: containers, and records such as those of transformers."""
     if isinstance(value, Tensor):
         yield value
     elif deep < _DEEP:
-        inner: Iterable[Any] = ()
+        inner: Iterable[object] = ()
         if isinstance(value, Mapping):
             inner = value.values()
         elif isinstance(value, (tuple, list)):

@@ -29,18 +29,18 @@ class Regions:
     is_asked: has the program called torch.compile?
     """
 
-    def __init__(self, heard: BlockHeard, mode: Any, segments: Segments) -> None:
+    def __init__(self, heard: BlockHeard, mode: object, segments: Segments) -> None:
         self.heard, self.mode, self.segments = heard, mode, segments
         self.is_asked = False
         self._is_inside = False
         self._thread = threading.get_ident()
         self._compile: Any = torch.compile
-        self._call: Any = nn.Module.__call__
-        self._any_module: Any = None  # their common call, compiled: it holds none of them
+        self._call = nn.Module.__call__
+        self._any_module: object = None  # their common call, compiled: it holds none of them
 
     def install(self) -> None:
         @functools.wraps(self._compile)
-        def compile(model: Any = None, **options: Any) -> Any:
+        def compile(model: object = None, **options: object) -> Any:
             return self._compiled(model, **options)
 
         torch.compile = compile
@@ -49,14 +49,14 @@ class Regions:
     def _patch(self) -> None:
         regions = self
 
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it stands for torch's)
+        def __call__(self: nn.Module, *args: object, **kwargs: object) -> object:  # noqa: N807  (it stands for torch's)
             return regions._of_module(self)(*args, **kwargs)
 
         nn.Module.__call__ = __call__  # type: ignore[method-assign]
 
     # --- what becomes a block -------------------------------------------------------------------------------------------
 
-    def _compiled(self, model: Any = None, **options: Any) -> Any:
+    def _compiled(self, model: object = None, **options: object) -> object:
         """In place of torch.compile: with the backend of the route."""
         if model is None:
             return lambda model: self._compiled(model, **options)
@@ -69,12 +69,12 @@ class Regions:
             return found
         return self._block(found, _name(model))
 
-    def _by_route(self, model: Any, **options: Any) -> Any:
+    def _by_route(self, model: object, **options: object) -> Any:
         for name in ("backend", "mode", "options"):
             options.pop(name, None)
         return self._compile(model, backend=self.segments, **options)
 
-    def _of_module(self, module: nn.Module) -> Callable[..., Any]:
+    def _of_module(self, module: nn.Module) -> Callable[..., object]:
         """What a call of it calls."""
         if self._is_inside or self.is_asked or is_compiling() or threading.get_ident() != self._thread:
             return functools.partial(self._call, module)
@@ -89,7 +89,7 @@ class Regions:
 
     def _block(self, function: Any, name: str) -> Any:
         @functools.wraps(function)
-        def block(*args: Any, **kwargs: Any) -> Any:
+        def block(*args: object, **kwargs: object) -> object:
             if self._is_inside or is_compiling() or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
             before = self.heard.made_so_far()
@@ -117,14 +117,14 @@ class Regions:
                 push_mode(self.mode)
 
 
-def _outside_of_torch(call: Any) -> Any:
+def _outside_of_torch(call: Any) -> object:
     """Dynamo skips functions of torch's own files that it is given, and compiles what they call one by one, if at all."""
 
-    def module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def module_call(module: nn.Module, *args: object, **kwargs: object) -> object:
         return call(module, *args, **kwargs)
 
     return module_call
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__)).rpartition(">.")[2]

@@ -17,7 +17,7 @@ _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*
 _MOVED = 1e-2  # relative, off the point at which a tensor stands
 _OPS = 3  # that a segment is named by
 
-Compiler = Callable[..., Any]
+Compiler = Callable[..., object]
 
 
 class Line(NamedTuple):
@@ -46,14 +46,14 @@ class Segments:
         """The line that calls what is compiled next: of code of torch alone it is all that is known."""
         self._place = place
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> object:
         self.graphs += 1
         lines = _lines(graph, _line_of(self._place))
         if not self.is_cut and self.out.isdisjoint(line.where for line in lines.values()):
             return graph.forward if self.compiler is None else self.compiler(graph, inputs)
         return self._split(graph, lines)
 
-    def _split(self, graph: fx.GraphModule, lines: Mapping[fx.Node, Line]) -> Any:
+    def _split(self, graph: fx.GraphModule, lines: Mapping[fx.Node, Line]) -> object:
         numbers, kinds = _numbered(graph, {node: self._kind(line) for node, line in lines.items()})
         parts = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)  # type: ignore[arg-type]
         ops: dict[int, list[str]] = {}
@@ -78,9 +78,9 @@ class Segment(nn.Module):
         super().__init__()
         self.segments, self.kind, self.op = segments, kind, op
         self.part, self.has = part, _output_as_tuple(part)
-        self._made: dict[Any, Any] = {}
+        self._made: dict[object, object] = {}
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: object) -> object:
         if not self.segments.is_cut:
             return self._run(inputs)
         line: Line = self.kind
@@ -90,11 +90,11 @@ class Segment(nn.Module):
         self.segments.heard.passed((self.op, *line), taken, result)
         return result
 
-    def _run(self, inputs: Sequence[Any]) -> Any:
+    def _run(self, inputs: Sequence[object]) -> object:
         result = self._compiled(inputs)(*inputs)
         return result[0] if self.has == "one" else result
 
-    def _compiled(self, inputs: Sequence[Any]) -> Any:
+    def _compiled(self, inputs: Sequence[object]) -> Any:
         key = tuple(map(_kind_of, inputs)), torch.is_grad_enabled()
         if key not in self._made:
             compiler = self.segments.compiler
@@ -116,20 +116,20 @@ def _output_as_tuple(part: Any) -> str:
     return "one"
 
 
-def _kind_of(one: Any) -> Any:
+def _kind_of(one: object) -> object:
     if isinstance(one, Tensor):
         return one.dtype, one.device, tuple(one.shape), one.stride(), one.requires_grad
     return one if isinstance(one, (int, float, bool, str, type(None))) else type(one)
 
 
-def _apart(one: Any) -> Any:
+def _apart(one: object) -> object:
     """The same under another name, so that the gradient from this segment alone is seen."""
     if isinstance(one, Tensor) and one.requires_grad and torch.is_grad_enabled():
         return one.view_as(one)
     return one
 
 
-def _moved(one: Any, at: int) -> Any:
+def _moved(one: object, at: int) -> object:
     if not isinstance(one, Tensor) or not one.is_floating_point():
         return one
     with quietly():
@@ -182,14 +182,14 @@ def _module(node: fx.Node) -> str:
     return f"module {path}" if path else ""
 
 
-def _is_torchs(kind: Any) -> bool:
+def _is_torchs(kind: object) -> bool:
     return str(kind if isinstance(kind, str) else kind.__module__).startswith("torch.")
 
 
-def _numbered(graph: fx.GraphModule, kinds: Mapping[fx.Node, Any]) -> tuple[dict[fx.Node, int], list[Any]]:
+def _numbered(graph: fx.GraphModule, kinds: Mapping[fx.Node, object]) -> tuple[dict[fx.Node, int], list[object]]:
     """Neighbours of one kind get one number."""
     numbers: dict[fx.Node, int] = {}
-    found: list[Any] = []
+    found: list[object] = []
     for node in graph.graph.nodes:
         if node in kinds:
             if not found or found[-1] != kinds[node]:
