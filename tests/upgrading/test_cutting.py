@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.upgrading.cutting import cut, kept, names, smaller, text, trees, worker
+from pseudograd.upgrading.cutting import cut, names, smaller, text, trees, worker
 from pseudograd.upgrading.cutting.call import Call
 from pseudograd.upgrading.cutting.literals import tensor_text
 from pseudograd.upgrading.cutting.memory import own_memory
 from pseudograd.upgrading.cutting.shrinking import Shrinking
 from pseudograd.upgrading.cutting.trees import UnwritableError
 from pseudograd.upgrading.cutting.workers import Outcome, apart
+from pseudograd.upgrading.cutting.written_call import WrittenCall, write_update
 
 F = torch.nn.functional
 Change = Callable[..., Any]
@@ -278,11 +279,11 @@ def test_an_update_is_written_of_the_optimisers_of_torch_alone() -> None:
 
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
-    kept_of_torch = kept.Kept()
-    kept.write_update(kept_of_torch, torch.optim.SGD([parameter], 0.1))
-    assert set(kept_of_torch.tensors) == {"p0", "grad0"}
+    of_torch = WrittenCall()
+    write_update(of_torch, torch.optim.SGD([parameter], 0.1))
+    assert set(of_torch.tensors) == {"p0", "grad0"}
     with pytest.raises(UnwritableError, match="SGD is no optimiser of torch"):
-        kept.write_update(kept.Kept(), SGD([parameter], 0.1))
+        write_update(WrittenCall(), SGD([parameter], 0.1))
 
 
 def test_a_program_that_fails_as_it_is_written_says_so() -> None:

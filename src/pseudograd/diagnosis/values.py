@@ -47,7 +47,7 @@ class Values:
         self.bit: int | None = None  # of its mark, where what comes of it is followed
         self.decides = False  # does the loss of this step depend on it, with a gradient for x that goes round it?
         self.outside: Any = 0  # elements, in the steps that count
-        self.run = Run()
+        self.climb = Climb()
         self._now: Any = None
         self._outside: Any = 0
 
@@ -74,7 +74,7 @@ class Values:
         self._now, self._outside, self.decides = None, 0, False
         if is_counted:
             self.outside = self.outside + outside
-            self.run.add(float(now) if now.device.type == "cpu" else now)
+            self.climb.add(float(now) if now.device.type == "cpu" else now)
 
     @property
     def starts_on_a_bound(self) -> bool:
@@ -99,13 +99,13 @@ class Values:
     @property
     def runs_away(self) -> bool:
         """In ten steps or more went further out, by half of all that it ever moved."""
-        run = self.run
-        if run.longest + 1 < _LEAST:
+        climb = self.climb
+        if climb.longest + 1 < _LEAST:
             return False
-        return float(run.last) - float(run.first) >= 0.5 * (float(run.highest) - float(run.lowest))
+        return float(climb.last) - float(climb.first) >= 0.5 * (float(climb.highest) - float(climb.lowest))
 
 
-class Run:
+class Climb:
     """The longest stretch of steps in which a number grew, in four of five of them. Numbers, or 0-d tensors of a device."""
 
     def __init__(self) -> None:

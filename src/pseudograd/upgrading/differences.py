@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .recorded import LEAF, Event, Kept, Recorded
+from .recorded import LEAF, Digested, Event, Recorded
 
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
 PLAIN = 16  # roundings of one element each, that a sum may be away
@@ -69,7 +69,7 @@ class Level:
         return self._sorted[len(self._sorted) * 3 // 4] if self._sorted else 0.0
 
 
-def distance(one: Kept, other: Kept) -> float:
+def distance(one: Digested, other: Digested) -> float:
     """Relative to the sum of magnitudes; infinite where shape or dtype differ, or one of them is not finite."""
     if one.shape != other.shape:
         return math.inf
@@ -144,7 +144,7 @@ def compare(old: Recorded, new: Recorded, other_order: Recorded | None = None, r
     return Comparison(None, largest, events, tuple(other_ops))
 
 
-def _with(apart: list[float], event: Event) -> Iterator[tuple[float, Kept | None]]:
+def _with(apart: list[float], event: Event) -> Iterator[tuple[float, Digested | None]]:
     for at, far in enumerate(apart):
         yield far, event.tensors[at] if at < len(event.tensors) else None
 
@@ -155,7 +155,7 @@ def _learn(noise: Noise, one: list[Event], other: list[Event]) -> None:
             noise[old.key] = max(noise.get(old.key, 0.0), *distances(old, new), 0.0)
 
 
-def beyond(far: float, kept: Kept | None, noise: float, level: float, roundings: int = PLAIN) -> bool:
+def beyond(far: float, kept: Digested | None, noise: float, level: float, roundings: int = PLAIN) -> bool:
     """Is that more than rounding? Integers are exact, until what they are computed from has been rounded otherwise."""
     if far == 0.0:
         return False
@@ -202,7 +202,7 @@ def same_leaves(old: Recorded, new: Recorded, other_order: Recorded | None = Non
     )
 
 
-def _same_leaves(old: list[Kept], new: list[Kept], other_order: list[Kept], roundings: int) -> bool:
+def _same_leaves(old: list[Digested], new: list[Digested], other_order: list[Digested], roundings: int) -> bool:
     """Another op inside may change the order in which they come."""
     noise = [distance(a, b) for a, b in zip(old, other_order, strict=False)]
     noise += [0.0] * (len(old) - len(noise))
@@ -215,9 +215,9 @@ def _same_leaves(old: list[Kept], new: list[Kept], other_order: list[Kept], roun
     )
 
 
-def _leaves(run: Recorded, step: int) -> list[Kept]:
+def _leaves(run: Recorded, step: int) -> list[Digested]:
     return [kept for event in run.steps.get(step, []) if event.site.kind == LEAF for kept in event.tensors]
 
 
-def _size(kept: Kept) -> tuple[str, str]:
+def _size(kept: Digested) -> tuple[str, str]:
     return kept.shape, f"{kept.digest[1]:.3e}"

@@ -28,7 +28,7 @@ class Site(NamedTuple):
     expression: str
 
 
-class Kept(NamedTuple):
+class Digested(NamedTuple):
     """A tensor: did it arrive (backward)? its dtype and shape, its sum, that of its magnitudes, a projection, how many are not 0."""
 
     arrived: bool
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
     site: Site
     said: str
-    tensors: tuple[Kept, ...]
+    tensors: tuple[Digested, ...]
     occurrence: int
 
     @property
@@ -83,7 +83,7 @@ def _events(sites: list[Site], events: Any) -> list[Event]:
         site = sites[number]
         key = (*site[:3], *(shape for _, shape, _ in tensors))
         seen[key] = seen.get(key, -1) + 1
-        kept = tuple(Kept(not at and site.kind == BACKWARD, shape, tuple(digest)) for at, shape, digest in tensors)
+        kept = tuple(Digested(not at and site.kind == BACKWARD, shape, tuple(digest)) for at, shape, digest in tensors)
         found.append(Event(site, said, kept, seen[key]))
     return found
 

@@ -21,15 +21,15 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for one in evidence.values:
         if one.place.call is not None and one.place.call.code in inward:
             continue
-        key, run = (named(one.place.call), expression_at(one.place)), one.run
+        key, climb = (named(one.place.call), expression_at(one.place)), one.climb
         if not one.runs_away or cuts.get(key, 0) > 0.5 * int(one.outside):
             continue
         of = evidence.leaves.names.of
         names = [name for leaf in evidence.leaves.named(one.leaf or one.detached) if (name := of(leaf))]
         yield KIND.at(
             one.place,
-            f"over {int(run.longest) + 1:,} steps the values that enter moved further outside, from {float(run.first):.3g} to "
-            f"{float(run.last):.3g} on average",
+            f"over {int(climb.longest) + 1:,} steps the values that enter moved further outside, from {float(climb.first):.3g} to "
+            f"{float(climb.last):.3g} on average",
             "the gradient passes outside while the forward saturates, so nothing leads back",
             advice.inside(one, names),
             is_muted=evidence.deliberate.place(one.place),

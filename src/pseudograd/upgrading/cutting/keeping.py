@@ -18,9 +18,9 @@ from ..following import Following, Heard, name_of
 from ..recorded import BACKWARD, FORWARD, UPDATE
 from ..schedule import Schedule
 from . import names
-from .kept import Held, Kept, autocast, listed, tensors_of, write_call, write_update
 from .memory import Before
 from .trees import UnwritableError
+from .written_call import Held, WrittenCall, autocast, listed, tensors_of, write_call, write_update
 
 
 class _Uncounted:
@@ -52,8 +52,8 @@ class Keeper(Heard):
         self._forward = {key[:3] for key in self._targets}
         self._seen: dict[tuple[object, ...], int] = {}
         self._keys: list[tuple[str, ...]] = []
-        self._call: Kept | None = None  # whose nodes are being made, or run
-        self.found: dict[int, Kept | None] = {}
+        self._call: WrittenCall | None = None  # whose nodes are being made, or run
+        self.found: dict[int, WrittenCall | None] = {}
 
     # --- before a call --------------------------------------------------------------------------------------------------
 
@@ -76,36 +76,38 @@ class Keeper(Heard):
 
     def called(self, func: object, args: object, kwargs: object, result: object, before: Any) -> None:
         number, taken = before
-        self._call = None if taken is None else self._kept(func, args, kwargs, result, *taken)
+        self._call = None if taken is None else self._written(func, args, kwargs, result, *taken)
         super().called(func, args, kwargs, result, number)
         self._call = None
         self._stop_if_over()
 
     @harmless("a call that is to be cut out")
-    def _kept(self, func: object, args: Any, kwargs: Any, result: object, held: Any, autocast: object) -> Kept:
-        kept = Kept()
+    def _written(
+        self, func: object, args: Any, kwargs: Any, result: object, held: Any, autocast: object
+    ) -> WrittenCall:
+        call = WrittenCall()
         with quietly():
             try:
                 written = names.written(func)
-                kept.spec |= {"kind": BACKWARD, "autocast": autocast, "form": written.form, "name": written.name}
-                write_call(kept, names.Names(func, args, kwargs), args, kwargs, held)
+                call.spec |= {"kind": BACKWARD, "autocast": autocast, "form": written.form, "name": written.name}
+                write_call(call, names.Names(func, args, kwargs), args, kwargs, held)
             except UnwritableError as error:
-                kept.why = str(error)
+                call.why = str(error)
             for at, one in [(None, result)] if isinstance(result, Tensor) else list(enumerate(listed(result))):
-                if isinstance(one, Tensor) and one.requires_grad and not kept.why:
-                    kept.outputs.append(at)
-                    one.register_hook(partial(self._arrives, kept, at))
-        return kept
+                if isinstance(one, Tensor) and one.requires_grad and not call.why:
+                    call.outputs.append(at)
+                    one.register_hook(partial(self._arrives, call, at))
+        return call
 
     @harmless("the gradient that arrives at a call")
-    def _arrives(self, kept: Kept, at: int | None, grad: Tensor) -> None:
+    def _arrives(self, call: WrittenCall, at: int | None, grad: Tensor) -> None:
         with quietly():
-            kept.grads[at] = Before(grad, is_changed=False)
+            call.grads[at] = Before(grad, is_changed=False)
 
     def _attach(self, node: Node, site: int) -> None:
         node.register_hook(partial(self._ran_of, self._call, site))
 
-    def _ran_of(self, call: Kept | None, site: int, leaving: object, arriving: object) -> None:
+    def _ran_of(self, call: WrittenCall | None, site: int, leaving: object, arriving: object) -> None:
         self._call = call
         self._ran(site, leaving, arriving)
         self._call = None
@@ -117,13 +119,13 @@ class Keeper(Heard):
         super()._add(site, values, said, arrived)
         if len(self._events) == before:
             return
-        *_, kept = self._events[-1]
+        *_, tensors = self._events[-1]
         if site >= len(self._keys):
             self._keys = list(self.sites)
         kind, op, where, *_ = self._keys[site]
         if (kind, where) not in self._lines:
             return
-        key = (kind, op, where, tuple(shape for _, shape, _ in kept))
+        key = (kind, op, where, tuple(shape for _, shape, _ in tensors))
         self._seen[key] = self._seen.get(key, -1) + 1
         for at, target in enumerate(self._targets):
             if target == (*key, self._seen[key]):
@@ -140,12 +142,12 @@ class Keeper(Heard):
     def before_step(self, optimiser: object, *_: object) -> None:
         if not self.is_on or not any(kind == UPDATE for kind, _ in self._lines):
             return
-        self._call = kept = Kept()
+        self._call = call = WrittenCall()
         with quietly():
             try:
-                write_update(kept, optimiser)
+                write_update(call, optimiser)
             except UnwritableError as error:
-                kept.why = str(error)
+                call.why = str(error)
 
     def stepped(self, optimiser: object, *given: object) -> None:
         super().stepped(optimiser, *given)

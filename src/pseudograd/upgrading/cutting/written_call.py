@@ -15,7 +15,7 @@ from .memory import MOST, Before
 from .trees import Tree, UnwritableError
 
 
-class Kept:
+class WrittenCall:
     """One call. why: what keeps it from being written."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Held(NamedTuple):
     requires: bool
 
 
-def write_call(kept: Kept, naming: names.Names, args: Any, kwargs: Any, held: Sequence[Held]) -> None:
+def write_call(call: WrittenCall, naming: names.Names, args: Any, kwargs: Any, held: Sequence[Held]) -> None:
     before = {id(one.tensor): one for one in held}
     requires = set()
 
@@ -62,13 +62,13 @@ def write_call(kept: Kept, naming: names.Names, args: Any, kwargs: Any, held: Se
         name, one = naming.of(tensor), before[id(tensor)]
         if one.before.why:
             raise UnwritableError(one.before.why)
-        kept.tensors[name] = one.before
+        call.tensors[name] = one.before
         if one.requires:
             requires.add(name)
         return name
 
     given = [trees.tree(one, named) for one in args]
-    kept.take(given, {name: trees.tree(one, named) for name, one in kwargs.items()}, requires)
+    call.take(given, {name: trees.tree(one, named) for name, one in kwargs.items()}, requires)
 
 
 def autocast() -> list[str] | None:
@@ -108,7 +108,7 @@ def tensors_of(args: object, kwargs: Mapping[str, object]) -> list[Tensor]:
     return found
 
 
-def write_update(kept: Kept, optimiser: Any) -> None:
+def write_update(call: WrittenCall, optimiser: Any) -> None:
     kind = type(optimiser)
     if getattr(torch.optim, kind.__name__, None) is not kind:
         raise UnwritableError(f"{kind.__name__} is no optimiser of torch")
@@ -122,6 +122,6 @@ def write_update(kept: Kept, optimiser: Any) -> None:
         options = {"lr": group["lr"], **options}
     for at, one in enumerate(one for one in group["params"] if one.grad is not None):
         for name, tensor in ((f"p{at}", one), (f"grad{at}", one.grad)):
-            kept.tensors[name] = Before(tensor, is_changed=True)
-    kept.spec |= {"kind": UPDATE, "form": names.UPDATE, "name": f"torch.optim.{kind.__name__}", "autocast": None}
-    kept.take([], {name: trees.tree(one, _no_tensor) for name, one in options.items()}, [])
+            call.tensors[name] = Before(tensor, is_changed=True)
+    call.spec |= {"kind": UPDATE, "form": names.UPDATE, "name": f"torch.optim.{kind.__name__}", "autocast": None}
+    call.take([], {name: trees.tree(one, _no_tensor) for name, one in options.items()}, [])
