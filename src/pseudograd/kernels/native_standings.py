@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..arguments import rounded_to
 from ..geometry import Standings
-from ..rule import Call, Gradients, Wants
+from ..rule import BOUNDED, Call, Gradients, Wants
 from . import range_bits
 from .native import LEAST_NORMAL, NO_MAX, NO_MIN, operators, settings_of_numbers
 from .native.between import UNSURE, WITH_Y, Between
@@ -60,7 +60,7 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Kept] | N
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         y, code, order = operators.encode(x, _settings(plan, X, _rounded(low, x.dtype), _rounded(high, x.dtype)))
         return y, [code, order, plan]
-    has_y = WITH_Y if len(inputs) == 3 else 0  # not of fmin and fmax, which see a NaN otherwise
+    has_y = WITH_Y if call.primitive.inputs == BOUNDED else 0  # not of fmin and fmax, which see a NaN otherwise
     settings = _settings(plan, X, absent=_absent(low, high) | has_y)
     y, code, order = operators.encode_between(x, x if low is None else low, x if high is None else high, settings)
     if order & UNSURE or not has_y:
@@ -81,7 +81,7 @@ def _pull_code(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients 
     code, order, plan = kept
     if grad.dtype not in range_bits.DTYPES or not range_bits.are_bytes(code):
         return None
-    columns = (X, MIN, MAX) if len(wants) == 3 else (X, MAX if plan.slopes[MIN] is None else MIN)
+    columns = columns_of(wants, plan.slopes[MIN] is not None)
     found: list[Tensor | None] = [None] * len(wants)
     for place, column in enumerate(columns):
         if wants[place]:
@@ -106,7 +106,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
         found[0] = operators.pull_x(grad, x, _settings(plan, X, _rounded(low, dtype), _rounded(high, dtype)))
         return tuple(found)
     bounds, absent = (x if low is None else low, x if high is None else high), _absent(low, high)
-    for place, column in enumerate(columns_of(stands, len(wants))):
+    for place, column in enumerate(columns_of(wants, low is not None)):
         if wants[place]:
             found[place] = operators.pull_bounds(grad, x, *bounds, _settings(plan, column, absent=absent))
     return tuple(found)
@@ -114,7 +114,7 @@ def _pull_inputs(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradient
 
 def _prepare(call: Call, low: Any, high: Any, dtype: torch.dtype) -> Prepared | None:
     wants = (True, False, False)
-    if call.primitive.inputs != ("x", "min", "max") or isinstance(low, Tensor) or isinstance(high, Tensor):
+    if call.primitive.inputs != BOUNDED or isinstance(low, Tensor) or isinstance(high, Tensor):
         return None
     plan = plan_between(stands_of(call, (None, low, high)), wants, dtype)
     if plan is None or any(number and abs(number) < LEAST_NORMAL for number in (low, high)):
@@ -143,7 +143,7 @@ def _prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
         return None
     between = Between(operators, call, inputs, low is not None, high is not None)
     absent = _absent(low, high)
-    who = [one for one, is_there in zip(columns_of(stands, len(inputs)), there, strict=True) if is_there]
+    who = [one for one, is_there in zip(columns_of(inputs, low is not None), there, strict=True) if is_there]
     return between.prepared(
         tuple(_settings(plan, column, absent=absent) for column in who),
         partial(_coded, between, standings, who, absent),

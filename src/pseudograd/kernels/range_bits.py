@@ -21,7 +21,7 @@ from torch.autograd.function import BackwardCFunction
 from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, Share, Side, Turned, with_share
 from ..record import Record
-from ..rule import Call, Gradients, Wants
+from ..rule import BOUNDED, Call, Gradients, Wants
 from .residuals import Inputs, Kept, Residual
 from .table import has_names, register
 
@@ -73,7 +73,7 @@ def numbers_of(share: Side) -> tuple[float, float]:
 
 def is_about_a_range(call: Call) -> bool:
     """Of x between a min and a max, whose row says what passes where?"""
-    return call.primitive.inputs == ("x", "min", "max") and call.places is not None
+    return call.primitive.inputs == BOUNDED and call.places is not None
 
 
 def suits(call: Call) -> bool:

@@ -9,6 +9,7 @@ below and for every kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from ..arguments import rounded_to
 from ..geometry import Split, Standings, Stands
 from ..record import Record
-from ..rule import Call, Gradients, Wants
+from ..rule import BOUNDED, Call, Gradients, Wants
 from . import range_bits
 from .residuals import Inputs, Kept, Residual
 from .table import register
@@ -71,14 +72,14 @@ def suits(call: Call) -> bool:
     return call.rule.stands is not None and call.primitive.through is None
 
 
-def columns_of(stands: Stands, inputs: int) -> tuple[int, ...]:
-    """Who each input of the call is."""
-    return (X, MIN, MAX) if inputs == 3 else (X, MAX if stands.low is None else MIN)
+def columns_of(inputs: Sequence[object], has_min: bool) -> tuple[int, ...]:
+    """Who each input of the call is: x, min and max, or x and the one bound of fmin and fmax."""
+    return (X, MIN, MAX) if len(inputs) == len(BOUNDED) else (X, MIN if has_min else MAX)
 
 
 def wants_of(stands: Stands, wants: Wants) -> Wants:
     """By who gets it."""
-    wanted = {column for column, want in zip(columns_of(stands, len(wants)), wants) if want}  # noqa: B905  of one length
+    wanted = {column for column, want in zip(columns_of(wants, stands.low is not None), wants) if want}  # noqa: B905  of one length
     return X in wanted, MIN in wanted, MAX in wanted
 
 
@@ -167,9 +168,8 @@ def _pull(grad: Tensor, kept: Kept, wants: Wants, call: Call) -> Gradients:
     code, order, plan = kept
     there = range_bits.in_memory_order(grad, order)
     planes = [range_bits.bits_in(plane, there.shape) for plane in code.to(torch.uint8).reshape(-1).chunk(plan.planes)]
-    columns = (X, MIN, MAX) if len(wants) == 3 else (X, MAX if plan.slopes[MIN] is None else MIN)
     found: list[Tensor | None] = [None] * len(wants)
-    for place, (column, want) in enumerate(zip(columns, wants, strict=True)):
+    for place, (column, want) in enumerate(zip(columns_of(wants, plan.slopes[MIN] is not None), wants, strict=True)):
         slopes = plan.slopes[column]
         if want and slopes is not None:
             found[place] = range_bits.in_own_order(_times_slopes(there, planes, slopes), order)

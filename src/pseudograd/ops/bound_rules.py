@@ -12,12 +12,11 @@ from torch import Tensor
 from ..arguments import rounded
 from ..geometry import ALL, INWARD, NOTHING, SHARES, Share, Turned
 from ..reference import bounds as reference
-from ..rule import Gradients, Pull, Rule, Wants
+from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
 from .shared_rules import widened
 
 Bound = float | Tensor | None
 EDGES = (*SHARES, "inward")
-_INPUTS = ("x", "min", "max")
 
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ def adapted(
         pull=_pull_of(outside),
         reference=functools.partial(reference.gradient, reference_of_one),
         is_linear=is_linear,
-        keeps=_INPUTS,
+        keeps=BOUNDED,
         is_users=True,
         **row,
     )
@@ -196,11 +195,11 @@ def _as_mask(value: object, like: Tensor) -> Tensor:
 
 
 def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
-    return _INPUTS if wants[1] or wants[2] else ()
+    return BOUNDED if wants[1] or wants[2] else ()
 
 
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> Rule:
-    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": _INPUTS, "is_long": True, **row}
+    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": BOUNDED, "is_long": True, **row}
     return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
 
 

@@ -26,7 +26,7 @@ from ..arguments import (
     surely,
 )
 from ..errors import must
-from ..rule import Call, Op, Picture, RuleLike, call_for, register
+from ..rule import BOUNDED, Call, Op, Picture, RuleLike, call_for, register
 from .bound_rules import EDGES, FORMULA_TAKES, RULES, RULES_OF_ONE_BOUND, Bound, adapted, trial
 from .bound_samples import numbers, samples_of
 
@@ -361,13 +361,12 @@ def _op(
     **rest: Any,
 ) -> Op:
     """A member of the family; `picture` has the bounds it is drawn with, None for one that it never has."""
-    inputs = ("x", "min", "max")
     return register(
         Op(
             name=name,
             rule_set="clamp",
             forward=forward,
-            inputs=inputs,
+            inputs=BOUNDED,
             rules=RULES_OF_ONE_BOUND if None in picture else RULES,
             edges=EDGES,
             takes_maximize=True,

@@ -26,7 +26,7 @@ from ..geometry import (
     between_numbers,
     with_edge,
 )
-from ..rule import Gradients, Pull, Rule, Wants
+from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
 from ..torch_eras import ERAS, Era
 
 OF_NUMBERS: dict[str, Rule] = {}
@@ -49,10 +49,10 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        bounded, two = ("x", "min", "max"), ("x", "other")
+        two = ("x", "other")
         of_tensors = None if pin.era.between is None else partial(_stands_of_tensors, pin)
-        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), bounded)
-        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), of_tensors, bounded, compares=False)
+        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), BOUNDED)
+        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
         OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), partial(_stands_of_fmin, pin), two)
         OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), partial(_stands_of_fmax, pin), two)
     return name

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..rule import PRIMITIVES, Gradients, Primitive, Pull, Rule, register
+from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, Pull, Rule, register
 from ..torch_conventions import OWN
 from ..torch_private import in_forward_mode, transforms_are_active
 from . import primitives  # noqa: F401  (for its rows)
@@ -181,13 +181,13 @@ for _op, _of_result, _call, _takes in (
     _made = partial(partial, _pull_in_place, _of_result)
     _register(_op.removeprefix("torch."), _op + IN_PLACE, _made, _call, _takes, True)
 
-_X, _BOUNDED = ("x",), ("x", "min", "max")
+_X = ("x",)
 for _name, _kink, _forward, _inputs in (
     ("torch.abs", _Kink(_at_zero, _of_abs), torch.abs, _X),
-    ("torch.relu", _Kink(_at_zero, _of_relu), None, _BOUNDED),
-    ("torch.relu6", _Kink(_at_bounds, _between), None, _BOUNDED),
-    ("torch.hardtanh", _Kink(_at_bounds, _between), None, _BOUNDED),
-    ("torch.hardsigmoid", _Kink(_at_bounds, _of_hardsigmoid), None, _BOUNDED),
+    ("torch.relu", _Kink(_at_zero, _of_relu), None, BOUNDED),
+    ("torch.relu6", _Kink(_at_bounds, _between), None, BOUNDED),
+    ("torch.hardtanh", _Kink(_at_bounds, _between), None, BOUNDED),
+    ("torch.hardsigmoid", _Kink(_at_bounds, _of_hardsigmoid), None, BOUNDED),
     ("leaky_relu", _Kink(_at_zero, _of_leaky_relu), None, ("x", "negative_slope")),
     ("torch.selu", _Kink(_at_zero, _of_selu), torch.selu, _X),
     ("torch.elu", _Kink(_at_zero, _of_elu), functional.elu, ("x", "alpha")),
@@ -330,4 +330,4 @@ def _of_jax(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
 
 
 for _name in ("torch.clamp", "torch.clamp_min", "torch.clamp_max"):
-    _register("clamp", _name, partial(partial, _pull_of_clamp), None, _BOUNDED, True)
+    _register("clamp", _name, partial(partial, _pull_of_clamp), None, BOUNDED, True)

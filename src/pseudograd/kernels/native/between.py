@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...rule import Call, Wants
+from ...rule import BOUNDED, Call, Wants
 from ..residuals import Inputs
 from ..table import CodedBetween, PreparedBetween
 
@@ -71,7 +71,7 @@ class Between:
     @property
     def has_y(self) -> int:
         """What the settings of `encode` say: WITH_Y, but for fmin and fmax, which see a NaN otherwise."""
-        return WITH_Y if len(self.there) == 3 else 0
+        return WITH_Y if self.call.primitive.inputs == BOUNDED else 0
 
     def prepared(self, columns: tuple[object, ...], coded: Callable[[Wants], CodedBetween | None]) -> PreparedBetween:
         return PreparedBetween(self.value, self.pull, columns, self.given, self.call, coded)
