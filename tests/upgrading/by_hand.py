@@ -16,14 +16,14 @@ SITES = [
 
 
 def run(
-    *events: tuple[int, float],
+    *events: tuple[int, float] | tuple[int, float, str],
     losses: tuple[float, ...] = (1.0,),
     dtype: str = "float32",
     step: int = 1,
     status: int = 0,
     **raw: Any,
 ) -> Recorded:
-    """A run of which one step was kept. Of an event its site, and a number that its tensor holds."""
-    kept = [(site, "", [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x in events]
+    """A run of which one step was kept. Of an event its site, a number that its tensor holds, and what else the op was called with."""
+    kept = [(site, "".join(said), [(1, f"{dtype} [4]", (x, abs(x), x / 2, 4.0))]) for site, x, *said in events]
     content = {"torch": "2.13.0", "sites": SITES, "steps": {step: kept}, "losses": [[loss] for loss in losses], **raw}
     return of_content(content, status)

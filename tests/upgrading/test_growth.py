@@ -150,6 +150,7 @@ def _train(_folder: None) -> None:
 ROUNDED = 1 + 2.0**-50  # four roundings
 
 
+@pytest.mark.slow
 def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -> None:
     both = ("--from", sys.executable, "--to", sys.executable)
     status, out, err = answer(capfd, "upgrade", *both, "train.py", "2", "3", repr(ROUNDED))

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pseudograd.upgrading.answer import CONVENTION, OTHER_OP, ROUNDING, Answer
+from pseudograd.upgrading.answer import CONVENTION, OTHER_OP, OWN, ROUNDING, SAME, Answer
 from pseudograd.upgrading.interpreters import Interpreter
 from pseudograd.upgrading.recorded import Recorded
+from pseudograd.upgrading.routes.devices import BetweenDevices
 from pseudograd.upgrading.routes.question import _BetweenCompilers
-from pseudograd.upgrading.routes.routed import Compiled
+from pseudograd.upgrading.routes.routed import Compiled, Device
 from pseudograd.upgrading.schedule import Schedule
 from pseudograd.upgrading.upgrade import Question
 
@@ -118,6 +119,126 @@ def test_a_difference_of_which_nothing_came_is_rounding() -> None:
     )
     assert answer.kind == ROUNDING
     assert answer.why == ("apart by 3.3e-01 there, but no loss and no gradient of a parameter is",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        pytest.param(
+            [(1, 2.0, "approximate='none'")],
+            [(1, 3.0, "approximate='tanh'")],
+            ("called with approximate='none' and with approximate='tanh'",),
+            id="an argument",
+        ),
+        pytest.param(
+            [(1, 2.0)],
+            [(4, 3.0)],
+            (
+                "only under torch 2.13.0: gelu at train.py:2",
+                "only under torch 2.15.0: silu at train.py:3",
+            ),
+            id="an op",
+        ),
+        pytest.param(
+            [(1, 2.0), (4, 2.5)],
+            [(4, 3.0), (1, 3.5)],
+            ("the same ops, in another order: apart by",),
+            id="their order",
+        ),
+    ],
+)
+def test_what_differs_in_what_is_called_is_said(old: list[Any], new: list[Any], why: tuple[str, ...]) -> None:
+    def given(asked: Asked) -> Recorded:
+        is_old = asked.python.torch == "2.13.0"
+        return run(
+            (0, 1.0), *(old if is_old else new), (0, 4.0 if is_old else 5.0), losses=(1.0, 0.5 if is_old else 0.7)
+        )
+
+    answer, runs = between_torches(given)
+    assert answer.kind == OTHER_OP
+    assert len(answer.why) == len(why)
+    assert all(said.startswith(text) for said, text in zip(answer.why, why, strict=True)), answer.why
+    assert not any(one.pin for one in runs.asked)
+
+
+# --- between two devices ----------------------------------------------------------------------------------------------
+
+
+def between_devices(given: Callable[[Asked], Recorded]) -> tuple[Answer, Runs]:
+    runs = Runs(given)
+    old, new = (Device("/a/python", "2.13.0", route) for route in ("cpu", "cuda"))
+    return BetweenDevices(runs, old, new).answer(), runs  # type: ignore[arg-type]
+
+
+def is_on_the_device(asked: Asked) -> bool:
+    return bool(asked.python.route == "cuda")
+
+
+def test_what_is_gone_without_tensorfloat_32_is_rounding() -> None:
+    answer, runs = between_devices(
+        lambda asked: (
+            trained(0.5, loss=0.7, uses_device=True)
+            if is_on_the_device(asked) and not asked.python.is_exact
+            else trained(uses_device=True)
+        )
+    )
+    assert answer.kind == ROUNDING
+    assert answer.why[0] == (
+        "it is TensorFloat-32 from train.py:2 on, which keeps 10 bits of 23: with it off the answer is 'nothing differs'"
+    )
+    assert answer.next_steps[-1].startswith("for the CPU's precision set allow_tf32 = False")
+    assert len(runs.asked) == 4
+
+
+def test_what_is_left_without_tensorfloat_32_is_named_and_may_be_a_tie_where_only_gradients_differ() -> None:
+    def given(asked: Asked) -> Recorded:
+        return trained(0.5, loss=0.7, uses_device=True) if is_on_the_device(asked) else trained()
+
+    answer, runs = between_devices(given)
+    assert answer.kind == OTHER_OP
+    assert answer.next_steps[-1].startswith("ties and kinks are each device's to choose")
+    assert answer.notes == ()
+    assert [one.python.is_exact for one in runs.asked if is_on_the_device(one)] == [False, True, True]
+    answer, _ = between_devices(
+        lambda asked: (
+            replace(given(asked), losses=[[1.0], [0.9]])
+            if is_on_the_device(asked) and not asked.python.is_exact
+            else given(asked)
+        )
+    )
+    assert answer.notes == ("asked with TensorFloat-32 off; with it on, more differs",)
+
+
+@pytest.mark.parametrize(("dtype", "may_be_a_tie"), [("float32", False), ("int64", True)])
+def test_an_index_that_differs_may_be_that_of_a_tie_and_a_value_not(dtype: str, may_be_a_tie: bool) -> None:
+    def given(asked: Asked) -> Recorded:
+        x = 2.0 if is_on_the_device(asked) else 1.0
+        return run((1, x), losses=(1.0, x), dtype=dtype, uses_device=True)
+
+    answer, _ = between_devices(given)
+    assert answer.kind == OTHER_OP
+    assert any("ties and kinks" in step for step in answer.next_steps) == may_be_a_tie
+
+
+def test_a_device_that_differs_from_itself_is_named_at_the_line_where_it_does() -> None:
+    times = iter(range(9))
+
+    def given(asked: Asked) -> Recorded:
+        if not is_on_the_device(asked):
+            return run((0, 1.0), (1, 1.0), (4, 1.0), losses=(1.0, 1.0))
+        return run((0, 1.0), (1, 2.0), (4, 3.0 + next(times)), losses=(1.0, 2.0), uses_device=True)
+
+    answer, _ = between_devices(given)
+    assert answer.kind == OWN
+    assert answer.difference is not None
+    assert answer.difference.old.site.where == "train.py:3"
+    assert answer.next_steps[-1].startswith("torch.use_deterministic_algorithms(True)")
+
+
+def test_a_program_that_puts_nothing_on_the_device_says_so() -> None:
+    answer, _ = between_devices(lambda asked: trained())
+    assert answer.kind == SAME
+    assert answer.notes == ("the run on cuda put nothing on a device",)
 
 
 # --- between a compiler and none --------------------------------------------------------------------------------------

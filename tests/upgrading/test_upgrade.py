@@ -81,16 +81,19 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
             "h = F.gelu(h * (0.5 if NEW else 0.6))",
             ["train.py:13  step 1, forward of mul", "called with 0.6 and with 0.5"],
             id="constant",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "h = F.gelu(F.silu(h)) if NEW else F.silu(F.gelu(h))",
             ["train.py:13  step 1, forward of gelu", "the same ops, in another order"],
             id="order",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "h = F.selu(h) if NEW else F.gelu(h)",
             ["train.py:13  step 1, forward of gelu", "gelu at train.py:13", "selu at train.py:13"],
             id="op",
+            marks=pytest.mark.slow,
         ),
     ],
 )
