@@ -39,7 +39,7 @@ DEEP = {
     "many reads": "class M(torch.nn.Module):\n    def __init__(self):\n"
     + "".join(f"        self.p{n} = torch.nn.Parameter(torch.ones(3))\n" for n in range(400))
     + "".join(f"    def f{n}(self, x):\n        return x * self.p{n}.square()\n" for n in range(400)),
-    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 4000,
+    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 2000,
     "one long line": "x = [" + ", ".join(["torch.where(a > 1, torch.log(a), b)"] * 2000) + "]\n",
 }
 
@@ -48,7 +48,7 @@ DEEP = {
 def test_no_source_takes_long(name: str) -> None:
     start = time.process_time()
     of_bytes((HEAD + DEEP[name]).encode(), "x.py", ALL)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5
 
 
 def test_a_long_elif_is_read_to_its_end() -> None:

@@ -65,7 +65,7 @@ ELSEWHERE: dict[str, Callable[[], Iterable[str]]] = {
     "docs/codes.md": lambda: [
         text for code in test_codes.TABLE for text in (code.bad, code.good)
     ],  # tests/test_codes.py
-    "docs/upstream/*.md": _upstream,  # tests/test_upstream.py
+    "docs/upstream/*.md": _upstream,  # test_upstream.py
     "docs/coming_from.md": lambda: [RECIPE],  # tests/coming_from
     "docs/ops/*.md": _signatures,
 }

@@ -54,6 +54,7 @@ def printed(python: str, program: str) -> str:
     return subprocess.run([python, "alone.py"], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> None:
     """Through a checkpoint, which calls the function twice."""
     new = planted(SOFTPLUS)

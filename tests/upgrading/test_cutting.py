@@ -202,6 +202,12 @@ def test_each_call_is_run_from_the_same_seed(tmp_path: Path) -> None:
     assert torch.equal(first.tensors["y0"], again.tensors["y0"])
 
 
+def test_a_program_that_fails_alone_is_not_handed_out() -> None:
+    assert cut._printed(sys.executable, "print(1.5)") == "1.5"
+    with pytest.raises(UnwritableError, match="written as a program, it fails: ZeroDivisionError: division by zero"):
+        cut._printed(sys.executable, "1 / 0")
+
+
 def test_a_random_op_has_its_seed(tmp_path: Path) -> None:
     call = forward("torch.nn.functional.dropout", tensor("x"), 0.5, x=some(16))
     assert program(F, "dropout", scaled, call, tmp_path).startswith("torch.manual_seed(0)\nx = ")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .choices import slow_but
+from .blocks import ROOT
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "upstream"
+FOLDER = ROOT / "docs" / "upstream"
 PAGES = [page.stem for page in sorted(FOLDER.glob("*.md")) if page.stem != "README"]
 
 
-@pytest.mark.parametrize("page", slow_but(["margin_ranking_loss"], PAGES))
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
 def test_a_program_prints_what_its_page_says(page: str, script: Any) -> None:
     upstream = script("check_upstream")
     report = upstream.read(FOLDER / f"{page}.md")
