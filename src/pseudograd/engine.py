@@ -321,7 +321,7 @@ class Pseudograd(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, saved: object = None) -> Any:
+    def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
         call, residual, _ = ctx.state
         return None, *_pull(grad, _recall(ctx, saved), ctx.needs_input_grad[1:], call, residual)
 
@@ -362,7 +362,7 @@ class _InPlace:
             return x
 
         @staticmethod
-        def backward(ctx: object, grad: Tensor) -> Any:
+        def backward(ctx: Any, grad: Tensor) -> Any:
             return Pseudograd.backward(ctx, grad)
 
 
@@ -494,7 +494,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
 
     class Pseudograd(lowering):  # type: ignore[misc,valid-type]
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> object:
+        def backward(ctx: Any, grad: Tensor) -> Any:
             if type(grad) is not Tensor:
                 return pull(ctx, grad)
             saved = ctx.saved_tensors
@@ -518,7 +518,7 @@ def _between(made: PreparedBetween) -> type[Function]:
             return value(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             tensors, wants = (ctx.saved_tensors if saved is None else saved)[::-1], ctx.needs_input_grad
             if _is_unwatched(grad):
                 pulled: list[Tensor | None] = []
@@ -558,7 +558,7 @@ def _keeping_code_between(made: PreparedBetween, coded: CodedBetween) -> type[Fu
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             (code,) = ctx.saved_tensors if saved is None else saved
             wants = ctx.needs_input_grad
             # A hook of saved tensors may have changed the code.
@@ -588,7 +588,7 @@ def _keeping_x(made: Prepared) -> type[Function]:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             (x,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed x.
             if _is_unwatched(grad) and type(x) is Tensor and x.dtype is grad.dtype:
@@ -614,7 +614,7 @@ def _keeping_code(made: Prepared) -> type[Function]:
             return y
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> object:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             (code,) = ctx.saved_tensors if saved is None else saved
             # A hook of saved tensors may have changed the code.
             if _is_unwatched(grad) and type(code) is Tensor and range_bits.are_bytes(code):
@@ -634,11 +634,11 @@ def _passing(made: Prepared) -> type[Function]:
         call = made.call  # read by `call_of` alone
 
         @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
+        def forward(ctx: Any, x: Tensor) -> Tensor:
             return value(x, settings)
 
         @staticmethod
-        def backward(ctx: object, grad: Tensor, saved: object = None) -> Any:
+        def backward(ctx: Any, grad: Tensor, saved: Any = None) -> Any:
             return grad
 
     return Pseudograd
@@ -733,7 +733,7 @@ class PseudogradCompiled(Function):
         return call.primitive.forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> object:
+    def backward(ctx: Any, grad: Tensor) -> Any:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
         found = formula.plain(grad, _in_backward(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers)
