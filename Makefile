@@ -1,5 +1,6 @@
 # make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
 # make test    the test suite
+# make test-programs  the slow tests of upgrades and of the pages of the docs, whole programs: before a change lands
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
 # make docs    the site, as build/docs/index.html: warnings are errors
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE  # with it each process of the tests, some hund
 
 run = $(VENV)/bin/python
 
-.PHONY: demo test test-all check docs bench mutants test-versions
+.PHONY: demo test test-programs test-all check docs bench mutants test-versions
 
 demo:
 	@scripts/environment.sh $(VENV) report
@@ -28,6 +29,10 @@ demo:
 test:
 	@scripts/environment.sh $(VENV) dev
 	$(run) -m pytest -q -n $(JOBS) --dist loadgroup
+
+test-programs:
+	@scripts/environment.sh $(VENV) dev
+	$(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow -m slow tests/upgrading tests/pages
 
 test-all:
 	@scripts/environment.sh $(VENV) dev

@@ -126,7 +126,9 @@ def test_an_unusable_python_is_reported_by_the_real_installer(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("goal", ["test", pytest.param("test-all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "goal", ["test", *(pytest.param(goal, marks=pytest.mark.slow) for goal in ("test-programs", "test-all"))]
+)
 def test_pytest_understands_what_make_tells_it(goal: str) -> None:
     """With --markers it reads its arguments, and runs nothing. An option of ours is known only where no word stands between."""
     planned = subprocess.run(["make", "-n", goal], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from pseudograd import doctor, kernels
 from pseudograd.kernels import table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, make_call
+
+FOLDER = Path(kernels.__file__).parent
 
 
 def constant(name: str, number: float, **how: Any) -> kernels.Kernel:
@@ -110,3 +114,22 @@ def test_a_rule_that_is_registered_is_served_and_shown() -> None:
         return torch.zeros_like(grad)
 
     assert "clamp/cut" in table.rules_of([kernel for kernel in table._kernels if kernel.name == "portable"])
+
+
+def test_no_kernel_names_a_rule() -> None:
+    """They read a rule's row; a rule of anybody's with such a row is served alike. An edge has a name of its own: "inward" is one, too."""
+    rules = {rule for op in OPS.values() for rule in op.rules}
+    assert [found for file in FOLDER.rglob("*.py") for found in _named(file, rules)] == []
+
+
+def _named(file: Path, rules: set[str]) -> Iterator[str]:
+    tree = ast.parse(file.read_text())
+    edges = {
+        id(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith("edge")
+        for one in node.comparators
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in rules and id(node) not in edges:
+            yield f"{file.name}:{node.lineno} {node.value}"
