@@ -14,8 +14,6 @@ import torch
 from pseudograd.rule import OPS, PRIMITIVES, forget_calls
 from pseudograd.running import program
 
-from . import forked
-
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 
@@ -118,12 +116,16 @@ def script() -> Iterator[Callable[[str], Any]]:
 @pytest.fixture
 def in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that a command follows run in copies of this process: a tenth of a second instead of one or two."""
+    from . import forked  # it imports Dynamo
+
     monkeypatch.setattr(program, "_process", forked.run)
 
 
 @pytest.fixture
 def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a test that is not content with `in_copies`, as the others of its file are: programs are run by python itself."""
+    from . import forked
+
     monkeypatch.setattr(program, "_process", forked.begun)
 
 
