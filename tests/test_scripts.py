@@ -163,7 +163,7 @@ def test_the_workflow_runs_the_torch_versions_of_the_makefile() -> None:
     (theirs,) = re.findall(r"^ +torch: \[(.*)\]$", _text(".github/workflows/ci.yml"), re.MULTILINE)
     assert re.findall(r"[\d.]+", theirs) == ours.split()
     goals = re.findall(r"run: make ([\w-]+)", _text(".github/workflows/ci.yml"))
-    assert goals == ["check", "test", "test-versions"]
+    assert goals == ["check", "test", "test-programs", "test-versions"]
 
 
 def test_commits_are_checked_by_the_ruff_of_the_project() -> None:
