@@ -5,6 +5,7 @@ Every sum of a number and a tensor is one that torch rounds in the same place: i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,12 +27,8 @@ def _margin_ranking(
     return reduced(call(Tensor.clamp_min, -target * (input1 - input2) + number, 0), reduction)
 
 
-def _margin_ranking_of_nn(
-    call: Write, input1: Any, input2: Any, target: Any, margin: object, *legacy: object
-) -> Tensor | None:
-    if input1.dim() != input2.dim() or input1.dim() != target.dim() or as_float(margin) is None:
-        return None
-    return _margin_ranking(call, input1, input2, target, margin, reduction_of(*legacy))
+def _can_rank(input1: Any, input2: Any, target: Any, margin: object) -> bool:
+    return input1.dim() == input2.dim() == target.dim() and as_float(margin) is not None
 
 
 def _hinge(call: Write, input: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
@@ -43,8 +40,8 @@ def _hinge(call: Write, input: Any, target: Any, margin: object, reduction: obje
     return reduced(torch.where(target != 1, below, zeros) + torch.where(target != -1, input, zeros), reduction)
 
 
-def _hinge_of_nn(call: Write, input: object, target: object, margin: object, *legacy: object) -> Tensor | None:
-    return None if as_float(margin) is None else _hinge(call, input, target, margin, reduction_of(*legacy))
+def _can_hinge(input: object, target: object, margin: object) -> bool:
+    return as_float(margin) is not None
 
 
 def _cosine(call: Write, input1: Any, input2: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
@@ -62,12 +59,8 @@ def _cosine(call: Write, input1: Any, input2: Any, target: Any, margin: object, 
     )
 
 
-def _cosine_of_nn(
-    call: Write, input1: Any, input2: object, target: Any, margin: object, *legacy: object
-) -> Tensor | None:
-    if as_float(margin) is None or target.dim() > 1 or input1.dim() != target.dim() + 1:
-        return None
-    return _cosine(call, input1, input2, target, margin, reduction_of(*legacy))
+def _can_compare(input1: Any, input2: object, target: Any, margin: object) -> bool:
+    return as_float(margin) is not None and target.dim() <= 1 and input1.dim() == target.dim() + 1
 
 
 def _triplet(
@@ -93,23 +86,12 @@ def _triplet(
     return reduced(call(torch.clamp_min, number + near - far, 0), reduction)
 
 
-def _triplet_of_nn(
-    call: Write,
-    anchor: object,
-    positive: object,
-    negative: object,
-    margin: object,
-    p: object,
-    eps: object,
-    swap: object,
-    *legacy: object,
-) -> Tensor | None:
+def _can_triple(
+    anchor: Any, positive: Any, negative: Any, margin: object, p: object, eps: object, swap: object
+) -> bool:
     number = as_float(margin)
-    if number is None or not number > 0 or as_float(p) is None or as_float(eps) is None:
-        return None
-    if not _have_as_many_dimensions(anchor, positive, negative):
-        return None
-    return _triplet(call, anchor, positive, negative, margin, p, eps, swap, reduction_of(*legacy))
+    are_numbers = number is not None and number > 0 and as_float(p) is not None and as_float(eps) is not None
+    return are_numbers and _have_as_many_dimensions(anchor, positive, negative)
 
 
 def _triplet_with_distance(
@@ -140,17 +122,29 @@ def _have_as_many_dimensions(anchor: Any, positive: Any, negative: Any) -> bool:
     return bool(anchor.dim() == positive.dim() == negative.dim())
 
 
+def _of_nn(write: Write, can: Callable[..., bool]) -> Write:
+    """For torch.nn.functional, whose calls end otherwise. can: is the call ours? Asked before `reduction_of` warns: torch would again."""
+
+    def of_nn(call: Write, *given: object) -> Tensor | None:
+        asked, legacy = given[: -len(LEGACY)], given[-len(LEGACY) :]
+        return write(call, *asked, reduction_of(*legacy)) if can(*asked) else None
+
+    return of_nn
+
+
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(name: str, takes: dict[str, object], of_nn: Write, of_aten: Write, module: type[nn.Module]) -> list[Form]:
+def _rows(
+    name: str, takes: dict[str, object], of_aten: Write, can: Callable[..., bool], module: type[nn.Module]
+) -> list[Form]:
     """Of one loss, for each owner: they differ in what they take last.
 
     takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
     parser reads the name of its default as 0.
     """
     lasts = (
-        (functional, of_nn, LEGACY),
+        (functional, _of_nn(of_aten, can), LEGACY),
         (torch, of_aten, {"reduction": NONE}),
         (torch.ops.aten, of_aten, {"reduction": MEAN}),
     )
@@ -172,20 +166,20 @@ def _rows(name: str, takes: dict[str, object], of_nn: Write, of_aten: Write, mod
 _THREE = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
 _PAIR = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
 FORMS = [
-    *_rows("margin_ranking_loss", _PAIR, _margin_ranking_of_nn, _margin_ranking, nn.MarginRankingLoss),
-    *_rows("cosine_embedding_loss", _PAIR, _cosine_of_nn, _cosine, nn.CosineEmbeddingLoss),
+    *_rows("margin_ranking_loss", _PAIR, _margin_ranking, _can_rank, nn.MarginRankingLoss),
+    *_rows("cosine_embedding_loss", _PAIR, _cosine, _can_compare, nn.CosineEmbeddingLoss),
     *_rows(
         "hinge_embedding_loss",
         {"input": MISSING, "target": MISSING, "margin": 1.0},
-        _hinge_of_nn,
         _hinge,
+        _can_hinge,
         nn.HingeEmbeddingLoss,
     ),
     *_rows(
         "triplet_margin_loss",
         {**_THREE, "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False},
-        _triplet_of_nn,
         _triplet,
+        _can_triple,
         nn.TripletMarginLoss,
     ),
     Form(
