@@ -87,7 +87,7 @@ def _freeze() -> None:
 
 
 def _let_dynamo_not_time_its_guards() -> None:
-    """For its log alone it flushes the cache of the processor after each compilation: a tenth of the time of a test that compiles."""
+    """For its log alone it flushes the cache of the processor after each compilation: a fifteenth of the time of a test that compiles."""
     guards: Any = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
         guards.profile_guard_manager = lambda *_: 0.0

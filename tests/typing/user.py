@@ -222,6 +222,8 @@ def own_case() -> None:
     found = pg.compare(trained, rules=["inward", rules.leaky(0.3)], seeds=2, better={"loss": "lower"})
     assert_type(found.verdict("inward").verdict, str)
     assert_type(found.leaders("loss"), tuple[str, ...])
+    if TYPE_CHECKING:  # where pandas is installed
+        found.to_frame().describe()
     assert_type(pg.tune(trained, budget=12, rules=["inward"]).best, tuple[str, ...])
 
 

@@ -86,13 +86,13 @@ class Sizes:
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 
-def _zero_share(grad: Tensor) -> object:
+def _zero_share(grad: Tensor) -> float | Tensor:
     some = grad if grad.numel() <= SAMPLE else grad.detach().reshape(-1)[:: grad.numel() // SAMPLE]
     count = torch.count_nonzero(some)
     return 1.0 - (int(count) if count.device.type == "cpu" else count) / max(some.numel(), 1)
 
 
-def _norm(grad: Tensor) -> object:
+def _norm(grad: Tensor) -> float | Tensor:
     grad = grad._values() if grad.is_sparse else local(grad)
     dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else None
     norm = torch.linalg.vector_norm(grad, dtype=dtype)

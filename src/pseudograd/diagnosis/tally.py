@@ -193,7 +193,7 @@ def _grads(leaving: tuple[Any, ...], arriving: tuple[object, ...]) -> tuple[Grad
     return Grads(_here(grad), alike), others
 
 
-def _nonzero_of(others: list[Tensor]) -> object:
+def _nonzero_of(others: list[Tensor]) -> float | Tensor:
     return _settled(sum(map(torch.count_nonzero, map(_here, others))))
 
 
@@ -209,7 +209,7 @@ def _here(grad: Tensor) -> Tensor:
     return grad.detach() if grad.requires_grad else grad
 
 
-def _is_nothing(count: object) -> bool:
+def _is_nothing(count: float | Tensor) -> bool:
     """A tensor is on a device that must not be waited for."""
     return not isinstance(count, Tensor) and not count
 
@@ -265,11 +265,11 @@ def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
     return instead
 
 
-def _either_of(condition: object, one: Any, other: Any) -> object:
+def _either_of(condition: bool | Tensor, one: Any, other: Any) -> Any:
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 
-def _arrived_and_cut(grads: Grads) -> tuple[object, Tensor | None]:
+def _arrived_and_cut(grads: Grads) -> tuple[float | Tensor, Tensor | None]:
     """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
     device that may be waited for.
     """
@@ -343,7 +343,7 @@ def _either(one: Tensor | None, other: Tensor | None) -> Tensor:
     return one | other
 
 
-def _nonfinite(grad: Tensor, total: Tensor) -> object:
+def _nonfinite(grad: Tensor, total: Tensor) -> float | Tensor:
     if grad.device.type == "cpu" and math.isfinite(float(total)):
         return 0
     return torch.count_nonzero(~grad.isfinite())
@@ -353,6 +353,6 @@ def _wide(magnitude: Tensor) -> torch.dtype:
     return torch.float64 if magnitude.device.type == "cpu" else torch.float32
 
 
-def _settled(value: object) -> object:
+def _settled(value: float | Tensor) -> float | Tensor:
     """A number where that costs nothing: a CPU need not be waited for."""
     return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value

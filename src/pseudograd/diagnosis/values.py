@@ -119,7 +119,7 @@ class Climb:
         self._steps: Any = 0
         self._grew: Any = 0
 
-    def add(self, now: object) -> None:
+    def add(self, now: float | Tensor) -> None:
         if self._before is None:
             self.first = self.last = self.lowest = self.highest = self._start = self._before = now
             return
@@ -137,7 +137,7 @@ class Climb:
         self._start, self._before = _either(holds, self._start, now), now
 
 
-def _either(condition: object, one: Any, other: Any) -> object:
+def _either(condition: bool | Tensor, one: Any, other: Any) -> Any:
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 

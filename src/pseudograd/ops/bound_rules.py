@@ -81,7 +81,7 @@ def _inverting(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, below: Te
 # by zero, and that must not meet an infinity.
 
 
-def _span(min: object, max: Any, like: Tensor) -> object:
+def _span(min: Any, max: Any, like: Tensor) -> Any:
     """max - min, rounded like everything else; a number where both bounds are."""
     return rounded(max - min, like)
 
@@ -91,7 +91,7 @@ def _is_usable(span: Any) -> Any:
     return (span > 0) & (span < torch.inf)
 
 
-def _or_one(divisor: object, usable: Any) -> Any:
+def _or_one(divisor: float | Tensor, usable: Any) -> Any:
     if isinstance(divisor, Tensor):
         return torch.where(usable, divisor, 1.0)
     return divisor if usable else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import dynamo, torch_conventions, torch_forms, torch_private
@@ -23,7 +24,7 @@ def _tell(imported: object) -> None:
 _LET_THROUGH = (Entered,) if torch_private.DeviceContext is None else (Entered, torch_private.DeviceContext)
 
 
-def _undispatched(call_function: Any) -> object:
+def _undispatched(call_function: Any) -> Callable[..., object]:
     def call(self: Any, tx: Any, args: object, kwargs: object) -> object:
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.

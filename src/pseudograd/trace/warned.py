@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -83,7 +84,7 @@ def at_the_program_s_line() -> None:
     _stand_first()
 
 
-def _staying_first(change: Any) -> object:
+def _staying_first(change: Callable[..., object]) -> Callable[..., None]:
     def changed(*arguments: object, **named: object) -> None:
         change(*arguments, **named)
         _stand_first()

@@ -45,7 +45,7 @@ class Comparison(Compared):
             return arrays.draw(self, number, ax)
         return picture.draw(picture.seeds_of(self, self.number(number)), ax)
 
-    def to_frame(self) -> object:
+    def to_frame(self) -> Any:
         """A pandas.DataFrame: a row for each variant and seed, a column for each number; needs pandas."""
         return frame(self)
 

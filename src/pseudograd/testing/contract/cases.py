@@ -86,7 +86,7 @@ def rounding_to(dtype: torch.dtype) -> Any:
     return _ROUND[dtype]
 
 
-def _rounder(dtype: torch.dtype) -> object:
+def _rounder(dtype: torch.dtype) -> Callable[[float], float]:
     @cache
     def fl(value: float) -> float:
         return torch.tensor(value, dtype=torch.float64).to(dtype).item()
