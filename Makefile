@@ -1,6 +1,6 @@
 # make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
 # make test    the test suite
-# make test-programs  the slow tests of upgrades and of the pages of the docs, whole programs: before a change lands
+# make test-programs  whole programs, in processes of their own, trained to the end or compiled: before a change lands
 # make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
 # make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
 # make docs    the site, as build/docs/index.html: warnings are errors
@@ -32,7 +32,7 @@ test:
 
 test-programs:
 	@scripts/environment.sh $(VENV) dev
-	$(run) -m pytest -q -n $(JOBS) --dist loadgroup --slow -m slow tests/upgrading tests/pages
+	$(run) -m pytest -q -n $(JOBS) --dist loadgroup --programs -m program
 
 test-all:
 	@scripts/environment.sh $(VENV) dev

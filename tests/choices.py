@@ -1,4 +1,4 @@
-"""What every run tests of a product of parameters: a choice of its cells, made from what they show. The others run with --slow."""
+"""What every run tests of a product of parameters: a choice of its cells, made from what they show. `--slow` runs the others."""
 
 import heapq
 import itertools
@@ -37,18 +37,18 @@ def pairs(*values: Hashable) -> list[Hashable]:
     return list(itertools.combinations(enumerate(values), 2))
 
 
-def left_out(is_taken: bool) -> Any:
+def left_out(is_taken: bool, mark: pytest.MarkDecorator = pytest.mark.slow) -> Any:
     """The marks of a cell."""
-    return () if is_taken else pytest.mark.slow
+    return () if is_taken else mark
 
 
-def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+def slow_but(quick: Iterable[Any], values: Iterable[Any], mark: pytest.MarkDecorator = pytest.mark.slow) -> list[Any]:
     """Each value (or tuple of them) as a parameter, marked slow if it is not among the quick ones, which must be there."""
     all_of_them, wanted = list(values), list(quick)
     assert all(one in all_of_them for one in wanted), f"{wanted} are not all among {all_of_them}"
     cells = [one if type(one) is tuple else (one,) for one in all_of_them]
     return [
-        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(one in wanted))
+        pytest.param(*cell, id="-".join(map(_name, cell)), marks=left_out(one in wanted, mark))
         for one, cell in zip(all_of_them, cells, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""One thread and fixed seeds for every test. Every run makes a choice; `--slow` adds what it leaves out."""
+"""One thread and fixed seeds for every test. Every run makes a choice; `--programs` and `--slow` add what it leaves out."""
 
 import gc
 import importlib
@@ -19,8 +19,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--slow", action="store_true", help="also run the tests marked slow: whole products, and what takes minutes"
+        "--slow", action="store_true", help="run all: also whole products, what takes minutes, and what --programs adds"
     )
+    parser.addoption("--programs", action="store_true", help="also run the tests marked program")
     parser.addoption(
         "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run as a page of the docs"
     )
@@ -35,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: takes minutes, or repeats what others show; left out unless --slow is given"
     )
+    config.addinivalue_line(
+        "markers",
+        "program: a whole program, in processes of its own, trained to its end, or compiled; left out unless --programs is given",
+    )
     # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
     config.addinivalue_line(
         "filterwarnings", "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated"
@@ -44,29 +49,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Without --slow, parameters that are marked slow become no tests: to make tens of thousands and leave them out costs many seconds."""
-    if metafunc.config.getoption("--slow"):
-        return
+    """Parameters that are left out become no tests: to make tens of thousands and leave them out costs many seconds."""
+    left_out = _left_out(metafunc.config)
     for marker in metafunc.definition.iter_markers("parametrize"):
         cells = marker.args[1]
-        if isinstance(cells, list):  # where all are slow, the tests are left out below
-            cells[:] = [cell for cell in cells if not _is_slow(cell)] or cells
+        if isinstance(cells, list):  # where all are left out, so are the tests, below
+            cells[:] = [cell for cell in cells if left_out.isdisjoint(_marks(cell))] or cells
 
 
-def _is_slow(cell: object) -> bool:
-    return any(mark.name == "slow" for mark in getattr(cell, "marks", ()))
+def _left_out(config: pytest.Config) -> set[str]:
+    """The marks of tests that this run leaves out."""
+    if config.getoption("--slow"):
+        return set()
+    return {"slow"} if config.getoption("--programs") else {"slow", "program"}
+
+
+def _marks(cell: object) -> set[str]:
+    return {mark.name for mark in getattr(cell, "marks", ())}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --slow the slow ones are left out whole. What one process has to run together comes first: behind all others it would be
-    all that is left, with the other processes idle.
-    """
+    """What one process has to run together comes first: behind all others it would be all that is left, with the other processes idle."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
-    if config.getoption("--slow"):
-        return
-    slow = [item for item in items if "slow" in item.keywords]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    marks = _left_out(config)
+    stays = [marks.isdisjoint(mark.name for mark in item.iter_markers()) for item in items]
+    config.hook.pytest_deselected(items=[item for item, is_in in zip(items, stays, strict=True) if not is_in])
+    items[:] = [item for item, is_in in zip(items, stays, strict=True) if is_in]
 
 
 _frozen_with = 0  # modules

@@ -212,6 +212,7 @@ def test_dir_lists_the_public_names_and_nothing_else(module: ModuleType, names: 
 MODULES = ["analysis.plot", "analysis.gradient", "rewrite.convert", "rewrite.override", "rewrite.pin_edge", "testing"]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("order", [MODULES, pytest.param(MODULES[::-1], marks=pytest.mark.slow, id="backwards")])
 def test_dir_lists_what_nobody_has_used_yet_and_submodules_hide_nothing(order: list[str]) -> None:
     program = [
@@ -227,6 +228,7 @@ def test_dir_lists_what_nobody_has_used_yet_and_submodules_hide_nothing(order: l
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("with_types", [False, True])
 def test_tab_completion_finds_the_public_names(with_types: bool) -> None:
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()

@@ -298,6 +298,7 @@ def test_rules_lists_those_of_an_imported_module(capsys: pytest.CaptureFixture[s
     assert sys.path == path
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("_module_of_mine")
 def test_compare_runs_rules_with_parameters_and_imported_ones(capsys: pytest.CaptureFixture[str]) -> None:
     rules = "leaky(0.2)/open, elastic(width=0.5),some_of_it(share=0.25)"
@@ -391,6 +392,7 @@ def test_a_reader_who_leaves(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 141 or arguments == ("--help",)  # some versions of argparse do not tell
 
 
+@pytest.mark.program
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk() -> None:
     with open("/dev/full", "wb") as full:

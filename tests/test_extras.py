@@ -90,6 +90,7 @@ def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.program
 def test_everything_in_code_works_with_torch_alone(tmp_path: Path) -> None:
     done = _run(WORKS, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -99,6 +100,7 @@ def test_everything_in_code_works_with_torch_alone(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-5:] == ["True"] * 5
 
 
+@pytest.mark.program
 def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     done = _run(TELLS, tmp_path)
     assert done.returncode == 0, done.stderr

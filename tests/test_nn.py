@@ -282,6 +282,7 @@ def gradients(model: Module, call: Callable[[Tensor], Tensor], x: Tensor) -> dic
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiled_model_has_the_same_gradients(dynamic: bool) -> None:
     model, x = Net(), (X * 4).round() / 4

@@ -125,6 +125,7 @@ def test_an_unusable_python_is_reported_by_the_real_installer(tmp_path: Path) ->
     assert "2.13.0     not installed" in done.stdout
 
 
+@pytest.mark.program
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize(
     "goal", ["test", *(pytest.param(goal, marks=pytest.mark.slow) for goal in ("test-programs", "test-all"))]

@@ -83,6 +83,7 @@ def test_each_column_has_its_own_points() -> None:
     assert [len(_shown(axes)) for axes in drawn.forward] == [1, 1, 1]
 
 
+@pytest.mark.program
 def test_it_saves_a_gif_and_a_page(tmp_path: Path) -> None:
     drawn = _plot("inward", loss=_loss, descend=1.4)
     drawn.figure.set_dpi(30)

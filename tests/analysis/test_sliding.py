@@ -72,6 +72,7 @@ def test_other_rules_stay_and_the_legend_says_the_range() -> None:
     assert "dL/dx leaky(slope=0.25..0.75)" in entries
 
 
+@pytest.mark.program
 def test_it_saves_a_gif_and_a_page_with_a_slider(tmp_path: Path) -> None:
     drawn = _plot("leaky(0.01..1)")
     drawn.figure.set_dpi(30)

@@ -21,6 +21,7 @@ def _forget_what_was_compiled() -> Any:
     torch._dynamo.reset()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("name", ["plain", "func.grad"])  # the compiler's result alone, and together with the way
 def test_one_rule_wrong_in_compiled_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = matrix._BY_NAME[str(WRONG)]

@@ -80,6 +80,7 @@ CHILDREN = {
 }
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("how", slow_but(["spawned"], CHILDREN))
 def test_children_are_followed(how: str, run: Ran) -> None:
     if "fork" in how and not hasattr(os, "fork"):
@@ -125,6 +126,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("how", slow_but(["killed", "os._exit", "nothing"], ENDINGS))
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_however_it_ends(how: str, run: Ran) -> None:
@@ -136,6 +138,7 @@ def test_however_it_ends(how: str, run: Ran) -> None:
     assert ("no backward started" in err) == (how == "nothing")
 
 
+@pytest.mark.program
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize(
     ("sent", "handler", "wanted"),
@@ -319,6 +322,7 @@ def test_what_is_no_rank_has_its_own_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert ranks.rank() is None
 
 
+@pytest.mark.program
 def test_a_process_that_cannot_be_followed_is_said_so_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("train.py").write_text("import torch; print('ran')")
     done = programs.run(programs.command_of("train.py", [], False), {"module": "pseudograd.no_such_module"})

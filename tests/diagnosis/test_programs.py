@@ -18,11 +18,11 @@ Outcomes = Callable[[Program], list[Outcome]]
 
 
 def _cases(programs: list[Program]) -> list[object]:
-    alone = pytest.mark.xdist_group("two processes")
+    on_two = [pytest.mark.xdist_group("two processes"), pytest.mark.program]
 
     def marks(one: Program) -> list[object]:
         missed = [pytest.mark.xfail(reason=one.missed, strict=True)] if one.missed else []
-        return [*missed, *([alone] if one.ranks > 1 else [])]
+        return [*missed, *(on_two if one.ranks > 1 else [])]
 
     return [pytest.param(one, id=one.name, marks=marks(one)) for one in programs]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -22,6 +23,7 @@ from pseudograd.trace.frames import NOWHERE
 from ..choices import every_pair
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Leaving = tuple[Tensor | None, ...]
 BOUNDS = ((-1.0, 1.0), (None, 0.5), (0.3, None), (0.5, -0.5))
 
 
@@ -34,13 +36,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def counted(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
+def counted(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
     found = tally.of_grads(leaving, (grad,), is_full, may_move=True)
     assert found is not None
     return {name: float(value) for name, value in found.items() if name != "elsewhere"}
 
 
-def one_by_one(grad: Tensor, leaving: tuple[Tensor | None, ...], is_full: bool) -> dict[str, float]:
+def one_by_one(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
     gone = [one.flatten().tolist() for one in leaving if one is not None]
     sums = dict.fromkeys(tally.COUNTS if is_full else ("elements", "arrived", "cut"), 0.0)
     for at, g in enumerate(grad.flatten().tolist()):
@@ -71,14 +73,13 @@ def values(size: int, dtype: torch.dtype, seed: int, zeros: float = 0.3) -> Tens
     return found.to(dtype)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "is_full"), every_pair(DTYPES, [0, 1, 7, 63, 64, 65, 1_000, 40_001], [True, False])
-)
-def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full: bool) -> None:
+@functools.cache
+def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[Tensor, Leaving, dict[str, float]]]:
+    """Gradients, what leaves of them, and what is to be counted, for both ways."""
     grad = values(size, dtype, 0)
     first, second = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2))
     moved, thinned = grad.flip(0), first.flip(0)
-    for leaving in (
+    leavings: list[Leaving] = [
         (first,),
         (first, second),
         (None, first),
@@ -87,8 +88,16 @@ def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full:
         (moved,),
         (thinned,),
         (first, second, first),
-    ):
-        found, expected = counted(grad, leaving, is_full), one_by_one(grad, leaving, is_full)
+    ]
+    return [(grad, leaving, one_by_one(grad, leaving, is_full)) for leaving in leavings]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "is_full"), every_pair(DTYPES, [0, 1, 7, 63, 64, 65, 1_000, 40_001], [True, False])
+)
+def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full: bool) -> None:
+    for grad, leaving, expected in _counts_by_hand(size, dtype, is_full):
+        found = counted(grad, leaving, is_full)
         assert found.keys() == expected.keys()
         assert all(math.isclose(found[name], expected[name], rel_tol=1e-6) for name in found), (found, expected)
 

@@ -47,6 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(done.read_text().split())
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
 def test_two_processes_equal_one(job: Callable[[int], None], finished: set[str]) -> None:
     """What did not finish among the others is run alone, and shows what is wrong with it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os, torch
 torch.set_num_threads(1)
@@ -29,6 +31,7 @@ assert torch.equal(gradients(), expected)
 """
 
 
+@pytest.mark.program
 def test_a_forked_child_agrees() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

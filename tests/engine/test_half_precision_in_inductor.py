@@ -53,6 +53,7 @@ def _points(dtype: torch.dtype) -> Tensor:
 SOME = ("zero/open", "fused on both sides", "window")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("dtype", "names"),
     slow_but(

@@ -136,6 +136,7 @@ importlib.reload(dynamo); importlib.reload(engine); importlib.util.find_spec('to
 _QUICK = ("an import that fails",)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "before", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in _BEFORE]
 )
@@ -158,6 +159,7 @@ def test_an_import_that_went_past_our_hook_is_made_up_for() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.program
 def test_doctor_asks_dynamo_itself() -> None:
     program = (
         "import sys, pseudograd\nfrom pseudograd import doctor\nfind = lambda: doctor.examine()['compile_over_functorch']\n"

@@ -106,6 +106,7 @@ STEPS = (0.3, 0.2, 0.1, 0.45)
 
 
 # Each rule takes one way to its numbers, a table's parameter: a few of them show it.
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("name", "dynamic", "way"),
     slow_but(
@@ -128,6 +129,7 @@ def test_a_parameter_that_changes_from_step_to_step(name: str, dynamic: bool | N
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("name", slow_but(["elastic"], RULES))
 def test_a_parameter_and_the_sizes_of_x_change(name: str) -> None:
     """torch 2.8 and 2.10 put a size of x where a symbolic number was that only an object held."""

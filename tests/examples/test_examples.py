@@ -108,6 +108,7 @@ TUTORIALS = tuple(sorted(path.stem for path in (EXAMPLES / "tutorials").glob("*.
 
 
 # Each asserts what it tells; one of them every time, the others with all that is slow.
+@pytest.mark.program
 @pytest.mark.parametrize("name", slow_but(["joint_limits"], TUTORIALS))
 def test_a_tutorial_runs_without_a_warning(name: str) -> None:
     pytest.importorskip("matplotlib")

@@ -97,6 +97,7 @@ def test_torchscript_gets_our_error(function: object) -> None:
         torch.jit.script(function)
 
 
+@pytest.mark.program
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_holds_one_clip_with_our_values() -> None:
     pytest.importorskip("onnxscript")

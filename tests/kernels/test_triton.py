@@ -62,6 +62,7 @@ def test_compiled_for_processors_that_are_not_here(tmp_path: Path) -> None:
     assert "compiled" in run("-W", "error", "-m", "tests.kernels.compile_triton", TRITON_CACHE_DIR=str(tmp_path))
 
 
+@pytest.mark.program
 def test_importing_pseudograd_imports_no_triton() -> None:
     program = (
         "import sys, torch; before = 'triton' in sys.modules; import pseudograd as pg\n"

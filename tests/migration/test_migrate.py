@@ -126,6 +126,7 @@ def test_the_true_gradient_by_its_old_name(tmp_path: Path) -> None:
     assert found.is_known_as == "ClampWithGradThatWorks"
 
 
+@pytest.mark.program
 def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
     old = _file(tmp_path, SCRIPT)
     made = migrated(old)

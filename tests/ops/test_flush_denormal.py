@@ -32,6 +32,7 @@ print("right")
 """
 
 
+@pytest.mark.program
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
 @pytest.mark.parametrize("native", ["1", pytest.param("0", marks=pytest.mark.slow)])
 def test_normal_values_stay_right(native: str) -> None:

@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("name", "kind", "dtype"),
     slow_but(

@@ -19,7 +19,7 @@ from .checked import PYTHON
 
 PAGES = sorted({block.page for block in PYTHON})
 _PARSER = doctest.DocTestParser()
-_OF_SLOW = (pytest.mark.slow, pytest.mark.filterwarnings("default"))
+_OF_SLOW = (pytest.mark.program, pytest.mark.filterwarnings("default"))
 
 
 def _of(page: str) -> list[Block]:

@@ -15,7 +15,7 @@ FOLDER = ROOT / "docs" / "upstream"
 PAGES = [page.stem for page in sorted(FOLDER.glob("*.md")) if page.stem != "README"]
 
 
-@pytest.mark.slow
+@pytest.mark.program
 @pytest.mark.parametrize("page", PAGES)
 def test_a_program_prints_what_its_page_says(page: str, script: Any) -> None:
     upstream = script("check_upstream")

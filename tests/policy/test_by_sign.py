@@ -140,6 +140,7 @@ def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() 
     torch._dynamo.reset()
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("table_as_it_was")
 def test_a_rule_of_ones_own_for_one_sign_and_the_cell_run_again() -> None:
     """Eagerly, compiled, and compiled over functorch: the new function, with the parameters asked for."""

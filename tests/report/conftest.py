@@ -9,11 +9,19 @@ import pytest
 from pseudograd.report.results import Results
 from pseudograd.report.sources import compare
 from pseudograd.report.write import write
+from pseudograd.tasks import canvas, retarget
+
+TASKS = ["retarget", "retarget_srgb", "canvas", "basin", "curve"]
 
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    return compare(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
+    """Of pictures that are trained a tenth as long: what becomes of them, tests/report/test_numbers.py asks of whole trainings."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(retarget, "AWAY_STEPS", 20)
+        patched.setattr(retarget, "BACK_STEPS", 10)
+        patched.setattr(canvas, "STEPS", 20)
+        return compare(TASKS)
 
 
 @pytest.fixture(scope="session")

@@ -383,6 +383,7 @@ def _rewritten(folder: Path, numbers: object) -> Other:
     return stored(folder)
 
 
+@pytest.mark.program
 def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     other = Path(shutil.copytree(small, tmp_path / "other"))
     numbers = json.loads((other / "results.json").read_text(encoding="utf-8"))

@@ -198,9 +198,11 @@ def test_verdicts_follow_the_numbers(results: Results) -> None:
     changed = copy.copy(results)
     changed.sections = copy.deepcopy(results.sections)
     world = changed.sections["retarget"].worlds["plain"]
-    world["inward"].numbers["psnr"] = 1.25
+    ends = {**dict.fromkeys(world, 0.5), **dict.fromkeys(eras(), 5.7), "inward": 1.25, "no clamp": 49.2}
+    for name, measured in world.items():
+        measured.numbers["psnr"] = ends[name]
     told = changed.sections["retarget"].verdicts
-    assert told[0].startswith("Both eras of torch.clamp end alike, at 5.")  # one world: its name would tell nothing
+    assert told[0].startswith("Both eras of torch.clamp end alike, at 5.7 dB")  # one world: its name would tell nothing
     assert told[1].startswith("inward ends at 1.2 dB and does not beat")
     assert told[2].startswith("Better than inward here: no clamp (49.2 dB)")
     assert all(one.startswith(("from black: ", "over-exposed: ")) for one in changed.sections["canvas"].verdicts)

@@ -228,6 +228,7 @@ sys.exit(5)
 """
 
 
+@pytest.mark.program
 def test_a_run_is_a_process_of_its_own_in_which_nothing_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_again_with_another_rule() -> None:
     assert type(model[0]) is nn.ReLU
 
 
+@pytest.mark.program
 def test_compiled() -> None:
     torch._dynamo.reset()
     model = nn.Sequential(nn.ReLU(), nn.Hardtanh())

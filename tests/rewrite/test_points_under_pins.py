@@ -115,6 +115,7 @@ _OF_EVERY_RUN = [("where eras differ", next(era for era in ERAS if era != instal
 _OTHERS = [("where eras differ", installed_era()), *(("all", era) for era in ERAS)]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("points", "era"), [*_OF_EVERY_RUN, *(pytest.param(*one, marks=pytest.mark.slow) for one in _OTHERS)]
 )

@@ -332,6 +332,7 @@ def test_a_wrong_call_gets_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+@pytest.mark.program
 def test_as_a_process(tmp_path: Path) -> None:
     """The report comes after all that the program prints, into one pipe too."""
     command = [sys.executable, "-m", "pseudograd", "run", "--pin", "half", "train.py", "a"]

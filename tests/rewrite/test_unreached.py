@@ -56,6 +56,7 @@ def test_in_compiled_code_too() -> None:
     assert lines[line] == "fake_quantize_per_tensor_affine"
 
 
+@pytest.mark.program
 def test_a_program_that_is_run_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "learnt.py"
     program.write_text(

@@ -108,6 +108,7 @@ FEW = (torch.float64, torch.bfloat16)
 ALL = (torch.float32, torch.float16, torch.complex128)
 
 
+@pytest.mark.xdist_group("samples of torch")  # a process needs seconds to import them
 @pytest.mark.parametrize("dtypes", [pytest.param(FEW, id="few"), pytest.param(ALL, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_away_from_ties_a_sample_of_torch_is_torchs_own(name: str, dtypes: tuple[torch.dtype, ...]) -> None:

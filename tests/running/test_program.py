@@ -95,6 +95,7 @@ if sys.argv[1:] == []:
 """
 
 
+@pytest.mark.program
 def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     found = ran(tmp_path, TWO, word="hello")
@@ -110,6 +111,7 @@ def test_a_process_that_dies_unheard_is_named(tmp_path: Path) -> None:
     assert [(one.is_main, one.content) for one in found.unseen] == [(True, None)]
 
 
+@pytest.mark.program
 def test_an_error_of_ours_is_kept_and_the_program_goes_on(tmp_path: Path) -> None:
     found = ran(tmp_path, "import torch; raise SystemExit(5)", word="broken")
     assert (found.status, found.parts) == (5, ())

@@ -62,6 +62,7 @@ def test_quantised_values(quantiser: quantized.Quantiser) -> None:
     assert torch.allclose(found, h, atol=1e-5)
 
 
+@pytest.mark.program
 def test_ternary_weights_need_the_edge() -> None:
     closed, opened = (run(TERNARY, quantized.WORLD, era) for era in eras())
     assert closed.numbers["accuracy"] >= 0.91
@@ -70,6 +71,7 @@ def test_ternary_weights_need_the_edge() -> None:
     assert opened.numbers["silent"] == pytest.approx(0.81, abs=0.01)
 
 
+@pytest.mark.program
 def test_identity_harms_activations() -> None:
     assert headline(FOUR_BITS, quantized.WORLD, "identity") <= 0.80
     assert headline(FOUR_BITS, quantized.WORLD, "inward") >= 0.95
@@ -99,6 +101,7 @@ def test_explicit_rules_give_the_same_on_every_torch(task: str, name: str) -> No
 # --- attack -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.program
 def test_attack_stays_within_its_bounds() -> None:
     x = digits.digits().test
     for name in ("inward", "project", "no clamp"):
@@ -121,6 +124,7 @@ def test_attack_with_inward_is_as_strong_as_with_project() -> None:
         assert inward < 0.02
 
 
+@pytest.mark.program
 def test_the_edge_decides_from_the_picture_and_the_rule_from_chance() -> None:
     assert headline(ATTACK, FROM_PICTURE, "zero/open") > 0.3
     assert headline(ATTACK, FROM_PICTURE, "zero/closed") < 0.05

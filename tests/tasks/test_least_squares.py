@@ -59,6 +59,7 @@ def test_arrivals() -> None:
     assert least_squares.arrivals(gap).tolist() == [2, 3, 1]
 
 
+@pytest.mark.program
 def test_inward_and_project_solve_them_and_torch_clamp_none() -> None:
     found = {name: run(LEAST_SQUARES, WORLD, name) for name in ("inward", "project", "identity", "zero/closed")}
     solved = {name: measured.numbers["converged"] * 60 for name, measured in found.items()}
@@ -81,6 +82,7 @@ def test_explicit_rules_give_the_same_on_every_torch(name: str) -> None:
     assert run(LEAST_SQUARES, WORLD, name).numbers["steps"] == pytest.approx(STEPS_UNTIL_SOLVED[name], abs=1)
 
 
+@pytest.mark.program
 def test_only_who_stays_near_keeps_up() -> None:
     inward, identity = (run(MOVING_TARGET, "gradient descent", name) for name in ("inward", "identity"))
     assert inward.numbers["kept_up"] == 1

@@ -151,6 +151,7 @@ def quickly_built(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     text_to_digit.built.cache_clear()
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("quickly_built")
 def test_replace_grad_makes_the_picture() -> None:
     before = torch.get_rng_state()

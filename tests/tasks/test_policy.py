@@ -47,6 +47,7 @@ def test_inward_is_ppo() -> None:
     assert run(POLICY, "many passes", "inward").numbers["reward"] == pytest.approx(dapo, abs=1e-6)
 
 
+@pytest.mark.program
 def test_a_clip_matters_where_a_batch_is_used_often_and_only_there() -> None:
     few, many = (
         {name: run(POLICY, world, name).seeds for name in ("inward", "zero/closed", "no clamp")} for world in WORLDS
@@ -57,6 +58,7 @@ def test_a_clip_matters_where_a_batch_is_used_often_and_only_there() -> None:
     assert difference(many["inward"], many["zero/closed"], **how).verdict == NO_DIFFERENCE
 
 
+@pytest.mark.program
 def test_where_ppo_is_silent_a_leak_does_harm_there() -> None:
     found = {name: policy.with_policy("many passes", name) for name in ("dapo", "cispo", "gppo", "ce_gppo")}
     how = {"better": "higher", "tie": policy.SCORE.tie}

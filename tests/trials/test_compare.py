@@ -1087,6 +1087,7 @@ def case_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_as_it_wa
     sys.modules.pop("case_of_mine", None)
 
 
+@pytest.mark.program
 def test_other_processes_give_the_same_to_the_bit(case_of_mine: Any) -> None:
     rules = ["inward", "sign", "part_of_it(0.25)"]
     alone = pg.compare(case_of_mine.run, rules=rules, seeds=2)
@@ -1114,6 +1115,7 @@ def test_a_clamp_inside_compiled_code_is_seen() -> None:
     assert (found["identity"], found["zero/open"]) == ((2.0,), (0.0,))
 
 
+@pytest.mark.program
 def test_it_needs_torch_alone() -> None:
     program = (
         "import sys, pseudograd as pg, torch\n"

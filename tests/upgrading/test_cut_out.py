@@ -54,7 +54,7 @@ def printed(python: str, program: str) -> str:
     return subprocess.run([python, "alone.py"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> None:
     """Through a checkpoint, which calls the function twice."""
     new = planted(SOFTPLUS)
@@ -75,7 +75,7 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
         assert f"  {line}".rstrip() in out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_what_comes_with_the_arguments_is_not_blamed_on_the_op(capfd: pytest.CaptureFixture[str]) -> None:
     """Code of the program that no mode hears changes what the op gets."""
     is_new = 'os.environ.get("ATEN_CPU_CAPABILITY") is None and os.path.exists("ran")'

@@ -186,7 +186,7 @@ def test_nothing_differs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     )
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_what_goes_with_tensorfloat_32_is_rounding(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,7 +200,7 @@ def test_what_goes_with_tensorfloat_32_is_rounding(
     assert "next: for the CPU's precision set allow_tf32 = False" in out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     status, out = played(
         monkeypatch, capfd, "y = y * (1.0005 if rounds else 1.0)\n    y = y + (0.1 if is_there else 0.0)"
@@ -219,14 +219,14 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
             "train.py:14  step 1, forward of mul",
             False,
             id="a value",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.program,
         ),
         pytest.param(
             "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
             "train.py:14  step 1, backward of Where",
             True,
             id="a gradient",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.program,
         ),
         pytest.param(
             "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)",
@@ -247,7 +247,7 @@ def test_where_the_two_part(
     assert ("pseudograd kinks --check --device cuda" in out) == may_be_a_tie
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_device_that_differs_from_itself(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """The line is that of the two runs on it, not the first at which it differs from the CPU."""
     status, out = played(

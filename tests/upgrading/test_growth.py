@@ -150,7 +150,7 @@ def _train(_folder: None) -> None:
 ROUNDED = 1 + 2.0**-50  # four roundings
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -> None:
     both = ("--from", sys.executable, "--to", sys.executable)
     status, out, err = answer(capfd, "upgrade", *both, "train.py", "2", "3", repr(ROUNDED))
@@ -164,7 +164,7 @@ def test_chaos_is_called_rounding_that_grew(capfd: pytest.CaptureFixture[str]) -
     assert f"before step {step} they are alike to 1e-05; " in out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_real_difference_before_chaos_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     both = ("--from", sys.executable, "--to", sys.executable)
     status, out, err = answer(capfd, "upgrade", *both, "train.py", "2", "3", "1.001")
@@ -174,6 +174,7 @@ def test_a_real_difference_before_chaos_is_named(capfd: pytest.CaptureFixture[st
     assert "train.py:11  step 3, forward of mul_" in out
 
 
+@pytest.mark.program
 def test_a_file_of_digests_knows_what_rounding_becomes(capfd: pytest.CaptureFixture[str]) -> None:
     program = ("train.py", "4", "3", repr(ROUNDED))
     status, out, err = answer(capfd, "upgrade", "--from", sys.executable, "--keep", "kept", *program)

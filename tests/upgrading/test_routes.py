@@ -52,6 +52,7 @@ def asked(
     return answer(capfd, "upgrade", "--routes", routes, "train.py")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("compiled", slow_but(["torch.compile(net)"], ["torch.compile(net)", "net"]))
 def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     capfd: pytest.CaptureFixture[str], compiled: str
@@ -65,7 +66,7 @@ def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     assert ("the program compiles nothing" in out) == (compiled == "net")
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixture[str]) -> None:
     """exp(200) is infinite: eager mode has inf/inf in the backward, Inductor has not."""
     loss = "F.soft_margin_loss(scores - 200.0, torch.ones_like(scores))"
@@ -77,14 +78,14 @@ def test_a_wrong_value_of_a_compiler_is_no_convention(capfd: pytest.CaptureFixtu
     assert "report it upstream: " in out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_inductor_rounds_otherwise_and_draws_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = asked(capfd, "eager,inductor", "F.cross_entropy(torch.tanh(scores + h[:, :4]), y)")
     assert status == 0, out + err
     assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
 
 
-@pytest.mark.slow
+@pytest.mark.program
 @pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
 def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
     """No line of the program is in what is compiled: the one that calls it is named."""
@@ -116,7 +117,7 @@ def test_a_program_with_nothing_to_compile(capfd: pytest.CaptureFixture[str]) ->
     assert "nothing of the program was compiled" in out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_what_dynamo_captures_otherwise_is_not_blamed_on_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     loss = "F.cross_entropy(scores * (1.0 if torch.compiler.is_compiling() else 1.5) + h[:, :4], y)"
     status, out, err = asked(capfd, "eager,aot_eager", loss)
@@ -131,6 +132,7 @@ def test_the_route_cpu_hides_the_accelerators() -> None:
     assert environment("cuda") == environment("eager") == {}
 
 
+@pytest.mark.program
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_device_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = asked(capfd, "cpu,cuda", KINK)
@@ -176,7 +178,7 @@ for _ in range(8):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.program
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_what_a_compiler_does_not_round_to_16_bits_is_no_other_op(

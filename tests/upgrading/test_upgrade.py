@@ -81,19 +81,19 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
             "h = F.gelu(h * (0.5 if NEW else 0.6))",
             ["train.py:13  step 1, forward of mul", "called with 0.6 and with 0.5"],
             id="constant",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.program,
         ),
         pytest.param(
             "h = F.gelu(F.silu(h)) if NEW else F.silu(F.gelu(h))",
             ["train.py:13  step 1, forward of gelu", "the same ops, in another order"],
             id="order",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.program,
         ),
         pytest.param(
             "h = F.selu(h) if NEW else F.gelu(h)",
             ["train.py:13  step 1, forward of gelu", "gelu at train.py:13", "selu at train.py:13"],
             id="op",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.program,
         ),
     ],
 )
@@ -118,6 +118,7 @@ class Scaled(torch.autograd.Function):
 model, head"""
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "call",
     slow_but(
@@ -137,7 +138,7 @@ def test_what_a_backward_calls_is_heard_in_a_checkpoint_of_either_kind(
     assert "called with 0.6 and with 0.5" in out, out
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_difference_between_the_steps_that_are_kept_whole(capfd: pytest.CaptureFixture[str]) -> None:
     """Only the losses of step 9 are kept at first; the steps around it are run again."""
     name = program('h = F.gelu(h, approximate="tanh" if os.environ["WHICH"] == "new" and at == 8 else "none")')
@@ -176,6 +177,7 @@ def test_one_that_fails_in_both_is_an_error(capfd: pytest.CaptureFixture[str]) -
     assert "OSError: no data" in err
 
 
+@pytest.mark.program
 def test_digests_kept_for_another_day(capfd: pytest.CaptureFixture[str]) -> None:
     name = program("h = F.gelu(h * (0.5 if os.path.exists('later') else 0.6))")
     assert answer(capfd, "upgrade", "--from", sys.executable, "--keep", "old.digests", name)[:2] == (
@@ -254,7 +256,7 @@ for _ in range(5):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.program
 def test_a_step_of_a_hundred_layers_takes_less_than_a_mebibyte(capfd: pytest.CaptureFixture[str]) -> None:
     text = """\
 import torch
