@@ -192,6 +192,7 @@ def test_a_wrong_call_gets_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.program
 def test_compare_with_a_loss_of_ones_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +436,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("ctrl_c_is_heard")
 @pytest.mark.parametrize(("moment", "number"), one_in(2, ["edges_now", "page", "_fill"], STOPS))
 def test_a_signal_leaves_the_older_report_and_nothing_else(

@@ -103,6 +103,7 @@ def _check_together(transform: Way, expected: Way, cases: list[Case]) -> None:
         assert_same_values(ours, expected(f, x, grad), what, ulps=case.ulps, x=x, grad=grad)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("cases", _in_graphs(COMPILED))
 @pytest.mark.parametrize("transform", REVERSE, ids=lambda path: path.__name__)
 def test_compiled_over_functorch(cases: list[Case], transform: Way) -> None:
@@ -110,6 +111,7 @@ def test_compiled_over_functorch(cases: list[Case], transform: Way) -> None:
     batches.check_all(cases, partial(_check_together, transform, transforms.by_backward))
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("cases", _in_graphs([case for case in COMPILED if case.is_linear]))
 @pytest.mark.parametrize("transform", FORWARD, ids=lambda path: path.__name__)
 def test_compiled_forward_mode_of_linear_rules(cases: list[Case], transform: Way) -> None:
@@ -130,6 +132,7 @@ def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     assert_same_values(transforms.by_backward(_compiled(f), x, torch.ones_like(x)), expected, "compiled")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("rule", ["zero", "inward", "identity"])
 def test_compiled_bounds_get_their_summed_gradients(rule: str, dynamic: bool) -> None:
@@ -147,6 +150,7 @@ def test_compiled_bounds_get_their_summed_gradients(rule: str, dynamic: bool) ->
         assert_same_values(ours, eager, "gradient")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_a_rule_object_made_while_compiling(dynamic: bool) -> None:
     import pseudograd as pg

@@ -18,6 +18,7 @@ from pseudograd.testing.measure import transforms
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import requiring_grad, tensors_of
 
+from ..choices import left_out
 from . import batches, limits, matrix
 from .cases import with_every
 from .matrix import MATRIX_CASES, Way
@@ -35,6 +36,7 @@ SECOND_ORDER = {*matrix.SECOND, *matrix.FORWARD_SECOND}
 # Compiled without --slow: one rule by every way; a linear one in forward mode, and where the compiler sees another structure.
 USUAL = {"clamp-zero-closed", "clamp-inward-closed", "replace_grad-replace"}
 BY_EVERY_WAY = "clamp-inward-closed"
+QUICK_WAYS = ("plain", "func.grad", "vmap(grad)", "func.jvp")
 SOME_WAYS = {"func.grad", "func.jvp", *matrix.COMPILED_FORWARD_SECOND}
 
 
@@ -69,17 +71,9 @@ def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None
     _check(case, name, EAGER[name], record_property, "eager")
 
 
-def compiled_cells(cases: list[Case], names: Iterable[str], quick: Iterable[str] | None = None) -> list[Any]:
-    """(cases of one graph, way, dynamic). In the default run, one by one, the usual cases that show something of their own.
-
-    Of the ways those that are quick, by default all.
-    """
-    usual = {
-        (case, name)
-        for case in USUAL
-        for name in names
-        if (case == BY_EVERY_WAY and (quick is None or name in quick)) or name in SOME_WAYS
-    }
+def compiled_cells(cases: list[Case], names: Iterable[str], quick: Iterable[str] = ()) -> list[Any]:
+    """(cases of one graph, way, dynamic). One by one the usual cases that show something of their own: in every run by the quick ways."""
+    usual = {(case, name) for case in USUAL for name in names if case == BY_EVERY_WAY or name in SOME_WAYS}
     cells = []
     for name in names:
         # Forward mode of a rule that reads grad: our error, shown in eager.
@@ -94,7 +88,8 @@ def compiled_cells(cases: list[Case], names: Iterable[str], quick: Iterable[str]
             size = 1 if dynamic and name in matrix.COMPILED_ALONE else batches.SIZE  # no cheaper there, in one graph
             for batch in [*single, *batches.in_batches(others, size)]:
                 cell = f"{batches.label(batch)}-{name}-{'dynamic' if dynamic else 'static'}"
-                marks = pytest.mark.slow if dynamic or batch not in single else ()
+                is_usual = batch in single and not dynamic
+                marks = left_out(name in quick, pytest.mark.program) if is_usual else pytest.mark.slow
                 cells.append(pytest.param(batch, name, dynamic, id=cell, marks=marks))
     return cells
 
@@ -109,7 +104,7 @@ def _place(dynamic: bool) -> str:
     return f"compiled, {'dynamic' if dynamic else 'static'}"
 
 
-@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(MATRIX_CASES, COMPILED))
+@pytest.mark.parametrize(("cases", "name", "dynamic"), compiled_cells(MATRIX_CASES, COMPILED, QUICK_WAYS))
 def test_compiled(cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]) -> None:
     for case in cases:
         outcome = limits.OF_TORCHS_DERIVATIVE.get((str(case), name, dynamic), "equal")
@@ -150,9 +145,10 @@ def test_all_inputs(case: Case, name: str, record_property: Callable[[str, Any],
     _record(record_property, "eager", f"{name}, all inputs", case, "equal")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("cases", "name", "dynamic"),
-    compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS, ("plain", "vmap(grad)", "jacrev")),
+    compiled_cells(matrix.CASES_OF_MANY, matrix.COMPILED_ALL_INPUTS),
 )
 def test_all_inputs_compiled(
     cases: list[Case], name: str, dynamic: bool, record_property: Callable[[str, Any], None]

@@ -19,6 +19,8 @@ from pseudograd.diagnosis.findings.convention import verdict
 from pseudograd.diagnosis.sensitivity import Sensitivity
 from pseudograd.torch_eras import CLOSED_ERA, installed_era
 
+from ..choices import slow_but
+
 IS_CLOSED = installed_era() == CLOSED_ERA
 
 
@@ -46,7 +48,7 @@ CHOICE = {
 }
 
 
-@pytest.mark.parametrize(("name", "family"), CHOICE)
+@pytest.mark.parametrize(("name", "family"), slow_but([*CHOICE][::3], CHOICE, pytest.mark.program))
 def test_a_training_and_the_same_under_the_other_convention(name: str, family: str) -> None:
     trainings = _trainings()
     (program,) = [one for one in trainings.PROGRAMS if (one.name, one.family) == (name, family)]

@@ -242,6 +242,7 @@ def _nothing_is_left() -> Iterator[None]:
     assert_nothing_is_left()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("together", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects tell their qualified name")
 def test_any_line_may_raise_in_a_process_of_its_own(together: int) -> None:

@@ -154,6 +154,7 @@ COMPILED: dict[str, tuple[Function, Function]] = {
 COMPILED_WAYS = ["jvp(vmap)", "jacfwd(vmap)", "vmap(jvp)", "jvp(jvp)", "jacfwd(jacfwd)", "jvp(vmap(jvp))", "hessian"]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("pair", "way"), one_in(4, COMPILED, COMPILED_WAYS))
 def test_compiled(pair: str, way: str) -> None:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])

@@ -56,6 +56,7 @@ def _ask(way: str, f: Function, *more: Any) -> Function:
     return (lambda x: by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("kind", "way"), one_in(4, ["custom", "clamp", "fake_quantize", "round"], WAYS))
 def test_a_global_that_the_formula_reads(kind: str, way: str) -> None:
     global K

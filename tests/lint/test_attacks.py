@@ -39,7 +39,7 @@ DEEP = {
     "many reads": "class M(torch.nn.Module):\n    def __init__(self):\n"
     + "".join(f"        self.p{n} = torch.nn.Parameter(torch.ones(3))\n" for n in range(400))
     + "".join(f"    def f{n}(self, x):\n        return x * self.p{n}.square()\n" for n in range(400)),
-    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 1000,
+    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 500,
     "one long line": "x = [" + ", ".join(["torch.where(a > 1, torch.log(a), b)"] * 2000) + "]\n",
 }
 

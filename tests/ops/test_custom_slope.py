@@ -99,6 +99,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("_forget_what_was_compiled")
 @pytest.mark.parametrize(("way", "made"), one_in(2, COMPILED, ["before", "inside"]))
 def test_compiled(way: str, made: str) -> None:

@@ -364,6 +364,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("name", "bits"), [(name, bits) for name in FITTED for bits in FITTED[name]])
 def test_the_numbers_are_what_the_script_finds(script: ModuleType, name: str, bits: int) -> None:
     slope = script.SLOPES[name]

@@ -70,6 +70,7 @@ def test_at_a_tie_each_sign_has_the_share_of_its_own_rule(edge: str) -> None:
 WITHOUT_A_SLOPE_AT_0 = (("zero", "inward"), ("leaky", "leaky_inward"))
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("positive", "negative"), slow_but([("reinforce", "inward"), ("leaky_inward", "zero")], PAIRS))
 def test_it_passes_the_contract_of_every_rule(positive: str, negative: str, request: pytest.FixtureRequest) -> None:
     """The checks of `check_rule`, against the reference that asks the sign first."""
@@ -116,6 +117,7 @@ def test_an_infinite_ratio_spoils_only_what_its_own_rule_spoils() -> None:
 # --- transforms -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.program
 def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() -> None:
     lr, a = (one[1:9] for one in tokens())
     rule = {"positive": "reinforce", "negative": pg.rules.leaky_inward(0.5, 0.25)}

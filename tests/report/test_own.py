@@ -151,6 +151,7 @@ def test_variants_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert own["values"]["loss"]["b"][0] < 0.1 < own["values"]["loss"]["a"][0]
 
 
+@pytest.mark.program
 def test_an_older_report_of_other_numbers_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     given = (*OWN[:3], "--better", "loss=lower,score=higher", "--seeds", "2", "--rules")
 

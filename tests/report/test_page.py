@@ -223,6 +223,7 @@ def test_what_beats_us_is_named(results: Results) -> None:
     assert "project was as good or better here (from black and over-exposed)" in " ".join(results.when_not_to)
 
 
+@pytest.mark.program
 def test_an_older_report_is_replaced_and_nothing_else(basin_alone: Results, tmp_path: Path) -> None:
     out = tmp_path / "report"
     write(basin_alone, out)

@@ -38,6 +38,7 @@ def copied(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "report"))
 
 
+@pytest.mark.program
 def test_it_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
     again = write(read(folder), tmp_path / "again").parent
     names = {path.name for path in folder.iterdir()}
@@ -78,6 +79,7 @@ def test_what_is_infinite_stays_so(tmp_path: Path) -> None:
     assert "<td>inf</td><td>-inf</td>" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.program
 def test_the_command_prints_the_same_tables_and_runs_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_the_command_prints_the_same_tables_and_runs_nothing(
     assert {path.name: path.read_bytes() for path in Path("pseudograd-report").iterdir()} == before
 
 
+@pytest.mark.program
 def test_another_torch_has_drawn_it(copied: Path) -> None:
     """The page says what it was run on."""
     text = (copied / "results.json").read_text(encoding="utf-8")
@@ -180,6 +183,7 @@ def test_an_unknown_task_is_named(copied: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.program
 def test_a_redraw_that_breaks_keeps_the_older_report(
     copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

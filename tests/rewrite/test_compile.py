@@ -231,6 +231,7 @@ def _scan_adds_up() -> bool:
     return x.grad is not None and x.grad.tolist() == [3.0] * 5
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("name", "contexts"), one_in(3, HOLDERS, ["override", "pin in override", "device"]))
 def test_what_runs_other_functions_in_compiled_code(name: str, contexts: str, request: pytest.FixtureRequest) -> None:
     """Dynamo hands a checkpoint to a mode as one call; in eager code no mode sees it."""
@@ -348,6 +349,7 @@ OVER_FUNCTORCH: dict[str, Callable[..., Callable[[Tensor], Any]]] = {
 }
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("name", "way", "rule"), one_in(6, OF_TWO, OVER_FUNCTORCH, ["identity", "zero", "inward"]))
 def test_minimum_and_maximum_with_a_constant_over_functorch(name: str, way: str, rule: str) -> None:
     """Which of the two is the constant shows in backward alone."""

@@ -222,6 +222,7 @@ def test_a_users_own_rule_is_told_which_bound_a_constant_is() -> None:
             op.rules.pop("by_the_bound_of_rewrite", None)  # type: ignore[attr-defined]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("family", ["round", "sign", "fake_quantize"])
 def test_compiled(family: str) -> None:
     f: Callable[[Tensor], Tensor] = {

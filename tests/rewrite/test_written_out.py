@@ -236,6 +236,7 @@ WAYS: dict[str, Callable[[Tie], Any]] = {
 _COMPILED = ["cosine_embedding_loss", "normalize", "nn.TripletMarginLoss, swapped"]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "name",
     [one if one in _COMPILED else pytest.param(one, marks=pytest.mark.slow) for one in TIES if one != "corrcoef"],

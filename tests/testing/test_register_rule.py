@@ -141,12 +141,12 @@ OWN_RULES = pytest.mark.parametrize(
     [
         pytest.param("clamp", fading, True, "width", marks=pytest.mark.slow),
         pytest.param("relu", clipped_outside, False, None, marks=pytest.mark.slow),
-        ("upper_bound", constant_outside, False, "size"),
+        pytest.param("upper_bound", constant_outside, False, "size", marks=pytest.mark.program),
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
         ("sign", swish_slope, True, None),
         ("round", toggled, False, None),
         pytest.param("policy_loss", halved_upward, True, "share", marks=pytest.mark.slow),
-        ("jumprelu", parabola, True, "height"),
+        pytest.param("jumprelu", parabola, True, "height", marks=pytest.mark.program),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -170,6 +170,7 @@ def test_it_passes_the_whole_contract(
     check_rule(function.__name__, op=op)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("op", ["relu", pytest.param("upper_bound", marks=pytest.mark.slow)])
 def test_with_a_reference_written_apart(op: str) -> None:
     _register("clamp", receding, reference=receding_of_one)
