@@ -16,7 +16,8 @@ from pseudograd.testing.measure.inputs import random_pairs, requiring_grad, spec
 
 from .cases import every_case_and_dtype
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
 
 # A device divides by a number as it multiplies by its reciprocal, joins a product and a sum, and has an exponential of its own. What these
 # rules then subtract, or take the exponential of, makes it some units in the last place of grad.

@@ -13,6 +13,7 @@ from pseudograd.rule import OPS, Op
 from pseudograd.testing.contract import all_inputs, derivatives, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
 
+from ..choices import slow_but
 from . import broken_rules
 
 
@@ -77,7 +78,12 @@ def test_an_inexact_forward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "backward", [broken_rules.product_kernel, broken_rules.shifted_kernel], ids=lambda f: f.__name__
+    "backward",
+    slow_but(
+        [broken_rules.product_kernel],
+        [broken_rules.product_kernel, broken_rules.shifted_kernel],
+        pytest.mark.program,
+    ),
 )
 def test_a_broken_kernel_fails(backward: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula behind it is whole, so only the comparison of both paths can tell."""

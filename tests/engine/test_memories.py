@@ -86,6 +86,7 @@ def test_a_backward_after_everything_was_forgotten() -> None:
     assert pickle.loads(pickle.dumps(pg.rules.custom(torch.cos))) == pg.rules.custom(torch.cos)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 def test_a_compiled_graph_keeps_the_function_that_it_names(backend: str) -> None:
     torch._dynamo.reset()

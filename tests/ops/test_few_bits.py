@@ -376,6 +376,7 @@ def test_the_numbers_are_what_the_script_finds(script: ModuleType, name: str, bi
         assert abs(script.error(script.gelu_tanh_slope, FITTED[name][bits]) / least - 1) < 0.005
 
 
+@pytest.mark.program
 def test_with_the_uniform_weight_the_script_finds_the_numbers_of_the_paper(script: ModuleType) -> None:
     """Its package publishes for gelu with 3 bits: thresholds at 2.398, 0.711, 0.326, 0, levels from -0.0026 to 1.0026."""
     thresholds, slopes = script.fit(script.gelu_slope, 3, script.uniform, 10.0, 0.0125)

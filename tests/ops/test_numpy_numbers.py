@@ -88,6 +88,7 @@ def test_an_integer_stays_one() -> None:
     assert pg.clamp(torch.tensor([-3, 3]), np.int64(-1), np.int64(1)).dtype == torch.int64
 
 
+@pytest.mark.program
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10), reason="torch 2.8 compiles no float of .item()"
 )

@@ -7,6 +7,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
+from ..choices import slow_but
+
 
 def _leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(shape, dtype=dtype).requires_grad_()
@@ -88,7 +90,7 @@ def _rounded(x: Tensor, digits: int = 0) -> Tensor:
     return torch.round(x, decimals=digits)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", slow_but([False], [False, True], pytest.mark.program))
 def test_the_first_argument_of_straight_through_may_be_named(compiled: bool) -> None:
     def wrapper(f: object) -> object:
         return torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f

@@ -143,6 +143,7 @@ def test_report_knows_kinds_and_no_task() -> None:
             assert not re.search(rf"\b({'|'.join(TASKS)})\b", path.read_text(encoding="utf-8")), path.name
 
 
+@pytest.mark.program
 def test_tasks_need_no_report() -> None:
     program = (
         "import sys, pseudograd.tasks\n"

@@ -25,6 +25,7 @@ from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_eras import ERAS, installed_era
 from pseudograd.torch_forms import EDGE, SPELLINGS
 
+from ..choices import slow_but
 from .eras import composites, gradients
 
 MEASURED = json.loads((Path(__file__).parent / "eras.json").read_text())
@@ -329,7 +330,7 @@ COMPILED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.parametrize("way", slow_but(["functional", "checkpoint"], COMPILED, pytest.mark.program))
 def test_compiled(way: str) -> None:
     """One function under one context after another, without a break in its graph."""
     torch.compiler.reset()

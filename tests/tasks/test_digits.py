@@ -117,6 +117,7 @@ def attack_variants() -> list[object]:
     return variants(has_leaves=True)  # type: ignore[return-value]
 
 
+@pytest.mark.program
 def test_attack_with_inward_is_as_strong_as_with_project() -> None:
     for world in (FROM_PICTURE, FROM_CHANCE):
         inward, project = (headline(ATTACK, world, name) for name in ("inward", "project"))

@@ -52,6 +52,7 @@ def test_what_is_left_of_a_spot_far_away_is_nothing() -> None:
     assert all(part.grad.isfinite().all() for part in (places, sizes, colours))
 
 
+@pytest.mark.program
 def test_a_rule_that_lets_gradients_pass_paints_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splats, "STEPS", 40)
     closed, inward = (run(SPLATS, "soft start", name) for name in ("zero/closed", "inward"))
