@@ -73,6 +73,17 @@ class Turned(NamedTuple):
     width: float
 
 
+class Asked(float):
+    """A parameter in the place of its number, for whoever asks a row where it stands. What a row computes of it is a plain number."""
+
+    name: str
+
+    def __new__(cls, name: str) -> Asked:
+        one = super().__new__(cls, 0.5)
+        one.name = name
+        return one
+
+
 class Share(NamedTuple):
     """What x gets of grad at a place: grad times one factor where grad > 0, times the other where grad < 0.
 
@@ -147,10 +158,14 @@ def _as_side(given: object) -> Side:
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         raise ValueError(f"finite numbers, not {given!r}")
     if numbers is not given:
-        return float(numbers[0])
+        return _number(numbers[0])
     if len(numbers) != 2:
         raise ValueError(f"a pair of factors, for grad > 0 and for grad < 0, not {given!r}")
-    return Share(float(numbers[0]), float(numbers[1]))
+    return Share(_number(numbers[0]), _number(numbers[1]))
+
+
+def _number(given: float) -> float:
+    return given if isinstance(given, Asked) else float(given)
 
 
 # --- between two bounds, of which each may be a tensor ----------------------------------------------------------------

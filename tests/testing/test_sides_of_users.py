@@ -20,8 +20,6 @@ from pseudograd.testing.contract import values
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.testing.measure.inputs import DTYPES, special_grads
 
-pytestmark = pytest.mark.usefixtures("table_as_it_was")
-
 
 def tilted(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float = 0.3) -> Tensor:
     """A share of what leads outward, and a quarter more of what leads back; above only the sign of x - y."""
@@ -31,7 +29,7 @@ def tilted(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, out: float
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> None:
+def _registered(table_as_it_was: None) -> None:
     pg.register_rule("clamp", formula="tilted", source="a test", is_linear=False, sides=lambda out: ((out, 1.25), 1.0))(
         tilted
     )
@@ -185,3 +183,27 @@ def test_sides_are_those_of_a_range() -> None:
 
     with pytest.raises(ValueError, match="register_rule: sides must be left out for round, got"):
         pg.register_rule("round", formula="f", source="s", is_linear=True, sides=lambda: (1.0, 1.0))(whole)
+
+
+# --- an audit reads rows ----------------------------------------------------------------------------------------------
+
+
+def test_an_audit_names_it_and_its_parameter() -> None:
+    found = pg.audit(lambda x: pg.clamp(x, -1, 1, rule=pg.rules.tilted(out=0.7)), -2, 2)
+    assert 'clamp(x, -1, 1, rule=rules.tilted(out=0.7), edge="closed")' in str(found)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_an_audit_of_something_else_reads_its_row_too(refuses: bool) -> None:
+    """Where the row refuses the number that it is asked with, no parameter is estimated."""
+
+    def sides(scale: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        assert not refuses or scale > 1
+        return (scale, scale), (1 / scale, 1 / scale)
+
+    def scaled(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, scale: float = 2.0) -> Tensor:
+        return torch.where(x < y, scale * grad, torch.where(x > y, grad / scale, grad))
+
+    pg.register_rule("clamp", formula="scaled", source="a test", is_linear=True, sides=sides)(scaled)
+    assert 'rule="leaky"' in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="leaky"), -2, 2))
+    assert "scaled" in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="scaled"), -2, 2))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..geometry import Shape, Share, Side, Turned
+from ..geometry import Asked, Shape, Share, Side, Turned
 from ..rule import Rule
 from .audit_regions import Measured
 
@@ -41,25 +41,22 @@ def _estimated(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float
 # --- of what passes on both sides of a range --------------------------------------------------------------------------
 
 
-class _Asked(NamedTuple):
-    """A parameter in the place of its number. A row that puts it where a factor stands says where it can be measured."""
-
-    name: str
-
-
 def _of_sides(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float, ...] | None:
-    """Each parameter from the factor that it is: at the flat end below the range or above it, for the sign of grad that it is for."""
+    """Each parameter from the factor that it is: at the flat end below the range or above it, for the sign of grad that it is for.
+
+    None where the row puts none of them in the place of a factor, as where it computes with them.
+    """
     assert rule.sides is not None
     try:
-        below, above = rule.sides(**{name: _Asked(name) for name in rule.parameters})
-    except TypeError:  # the row computes with its parameters
+        below, above = rule.sides(**{name: Asked(name) for name in rule.parameters})
+    except Exception:  # the row of somebody else may refuse this number
         return None
     found: dict[str, float | None] = {}
     for end, side in ((0, below), (-1, above)):
         for factor, slope in _seen_at(m, end, side):
-            if isinstance(factor, _Asked) and is_flat_at(m, end):
+            if isinstance(factor, Asked) and is_flat_at(m, end):
                 found.setdefault(factor.name, abs(slope))
-            elif isinstance(factor, Turned) and isinstance(factor.width, _Asked):
+            elif isinstance(factor, Turned) and isinstance(factor.width, Asked):
                 found[factor.width.name] = _width_of_what_turns(m, known)
     # A side without a bound has no factor to be seen: there the other one's will do.
     numbers = [found.get(name, next(iter(found.values()), None)) for name in rule.parameters]
