@@ -26,7 +26,7 @@ for version in "$@"; do
         failed=1
         continue
     fi
-    if "$folder/bin/python" -m pytest -q -n "${JOBS:-2}" --dist loadgroup 2>&1 | tee "$log" | tail -n 3; then
+    if "$folder/bin/python" -m pytest -q -n "${JOBS:-2}" --dist loadgroup --programs 2>&1 | tee "$log" | tail -n 3; then
         verdict=passed
     else
         verdict=FAILED

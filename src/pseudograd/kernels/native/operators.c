@@ -154,6 +154,8 @@ static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t orde
         for (int64_t i = 0; i < run; i++) ((type *)to)[i] = same;                                                                      \
     } else if (stride == 1) {                                                                                                          \
         memcpy(to, from, (size_t)run * sizeof(type));                                                                                  \
+    } else if (stride == 2) {                                                                                                          \
+        for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * 2];                                               \
     } else {                                                                                                                           \
         for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * stride];                                          \
     }
