@@ -311,6 +311,7 @@ def test_a_verdict_says_its_case_and_what_was_found(suite: Any) -> None:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.program
 def test_a_results_file_is_drawn_without_measuring(
     suite: Any, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,6 +460,7 @@ def _is_told_in_one_line(
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.program
 @needs_native
 @pytest.mark.skipif(
     not torch.__version__.startswith("2.13"), reason="torch's own ops keep other tensors in other versions"

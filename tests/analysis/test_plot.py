@@ -13,6 +13,8 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.rule import OPS
 
+from ..choices import slow_but
+
 pytest.importorskip("matplotlib")
 UP, DOWN = "dL/dx where dL/dy = +1", "dL/dx where dL/dy = −1"
 
@@ -394,7 +396,12 @@ FIGURES: dict[str, tuple[tuple[float, float], Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "own"), [*((name, True) for name in FIGURES), ("narrow", False), ("flat", False)], ids=str
+    ("name", "own"),
+    slow_but(
+        [("tiny", True), ("flat", True), ("narrow", False)],
+        [*((name, True) for name in FIGURES), ("narrow", False), ("flat", False)],
+        pytest.mark.program,
+    ),
 )
 def test_all_of_it_stays_on_the_canvas(name: str, own: bool, close: None) -> None:
     from matplotlib import pyplot

@@ -58,6 +58,7 @@ def test_the_limits_hold_what_any_frame_draws() -> None:
     assert max(line.get_ydata()) == pytest.approx(1 / 3, rel=1e-3)
 
 
+@pytest.mark.program
 def test_other_rules_stay_and_the_legend_says_the_range() -> None:
     drawn = _plot(["zero", "leaky(slope=0.25..0.75)", torch.clamp], -1, 1, loss=torch.square)
     for frame, slope in ((0, 0.25), (FRAMES - 1, 0.75)):

@@ -118,7 +118,11 @@ def test_compiled_forward_mode_of_linear_rules(cases: list[Case], transform: Way
     batches.check_all(cases, partial(_check_together, transform, transform))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, *(pytest.param(one, marks=pytest.mark.program) for one in (torch.bfloat16, torch.float64))],
+    ids=str,
+)
 def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     """-0.3 and 0.7 are no numbers of any dtype: at the bound means at the rounded one, compiled too."""
     import pseudograd as pg

@@ -57,7 +57,12 @@ def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["inward", "sign", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "identity", "leaky"))]
+    "name",
+    [
+        "inward",
+        pytest.param("sign", marks=pytest.mark.program),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "identity", "leaky")),
+    ],
 )
 def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would prove nothing. Two edges, up and down; at all of them the rule is clamp's own, which test_values tests."""

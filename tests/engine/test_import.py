@@ -46,6 +46,7 @@ LEVELS = [
 ]
 
 
+@pytest.mark.program
 def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> None:
     program = "import sys, torch; before = set(sys.modules); import pseudograd; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -251,6 +251,7 @@ def _loss(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return getattr(importlib.import_module("training_of_mine"), name)  # type: ignore[no-any-return]
 
 
+@pytest.mark.program
 def test_a_scalar_loss_is_asked_of_each_element_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     sys.path.insert(0, "")
     try:
@@ -416,6 +417,7 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
     assert {row.variant for row in rows(results, stored(other)) if row.differs} == {"torch.clamp", "zero/open"}
 
 
+@pytest.mark.program
 def test_nothing_in_common_is_told(small: Path, tmp_path: Path) -> None:
     numbers = json.loads((small / "results.json").read_text(encoding="utf-8"))
     numbers["tasks"] = {"mine": {}}

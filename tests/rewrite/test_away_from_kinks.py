@@ -90,6 +90,7 @@ def _moved(sample: Sample) -> Sample:
     return sample._replace(x=moved(sample.x), args=tree_map(moved, sample.args), kwargs=tree_map(moved, sample.kwargs))
 
 
+@pytest.mark.program
 @pytest.mark.xdist_group("samples of torch")  # a process needs seconds to import them
 @pytest.mark.parametrize("most", [pytest.param(3, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_a_pin_changes_nothing_away_from_kinks(most: int | None) -> None:

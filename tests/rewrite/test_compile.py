@@ -166,6 +166,7 @@ def test_a_checkpoint_of_a_compiled_block(reentrant: bool) -> None:
         assert x.grad.tolist() == [0.0, 0.0, 6.0, 6.0, 6.0]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("rule", "reentrant"), one_in(2, ["zero", "inward", "identity", "sign", "pin"], [True, False]))
 def test_a_checkpoint_of_a_compiled_block_whose_backward_runs_elsewhere(reentrant: bool, rule: str) -> None:
     """The recomputation runs other compiled code under other rules, and torch compares no more than shapes."""

@@ -345,6 +345,7 @@ def test_compiled(way: str) -> None:
     assert _grad(compiled) == plain
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("reduction", ENUMS)
 def test_compiled_away_from_ties_it_is_torchs_own(reduction: str) -> None:
     def loss(*tensors: Tensor) -> Tensor:

@@ -762,7 +762,10 @@ def at_edge() -> list[float]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("how", ["made inside", "made before", "decorator", "checkpoint", "compiled"])
+@pytest.mark.parametrize(
+    "how",
+    ["made inside", "made before", "decorator", "checkpoint", pytest.param("compiled", marks=pytest.mark.program)],
+)
 @pytest.mark.parametrize("outer", ["sign", "inward", *ERAS])
 def test_a_pin_to_any_era_decides_inside_another_context(outer: str, how: str, era: str) -> None:
     around = pin_edge(outer) if outer in ERAS else override(clamp=outer)

@@ -105,6 +105,7 @@ def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: 
     assert (second.rank, second.is_main, second.content, str(second)) == (2, False, "hello", "rank 2")
 
 
+@pytest.mark.program
 def test_a_process_that_dies_unheard_is_named(tmp_path: Path) -> None:
     found = ran(tmp_path, "import torch, os, signal; os.kill(os.getpid(), signal.SIGKILL)", word="unsaid")
     assert (found.status, found.parts, found.errors) == (137, (), ())

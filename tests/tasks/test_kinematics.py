@@ -35,10 +35,12 @@ def test_where_the_hand_is() -> None:
     assert torch.allclose(bent, torch.tensor([x, y], dtype=torch.float64))
 
 
+@pytest.mark.program
 def test_scipy_reaches_nearly_all() -> None:
     assert float(kinematics.by_scipy().double().mean()) == pytest.approx(0.96, abs=0.02)
 
 
+@pytest.mark.program
 def test_inward_and_project_get_out_of_a_far_start() -> None:
     assert headline(KINEMATICS, "Adam", "inward") >= 0.65
     assert headline(KINEMATICS, "Adam", "project") >= 0.88

@@ -211,6 +211,7 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
     assert "upgrade: asked with TensorFloat-32 off; with it on, more differs" in out
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("change", "line", "may_be_a_tie"),
     [
