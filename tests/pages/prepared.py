@@ -95,10 +95,10 @@ NOT_RUN = {
 }
 # Pages that take seconds: .ci/run runs them before a change lands. What the packages of the first load warns of what it pleases.
 SLOW = ("docs/in_your_tools.md", "docs/your_own_rule.md")
-# Without these packages the block is looked up and not run: the extras bring them.
+# Without these modules, which an older torch may refuse to import, the block is looked up and not run: the extras bring them.
 NEEDS = {
     "lightning": "import lightning",
-    "transformers": "import transformers",
+    "transformers.trainer": "import transformers",
     "optuna": "import optuna",
     "matplotlib": "pg.plot(",
 }

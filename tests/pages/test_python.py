@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import gc
-import importlib.util
+import importlib
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,15 +74,20 @@ def look_up(name: str) -> Any:
 
 
 def only_looked_up(block: Block) -> bool:
-    if prepared.of(block, prepared.NOT_RUN):
-        return True
+    return bool(prepared.of(block, prepared.NOT_RUN)) or lacks_a_module(block)
+
+
+def lacks_a_module(block: Block) -> bool:
     used = prepared.of(block, prepared.BEFORE) + block.text
-    missing = [name for name, line in prepared.NEEDS.items() if line in used and not _is_there(name)]
-    return bool(missing)
+    return any(line in used and not _is_there(name) for name, line in prepared.NEEDS.items())
 
 
-def _is_there(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+def _is_there(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 @pytest.mark.usefixtures("table_as_it_was")
@@ -94,7 +99,8 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in _of(page):
         if only_looked_up(block):
-            exec(prepared.of(block, prepared.BEFORE), names)
+            if not lacks_a_module(block):
+                exec(prepared.of(block, prepared.BEFORE), names)
             for name in names_of_pseudograd(block.text):
                 look_up(name)
         else:
