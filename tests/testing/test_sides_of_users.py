@@ -207,3 +207,16 @@ def test_an_audit_of_something_else_reads_its_row_too(refuses: bool) -> None:
     pg.register_rule("clamp", formula="scaled", source="a test", is_linear=True, sides=sides)(scaled)
     assert 'rule="leaky"' in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="leaky"), -2, 2))
     assert "scaled" in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="scaled"), -2, 2))
+
+
+def test_a_parameter_that_the_row_computes_with_is_not_estimated_from_another() -> None:
+    def mixed(
+        grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, low: float = 0.25, high: float = 2.0
+    ) -> Tensor:
+        return torch.where(x < y, low * grad, torch.where(x > y, grad / high, grad))
+
+    def sides(low: float, high: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        return (low, low), (1 / high, 1 / high)
+
+    pg.register_rule("clamp", formula="mixed", source="a test", is_linear=True, sides=sides)(mixed)
+    assert 'rule="mixed"' in str(pg.audit(lambda x: pg.clamp(x, -1, 1, rule="mixed"), -2, 2))

@@ -44,12 +44,14 @@ def _estimated(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float
 def _of_sides(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float, ...] | None:
     """Each parameter from the factor that it is: at the flat end below the range or above it, for the sign of grad that it is for.
 
-    None where the row puts none of them in the place of a factor, as where it computes with them.
+    None where the row does not put each of them in the place of a factor, as where it computes with one.
     """
     assert rule.sides is not None
     try:
         below, above = rule.sides(**{name: Asked(name) for name in rule.parameters})
     except Exception:  # the row of somebody else may refuse this number
+        return None
+    if _asked_in(below) | _asked_in(above) != rule.parameters.keys():
         return None
     found: dict[str, float | None] = {}
     for end, side in ((0, below), (-1, above)):
@@ -61,6 +63,12 @@ def _of_sides(rule: Rule, m: Measured, known: dict[str, object]) -> tuple[float,
     # A side without a bound has no factor to be seen: there the other one's will do.
     numbers = [found.get(name, next(iter(found.values()), None)) for name in rule.parameters]
     return None if None in numbers else tuple(numbers)  # type: ignore[arg-type]
+
+
+def _asked_in(side: Side) -> set[str]:
+    factors = side if isinstance(side, Share) else (side,)
+    numbers = [factor.width if isinstance(factor, Turned) else factor for factor in factors]
+    return {number.name for number in numbers if isinstance(number, Asked)}
 
 
 def _seen_at(m: Measured, end: int, side: Side) -> Iterator[tuple[object, float]]:
