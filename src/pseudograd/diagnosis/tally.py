@@ -257,15 +257,16 @@ def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
     is_moved, fewer = left + cut > arrived, arrived - left
     if isinstance(is_moved, bool) and not is_moved:
         return {}
-    instead: Sums = {"cut": _either_of(is_moved, fewer * (fewer > 0), cut)}
+    instead: Sums = {"cut": either_of(is_moved, fewer * (fewer > 0), cut)}
     if is_full:
         size = _settled(sum(one.abs().sum(dtype=_wide(one)) for one in grads.left))
         lost = found["magnitude"] - size
-        instead["cut_magnitude"] = _either_of(is_moved, lost * (lost > 0) * (fewer > 0), found["cut_magnitude"])
+        instead["cut_magnitude"] = either_of(is_moved, lost * (lost > 0) * (fewer > 0), found["cut_magnitude"])
     return instead
 
 
-def _either_of(condition: bool | Tensor, one: Any, other: Any) -> Any:
+def either_of(condition: bool | Tensor, one: Any, other: Any) -> Any:
+    """The one or the other; a tensor, without waiting, where the condition is one on a device."""
     return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
 
 

@@ -11,6 +11,7 @@ from ..rule import BOUNDED, PRIMITIVES
 from ..torch_forms import Form, Spelling
 from ..torch_private import physical
 from ..trace.frames import Place
+from .tally import either_of
 
 _LEAST = 10  # steps of a wind-up
 _CLAMPS = ("clamp", "relu")
@@ -127,18 +128,14 @@ class Climb:
         steps, grew = self._steps + 1, self._grew + grows
         holds = grew >= 0.8 * steps
         is_longest = grows & holds & (steps > self.longest) & (now > self._start)
-        self.longest = _either(is_longest, steps, self.longest)
-        self.first, self.last = _either(is_longest, self._start, self.first), _either(is_longest, now, self.last)
+        self.longest = either_of(is_longest, steps, self.longest)
+        self.first, self.last = either_of(is_longest, self._start, self.first), either_of(is_longest, now, self.last)
         self.lowest, self.highest = (
-            _either(now < self.lowest, now, self.lowest),
-            _either(now > self.highest, now, self.highest),
+            either_of(now < self.lowest, now, self.lowest),
+            either_of(now > self.highest, now, self.highest),
         )
-        self._steps, self._grew = _either(holds, steps, 0), _either(holds, grew, 0)
-        self._start, self._before = _either(holds, self._start, now), now
-
-
-def _either(condition: bool | Tensor, one: Any, other: Any) -> Any:
-    return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
+        self._steps, self._grew = either_of(holds, steps, 0), either_of(holds, grew, 0)
+        self._start, self._before = either_of(holds, self._start, now), now
 
 
 def read(spelling: Spelling, args: Any, kwargs: Any) -> tuple[Tensor, object, object] | None:
