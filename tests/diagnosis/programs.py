@@ -26,6 +26,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.records import Finding
 
 from ..distributed import two_processes
+from ..importing import can_import
 
 _MARK, _NOWHERE = "# fault: ", "# fault nowhere: "
 
@@ -63,7 +64,7 @@ class Program:
 
     @property
     def is_runnable(self) -> bool:
-        return self.needs is None or _can_import(self.needs)
+        return self.needs is None or can_import(self.needs)
 
     @property
     def marked(self) -> tuple[str, str]:
@@ -100,16 +101,6 @@ def clean(needs: str | None = None, ranks: int = 1) -> Callable[[Callable[[], Di
         return run
 
     return keep
-
-
-@functools.cache
-def _can_import(name: str) -> bool:
-    """A package may be there and ask for another torch."""
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    return True
 
 
 def of(package: ModuleType) -> list[Program]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ..importing import can_import
 from . import prepared
 from .blocks import Block
 from .checked import PYTHON
@@ -79,15 +80,7 @@ def only_looked_up(block: Block) -> bool:
 
 def lacks_a_module(block: Block) -> bool:
     used = prepared.of(block, prepared.BEFORE) + block.text
-    return any(line in used and not _is_there(name) for name, line in prepared.NEEDS.items())
-
-
-def _is_there(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
+    return any(line in used and not can_import(name) for name, line in prepared.NEEDS.items())
 
 
 @pytest.mark.usefixtures("table_as_it_was")
