@@ -43,7 +43,7 @@ def left_out(is_taken: bool, mark: pytest.MarkDecorator = pytest.mark.slow) -> A
 
 
 def slow_but(quick: Iterable[Any], values: Iterable[Any], mark: pytest.MarkDecorator = pytest.mark.slow) -> list[Any]:
-    """Each value (or tuple of them) as a parameter, marked slow if it is not among the quick ones, which must be there."""
+    """Each value (or tuple of them) as a parameter, marked slow, or as `mark`, if it is not among the quick ones, which must be there."""
     all_of_them, wanted = list(values), list(quick)
     assert all(one in all_of_them for one in wanted), f"{wanted} are not all among {all_of_them}"
     cells = [one if type(one) is tuple else (one,) for one in all_of_them]

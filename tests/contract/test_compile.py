@@ -12,6 +12,7 @@ from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.contract.equality import assert_same_values
 from pseudograd.testing.measure import transforms
 
+from ..choices import slow_but
 from . import batches
 from .cases import CASES
 
@@ -119,9 +120,7 @@ def test_compiled_forward_mode_of_linear_rules(cases: list[Case], transform: Way
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float16, *(pytest.param(one, marks=pytest.mark.program) for one in (torch.bfloat16, torch.float64))],
-    ids=str,
+    "dtype", slow_but([torch.float16], [torch.float16, torch.bfloat16, torch.float64], pytest.mark.program)
 )
 def test_compiled_bound_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     """-0.3 and 0.7 are no numbers of any dtype: at the bound means at the rounded one, compiled too."""

@@ -34,7 +34,15 @@ from .ways import FOR_EVERYTHING, LEVELS, WITH_A_CODE, codes_from, needs_native,
 pytestmark = needs_native
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-SIZES = [1, 63, 64, 65, 1000]
+SIZES = [1, 2, 63, 64, 65, 128, 1000]
+BY_PROGRAMS = [2, 128]
+of_all_sizes = pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([size for size in SIZES if size not in BY_PROGRAMS], id="sizes"),
+        pytest.param(BY_PROGRAMS, marks=pytest.mark.program, id="other sizes"),
+    ],
+)
 BOUNDS = [
     (-1.0, 1.0),
     (None, 1.0),
@@ -99,10 +107,13 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> tuple[Te
 HOW = [(rule, edge) for rule in WITH_A_CODE for edge in OPS["clamp"].edges]
 
 
+@of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), one_in(6, HOW, DTYPES, LEVELS), indirect=["level"])
-def test_every_processor_gives_the_formula(how: tuple[str, str], dtype: torch.dtype, level: None) -> None:
+def test_every_processor_gives_the_formula(
+    how: tuple[str, str], dtype: torch.dtype, level: None, sizes: list[int]
+) -> None:
     rule, edge = how
-    for size, (low, high), maximize in itertools.product(SIZES, BOUNDS, (False, True)):
+    for size, (low, high), maximize in itertools.product(sizes, BOUNDS, (False, True)):
         x, grad = numbers(dtype, size)
 
         def f(x: Tensor, low: Any = low, high: Any = high, maximize: bool = maximize) -> Tensor:
@@ -117,15 +128,16 @@ def test_every_processor_gives_the_formula(how: tuple[str, str], dtype: torch.dt
             assert same(found, expected), (kernel, size, low, high, maximize)
 
 
+@of_all_sizes
 @pytest.mark.parametrize(("dtype", "level", "flushes"), every_pair(DTYPES, LEVELS, [False, True]), indirect=["level"])
 def test_every_processor_gives_the_formula_of_elastic(
-    dtype: torch.dtype, level: None, flushes: bool, calls: list[str]
+    dtype: torch.dtype, level: None, sizes: list[int], flushes: bool, calls: list[str]
 ) -> None:
     """Which reads x, and rounds at every step as the formula does."""
     between = [bounds for bounds in BOUNDS if None not in bounds] + [(0.0, 1.0), (-0.7, 3e4), (-1e-300, 1e-300)]
     torch.set_flush_denormal(flushes)
     try:
-        for size, bounds, width, maximize in itertools.product(SIZES, between, (0.25, 1e-3, 3e4), (False, True)):
+        for size, bounds, width, maximize in itertools.product(sizes, between, (0.25, 1e-3, 3e4), (False, True)):
             x, grad = numbers(dtype, size)
 
             def f(x: Tensor, bounds: Any = bounds, width: float = width, maximize: bool = maximize) -> Tensor:
@@ -155,11 +167,14 @@ def test_elastic_has_its_edge_too(edge: str) -> None:
         assert gradient(lambda x: pg.clamp(x, -1, 1, rule="elastic", edge=edge), x, grad)[1].tolist() == expected
 
 
+@of_all_sizes
 @pytest.mark.parametrize(("how", "dtype", "level"), every_pair(HOW, DTYPES, LEVELS), indirect=["level"])
-def test_the_code_is_the_plain_one_bit_for_bit(how: tuple[str, str], dtype: torch.dtype, level: None) -> None:
+def test_the_code_is_the_plain_one_bit_for_bit(
+    how: tuple[str, str], dtype: torch.dtype, level: None, sizes: list[int]
+) -> None:
     """So one pass may be the kernel's and the other the plain formula's."""
     rule, edge = how
-    for size, bounds in itertools.product(SIZES, BOUNDS):
+    for size, bounds in itertools.product(sizes, BOUNDS):
         x, _ = numbers(dtype, size)
         call = call_for(OPS["clamp"], rule, edge)
         if range_bits.plan_for(call, *bounds, dtype, False) is None:

@@ -13,6 +13,8 @@ from pseudograd_command import main
 from pseudograd_lint.codes import LINT
 from pseudograd_lint.sources import of_bytes
 
+from ..choices import slow_but
+
 ALL = [code.number for code in LINT]
 HEAD = "import torch  # loss\n"
 GUARD = "x.clamp(min=0).sqrt()"
@@ -39,12 +41,12 @@ DEEP = {
     "many reads": "class M(torch.nn.Module):\n    def __init__(self):\n"
     + "".join(f"        self.p{n} = torch.nn.Parameter(torch.ones(3))\n" for n in range(400))
     + "".join(f"    def f{n}(self, x):\n        return x * self.p{n}.square()\n" for n in range(400)),
-    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 500,
+    "many uses": "def f(x):\n" + f"    d = {GUARD}\n    out.append(d)\n" * 2000,
     "one long line": "x = [" + ", ".join(["torch.where(a > 1, torch.log(a), b)"] * 2000) + "]\n",
 }
 
 
-@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("name", slow_but(DEEP.keys() - {"many uses"}, DEEP, pytest.mark.program))
 def test_no_source_takes_long(name: str) -> None:
     start = time.process_time()
     of_bytes((HEAD + DEEP[name]).encode(), "x.py", ALL)

@@ -11,8 +11,6 @@ from pseudograd.report.sources import compare
 from pseudograd.report.write import write
 from pseudograd.tasks import canvas, retarget
 
-TASKS = ["retarget", "retarget_srgb", "canvas", "basin", "curve"]
-
 
 @pytest.fixture(scope="session")
 def results() -> Results:
@@ -21,7 +19,7 @@ def results() -> Results:
         patched.setattr(retarget, "AWAY_STEPS", 20)
         patched.setattr(retarget, "BACK_STEPS", 10)
         patched.setattr(canvas, "STEPS", 20)
-        return compare(TASKS)
+        return compare(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
 
 
 @pytest.fixture(scope="session")

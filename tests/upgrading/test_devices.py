@@ -220,14 +220,12 @@ def test_what_is_left_without_it_is_named(monkeypatch: pytest.MonkeyPatch, capfd
             "train.py:14  step 1, forward of mul",
             False,
             id="a value",
-            marks=pytest.mark.program,
         ),
         pytest.param(
             "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())",
             "train.py:14  step 1, backward of Where",
             True,
             id="a gradient",
-            marks=pytest.mark.program,
         ),
         pytest.param(
             "at = torch.empty(6, dtype=torch.long); at[:] = is_there; y = y * y.gather(0, at + 0)",

@@ -13,7 +13,6 @@ from pseudograd.upgrading.recorded import of_content
 from pseudograd.upgrading.routes.names import environment
 from pseudograd.upgrading.routes.question import computes_in_16_bits
 
-from ..choices import slow_but
 from ..commands import answer
 
 TRAINING = """\
@@ -53,7 +52,7 @@ def asked(
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("compiled", slow_but(["torch.compile(net)"], ["torch.compile(net)", "net"]))
+@pytest.mark.parametrize("compiled", ["torch.compile(net)", "net"])
 def test_a_kink_that_a_decomposition_takes_otherwise_is_named_at_its_line(
     capfd: pytest.CaptureFixture[str], compiled: str
 ) -> None:

@@ -19,7 +19,6 @@ import torch
 from pseudograd.torch_eras import era_of, installed_era
 from pseudograd.upgrading.following import _said
 
-from ..choices import slow_but
 from ..commands import answer
 
 PY = sys.executable
@@ -121,10 +120,7 @@ model, head"""
 @pytest.mark.program
 @pytest.mark.parametrize(
     "call",
-    slow_but(
-        ["checkpoint(Scaled.apply, h, use_reentrant=True)"],
-        ["Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False))],
-    ),
+    ["Scaled.apply(h)", *(f"checkpoint(Scaled.apply, h, use_reentrant={on})" for on in (True, False))],
 )
 def test_what_a_backward_calls_is_heard_in_a_checkpoint_of_either_kind(
     capfd: pytest.CaptureFixture[str], call: str
