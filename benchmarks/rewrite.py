@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import pseudograd as pg
 from interleaved import Taken, ratio, seconds_of
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 Step = Callable[[], None]
 Context = Callable[[], contextlib.AbstractContextManager[object]]

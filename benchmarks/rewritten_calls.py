@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 import pseudograd as pg
 from interleaved import Taken, ratio, seconds_of
 from options import Parser, at_least, new_file, sizes
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 from rewritten_floors import FLOORS
 
 OWN = installed_era()

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from pseudograd.geometry import Share
 from pseudograd.kernels import native
 from pseudograd.kernels.range_bits import Plan
-from pseudograd.torch_private import pop_mode, push_mode, without_torch_function
-from pseudograd.trace import around_backward
+from pseudograd.listen import around_backward
+from pseudograd.torch_table.private import pop_mode, push_mode, without_torch_function
 
 EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD, OPERATORS = (
     "floor: an empty Function",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pseudograd.diagnosis.findings import CODES
+from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_lint.code import Code
 from pseudograd_lint.codes import LINT
 

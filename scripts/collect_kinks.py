@@ -1,4 +1,4 @@
-"""Collect the kink table anew: src/pseudograd/kinks/table.json, from torch 2.8 to 2.15, JAX and TensorFlow.
+"""Collect the kink table anew: src/pseudograd_kinks/table.json, from torch 2.8 to 2.15, JAX and TensorFlow.
 
 python scripts/collect_kinks.py                   everything; the first run installs what is missing, several GB
 python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      these anew, the others from the last run, or from the table
@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pseudograd.kinks.joining import ByVersion, joined
-from pseudograd.kinks.measure import ROUTES
-from pseudograd.kinks.numbers import Outcome
-from pseudograd.kinks.points import defined
-from pseudograd.kinks.table import FILE, dotted, load, version_of
+from pseudograd_kinks.joining import ByVersion, joined
+from pseudograd_kinks.measure import ROUTES
+from pseudograd_kinks.numbers import Outcome
+from pseudograd_kinks.points import defined
+from pseudograd_kinks.table import FILE, dotted, load, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(
@@ -62,7 +62,7 @@ def _measure(name: str, folder: Path, fast: bool) -> None:
     result = folder / f"{name}.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     if framework == "torch":
-        command = ["-m", "pseudograd.kinks.collect", str(result), *(["--routes", *ROUTES] if fast else [])]
+        command = ["-m", "pseudograd_kinks.collect", str(result), *(["--routes", *ROUTES] if fast else [])]
     else:
         points = folder / "points.json"
         points.write_text(json.dumps(joined(defined(), {}, {})["points"]), encoding="utf-8")

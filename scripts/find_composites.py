@@ -25,11 +25,11 @@ from figures_by_version import keep
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from pseudograd import override, pin_edge
+from pseudograd.listen.nodes import Ranges, behind, of
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rule import OPS
-from pseudograd.torch_eras import ERAS, installed_era
-from pseudograd.torch_forms import EDGE, SPELLINGS, SWITCHES, Form, form_of_node
-from pseudograd.trace.nodes import Ranges, behind, of
+from pseudograd.torch_table.eras import ERAS, installed_era
+from pseudograd.torch_table.forms import EDGE, SPELLINGS, SWITCHES, Form, form_of_node
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "docs" / "composites.json"

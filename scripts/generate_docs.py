@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import pseudograd as pg
-from pseudograd.analysis.rule_table import what_is_saved
-from pseudograd.diagnosis.findings import KINDS
+from pseudograd.diagnosis.judge.findings import KINDS
+from pseudograd.look.rule_table import what_is_saved
 from pseudograd.ops.bounds import CLAMP
 from pseudograd.rule import OPS
-from pseudograd.tasks import TASKS, Outcome
-from pseudograd.torch_eras import CLOSED_ERA
+from pseudograd.torch_table.eras import CLOSED_ERA
+from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -349,8 +349,8 @@ _PARTS: dict[str, Callable[[], str]] = {
 
 
 def _run_compare() -> None:
-    from pseudograd.report.sources import compare
-    from pseudograd.report.write import write
+    from pseudograd_tasks.report.sources import compare
+    from pseudograd_tasks.report.write import write
 
     with tempfile.TemporaryDirectory() as folder:
         page = write(compare(tuple(TASKS), jobs=2), Path(folder) / "report")
@@ -361,9 +361,9 @@ def _run_compare() -> None:
 
 def _draw_strip() -> int:
     """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
-    from pseudograd.report.figures import strip_figure
-    from pseudograd.report.pictures import strip
-    from pseudograd.report.sources import compare
+    from pseudograd_tasks.report.figures import strip_figure
+    from pseudograd_tasks.report.pictures import strip
+    from pseudograd_tasks.report.sources import compare
 
     found = strip(compare(["retarget"]))
     assert found is not None

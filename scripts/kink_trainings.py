@@ -18,9 +18,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import pseudograd
-from pseudograd.diagnosis.findings.convention import by_line, verdict
-from pseudograd.diagnosis.other_conventions import other_of
-from pseudograd.torch_eras import ERAS
+from pseudograd.diagnosis.judge.findings.convention import by_line, verdict
+from pseudograd.diagnosis.judge.other_conventions import other_of
+from pseudograd.torch_table.eras import ERAS
 
 STEPS, SEEDS = 100, 3
 Loss = Callable[[], Tensor]

@@ -1,4 +1,4 @@
-"""docs/kinks.md, its picture, and docs/kinks_table.html: the kink table, from src/pseudograd/kinks/table.json."""
+"""docs/kinks.md, its picture, and docs/kinks_table.html: the kink table, from src/pseudograd_kinks/table.json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import short_svg
 
-from pseudograd.kinks.point import FRAMEWORKS, KINDS
-from pseudograd.kinks.table import TablePoint, load
-from pseudograd.kinks.text import differing, shown
+from pseudograd_kinks.point import FRAMEWORKS, KINDS
+from pseudograd_kinks.table import TablePoint, load
+from pseudograd_kinks.text import differing, shown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "kinks.md"

@@ -20,7 +20,7 @@ from figures_by_version import keep
 from torch import Tensor
 
 from pseudograd import pin_edge
-from pseudograd.torch_eras import ERAS
+from pseudograd.torch_table.eras import ERAS
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "real_packages.json"

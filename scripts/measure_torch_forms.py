@@ -1,4 +1,4 @@
-"""Measure what the installed torch does at a bound, and say where the table of `pseudograd.torch_forms` differs.
+"""Measure what the installed torch does at a bound, and say where the table of `pseudograd.torch_table.forms` differs.
 
 Run it with the Python of each torch version: python scripts/measure_torch_forms.py
 """
@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from pseudograd.torch_eras import era_of, measure
-from pseudograd.torch_forms import at_the_bound
+from pseudograd.torch_table.eras import era_of, measure
+from pseudograd.torch_table.forms import at_the_bound
 
 
 def main() -> int:

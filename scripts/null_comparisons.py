@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-from pseudograd.trials.comparison import Comparison
-from pseudograd.trials.paired import LEVEL
-from pseudograd.trials.variants import INSTALLED, eras
+from pseudograd.comparison.comparison import Comparison
+from pseudograd.comparison.paired import LEVEL
+from pseudograd.comparison.variants import INSTALLED, eras
 
 ERAS = tuple(eras())
 FILE = Path(__file__).resolve().parents[1] / "docs" / "compare" / "null_comparisons.json"

@@ -15,7 +15,7 @@ import torch
 import vector_page
 
 import pseudograd as pg
-from pseudograd.analysis.rule_table import what_is_saved
+from pseudograd.look.rule_table import what_is_saved
 from pseudograd.public_names import place_of
 from pseudograd.rule import OPS, Op
 

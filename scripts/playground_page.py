@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.analysis.curves import Curve, curve_of
-from pseudograd.analysis.gradient import gradient
-from pseudograd.analysis.palette import colour
+from pseudograd.look.curves import Curve, curve_of
+from pseudograd.look.gradient import gradient
+from pseudograd.look.palette import colour
 from pseudograd.public_names import place_of
 from pseudograd.rule import BOUNDED, OPS, Edge, Op
 

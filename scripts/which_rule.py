@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd.tasks import TASKS, Outcome
-from pseudograd.tasks.base import OURS
-from pseudograd.tasks.sentences import APART, are_alike
-from pseudograd.trials.comparison import read
-from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
-from pseudograd.trials.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras
+from pseudograd.comparison.comparison import read
+from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
+from pseudograd.comparison.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras
+from pseudograd_tasks import TASKS, Outcome
+from pseudograd_tasks.base import OURS
+from pseudograd_tasks.sentences import APART, are_alike
 
 ERAS = tuple(eras())
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _codes_of_diagnose() -> Sequence[Code]:
     """None without torch, which the library needs."""
     try:
-        from pseudograd.diagnosis.findings import CODES
+        from pseudograd.diagnosis.judge.findings import CODES
     except ImportError:
         return ()
     return CODES

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from pseudograd.listen.program import follow as program
 from pseudograd.rule import OPS, PRIMITIVES, forget_calls
-from pseudograd.running import program
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -24,8 +24,9 @@ from typing import Any
 import torch
 import torch._dynamo  # whoever makes an optimiser imports it
 
-from pseudograd.running import process, program
-from pseudograd.upgrading.routes import names
+from pseudograd.listen.program import follow as program
+from pseudograd.listen.program import process
+from pseudograd_upgrade.routes import names
 
 begun = program._process  # in a process of its own
 _compile = torch.compile  # Lightning, where a test imports it, puts another in its place

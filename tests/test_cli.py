@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 import pseudograd
-from pseudograd.analysis.rule_table import rules_text
 from pseudograd.cli import main
-from pseudograd.cli.compare import _tasks
-from pseudograd.report.write import write
+from pseudograd.look.rule_table import rules_text
 from pseudograd.rule import OPS
-from pseudograd.tasks import DEFAULT_TASKS, TASKS
-from pseudograd.torch_eras import CLOSED_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
+from pseudograd_tasks import DEFAULT_TASKS, TASKS
+from pseudograd_tasks.cli.compare import _tasks
+from pseudograd_tasks.report.write import write
 
 from .choices import one_in
 from .commands import answer as run
@@ -445,7 +445,9 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
     older = tmp_path / "older"
     older.mkdir()
     (older / "results.json").write_text('{"kind": "pseudograd compare"}')
-    module = sys.modules["pseudograd.report.results" if moment == "edges_now" else "pseudograd.report.write"]
+    module = sys.modules[
+        "pseudograd_tasks.report.results" if moment == "edges_now" else "pseudograd_tasks.report.write"
+    ]
     monkeypatch.setattr(module, moment, stopping(number, getattr(module, moment), after=moment == "_fill"))
     status, name = STOPS[signal.Signals(number)]
     for out in (older, tmp_path / "new" / "folders" / "report"):
@@ -481,7 +483,7 @@ def test_outside_the_main_thread_nothing_asks_for_signals(tmp_path: Path, result
 
 @pytest.fixture
 def results_of_curve() -> object:
-    from pseudograd.report.sources import compare
+    from pseudograd_tasks.report.sources import compare
 
     return compare(["curve"], ["inward"])
 

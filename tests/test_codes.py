@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.diagnosis.findings import CODES
+from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_command import main
 from pseudograd_lint.check import check, parsed
 from pseudograd_lint.code import Code

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.migration import migrated
+from pseudograd.migrate import migrated
 from pseudograd.policy import clip_report
 
 

@@ -13,10 +13,12 @@ import torch
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd import doctor, torch_eras, torch_forms
+from pseudograd import doctor
 from pseudograd.rewrite import edges
 from pseudograd.rule import PRIMITIVES, forget_calls
-from pseudograd.torch_eras import (
+from pseudograd.torch_table import eras as torch_eras
+from pseudograd.torch_table import forms as torch_forms
+from pseudograd.torch_table.eras import (
     CLOSED_ERA,
     ERAS,
     OPEN_ERA,
@@ -27,7 +29,7 @@ from pseudograd.torch_eras import (
     installed_era,
     measure,
 )
-from pseudograd.torch_forms import AtTheBound, at_the_bound
+from pseudograd.torch_table.forms import AtTheBound, at_the_bound
 
 WAYS = {way.text: way for way in at_the_bound()}
 

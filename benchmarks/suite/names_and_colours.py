@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pseudograd.analysis.palette import FORWARD, colour
+from pseudograd.look.palette import FORWARD, colour
 
 from .cases import Case, Question
 

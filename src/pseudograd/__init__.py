@@ -42,15 +42,15 @@ from .public_names import MOVED, dir_of
 
 if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
-    from .analysis.audit import audit
-    from .analysis.gradient import gradient
-    from .analysis.plot import plot
+    from .comparison.compare import compare
+    from .comparison.tune import tune
     from .diagnosis import diagnose
+    from .look.audit import audit
+    from .look.gradient import gradient
+    from .look.plot import plot
     from .rewrite.convert import convert
     from .rewrite.override import override
     from .rewrite.pin_edge import pin_edge
-    from .trials.compare import compare
-    from .trials.tune import tune
 
 __all__ = [
     "__version__",
@@ -106,15 +106,15 @@ __version__: str
 
 
 _ELSEWHERE = {
-    "audit": ".analysis.audit",
-    "compare": ".trials.compare",
+    "audit": ".look.audit",
+    "compare": ".comparison.compare",
     "convert": ".rewrite.convert",
     "diagnose": ".diagnosis",
-    "gradient": ".analysis.gradient",
+    "gradient": ".look.gradient",
     "override": ".rewrite.override",
     "pin_edge": ".rewrite.pin_edge",
-    "plot": ".analysis.plot",
-    "tune": ".trials.tune",
+    "plot": ".look.plot",
+    "tune": ".comparison.tune",
 }
 
 

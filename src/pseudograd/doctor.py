@@ -8,9 +8,9 @@ import torch
 
 from . import engine, kernels
 from .errors import unknown_name
-from .torch_eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
-from .torch_forms import AtTheBound, at_the_bound
-from .torch_private import status
+from .torch_table.eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
+from .torch_table.forms import AtTheBound, at_the_bound
+from .torch_table.private import status
 
 
 def examine() -> dict[str, Any]:

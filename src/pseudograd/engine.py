@@ -39,7 +39,7 @@ from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
-from .torch_private import (
+from .torch_table.private import (
     constant_result,
     dispatch_modes,
     forward_mode_at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.fx
 from torch import Tensor
 
-from .analysis.gradient import get_gradient
+from .look.gradient import get_gradient
 from .ops.bound_rules import Bound
 from .ops.bounds import clamp
 from .ops.replace import replace_grad

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import layouts
 from .arguments import rounded
 from .rule import BOUNDED, Call, Gradients, Wants
-from .torch_private import fake_mode_of
+from .torch_table.private import fake_mode_of
 
 _is_compiling = torch.compiler.is_compiling
 

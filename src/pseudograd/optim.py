@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .arguments import check_broadcast, check_tensor, is_number
 from .errors import must
-from .torch_private import foreach_clamp_max_, foreach_clamp_min_, local
+from .torch_table.private import foreach_clamp_max_, foreach_clamp_min_, local
 
 Bound = float | Tensor | None
 Bounds = tuple[Bound, Bound]

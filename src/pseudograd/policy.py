@@ -2,7 +2,7 @@
 
 import torch.fx
 
-from .analysis.clip_report import clip_report
+from .look.clip_report import clip_report
 from .ops.policy import policy_loss as loss
 from .ops.policy_rows import policies as presets
 from .public_names import dir_of

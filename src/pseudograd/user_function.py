@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .torch_private import constant_result
+from .torch_table.private import constant_result
 
 
 class UserFunction:

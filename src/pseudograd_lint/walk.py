@@ -8,14 +8,7 @@ from typing import NamedTuple
 
 from .classes import facts_of
 from .places import FUNCTIONS
-from .quiet import (
-    branch_that_learns,
-    is_no_grad,
-    is_quiet,
-    is_quiet_class,
-    is_quiet_function,
-    only_called_there,
-)
+from .quiet import branch_that_learns, is_no_grad, is_quiet, is_quiet_class, is_quiet_function, only_called_there
 from .terms import Env, Module, Term, arguments_of, bindings, key_of
 
 _SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)

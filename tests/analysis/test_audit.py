@@ -14,13 +14,13 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import rules
-from pseudograd.analysis import audit_regions
-from pseudograd.analysis.audit import Audit
-from pseudograd.analysis.audit_figure import _merged
-from pseudograd.analysis.audit_lines import _line
-from pseudograd.analysis.audit_records import Region
 from pseudograd.geometry import SHARES
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.look import audit_regions
+from pseudograd.look.audit import Audit
+from pseudograd.look.audit_figure import _merged
+from pseudograd.look.audit_lines import _line
+from pseudograd.look.audit_records import Region
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 from .functions import Silu, clamped, inside, inward, of
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pseudograd as pg
-from pseudograd.analysis.copies import known
-from pseudograd.trials.reached import OwnFunctions
+from pseudograd.comparison.reached import OwnFunctions
+from pseudograd.look.copies import known
 
 from ..migration import test_migrate as classes
 
@@ -300,7 +300,7 @@ def test_compare_says_it_of_what_it_could_not_reach(tmp_path: Path, monkeypatch:
 
 def test_the_harmless_way_and_autograd_agree(tmp_path: Path) -> None:
     """`migrate` asks through `apply`, and five steps of descent; here no graph is made."""
-    from pseudograd.migration.recognise import name_of
+    from pseudograd.migrate.recognise import name_of
 
     for number, text in enumerate((classes.POPULAR, classes.PROPOSED, classes.REPLACE, classes.BROKEN)):
         cls = _class(tmp_path / str(number) if (tmp_path / str(number)).mkdir() is None else tmp_path, text)

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.analysis.palette import colour, colours, darker
+from pseudograd.look.palette import colour, colours, darker
 from pseudograd.rule import OPS
 
 # Machado, Oliveira & Fernandes (2009), severity 1, on linear RGB.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pseudograd.analysis.rule_table import rules_text, what_is_saved
 from pseudograd.kernels import native
+from pseudograd.look.rule_table import rules_text, what_is_saved
 from pseudograd.rule import OPS
 
 SIZE = 8192

@@ -10,7 +10,7 @@ import torch
 from matplotlib import pyplot
 
 import pseudograd as pg
-from pseudograd.analysis.sliding import FRAMES
+from pseudograd.look.sliding import FRAMES
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from pseudograd.diagnosis.arrays import Arrays
+from pseudograd.diagnosis.count.arrays import Arrays
 
 np = pytest.importorskip("numpy")
 

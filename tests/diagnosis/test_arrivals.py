@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pseudograd.diagnosis import Diagnosis, diagnose, recorder
-from pseudograd.diagnosis.arrivals import Arrivals
-from pseudograd.diagnosis.leaves import Leaf
+from pseudograd.diagnosis import Diagnosis, diagnose
+from pseudograd.diagnosis.count import recorder
+from pseudograd.diagnosis.count.arrivals import Arrivals
+from pseudograd.diagnosis.count.leaves import Leaf
 
 STEPS = 5
 Step = Callable[[nn.Sequential, Tensor, int], None]

@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd import diagnose, engine
-from pseudograd.diagnosis import Diagnosis, force_eager, harmless, quietly
-from pseudograd.torch_eras import installed_version
-from pseudograd.torch_private import mode_stack
-from pseudograd.trace import around_backward, functions
+from pseudograd.diagnosis import Diagnosis, force_eager
+from pseudograd.listen import around_backward, functions, harmless, quietly
+from pseudograd.torch_table.eras import installed_version
+from pseudograd.torch_table.private import mode_stack
 
 X = [-2.0, -0.5, 0.5, 2.0, 3.0]
 ARRIVED, CUT = 5, 3

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import pseudograd as pg
-from pseudograd.diagnosis import diagnose, missing_gradients
+from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count import missing_gradients
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:

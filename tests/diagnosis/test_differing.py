@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pseudograd.diagnosis import Diagnosis
-from pseudograd.diagnosis.differing import Difference, differences, lines
+from pseudograd.diagnosis.count.differing import Difference, differences, lines
 from pseudograd.diagnosis.processes import merged, values_of
-from pseudograd.running.program import Part
+from pseudograd.listen.program.follow import Part
 
 from ..distributed import two_processes
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 HERE = "tests/diagnosis/test_findings.py"
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.analysis.purity import is_pure
-from pseudograd.diagnosis import further_backward
-from pseudograd.torch_private import tells_unpack_hooks
-from pseudograd.trace import nodes
+from pseudograd.diagnosis.count import further_backward
+from pseudograd.listen import nodes
+from pseudograd.look.purity import is_pure
+from pseudograd.torch_table.private import tells_unpack_hooks
 
 Made = tuple[Sequence[Tensor], Sequence[Tensor]]  # the roots, and the leaves
 

@@ -22,11 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.diagnosis import diagnose, harmless, quietly
-from pseudograd.diagnosis.recorder import Recorder
+from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.recorder import Recorder
 from pseudograd.formula import Depth, own
-from pseudograd.torch_private import dispatch_modes, mode_stack
-from pseudograd.trace import around_backward, functions, swaps, zero_grad
+from pseudograd.listen import around_backward, functions, harmless, quietly, swaps, zero_grad
+from pseudograd.torch_table.private import dispatch_modes, mode_stack
 
 SOURCE = Path(pg.__file__).parent
 OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "trace"))

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from pseudograd.diagnosis import diagnose, findings
+from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.findings import Evidence, Kind
+from pseudograd.diagnosis.judge import findings
+from pseudograd.diagnosis.judge.findings import Evidence, Kind
 from pseudograd.diagnosis.records import Finding
 from pseudograd.diagnosis.run import condition
 

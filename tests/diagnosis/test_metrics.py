@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from pseudograd import diagnose
-from pseudograd.diagnosis.findings import KINDS
-from pseudograd.diagnosis.metrics import metrics_of
+from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.diagnosis.processes import Found, values_of
+from pseudograd.diagnosis.tell.metrics import metrics_of
 
 
 class Gated(nn.Module):

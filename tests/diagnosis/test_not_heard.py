@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from pseudograd.diagnosis import Diagnosis, diagnose, optimisers
-from pseudograd.diagnosis.recorder import Recorder, Watch
-from pseudograd.torch_private import mode_stack
+from pseudograd.diagnosis import Diagnosis, diagnose
+from pseudograd.diagnosis.count import optimisers
+from pseudograd.diagnosis.count.recorder import Recorder, Watch
+from pseudograd.torch_table.private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda some: torch.optim.SGD(some, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True),

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from pseudograd.diagnosis import Diagnosis, ranks
+from pseudograd.diagnosis import Diagnosis
+from pseudograd.diagnosis.count import ranks
 from pseudograd.diagnosis.processes import merged, values_of
-from pseudograd.running import program as programs
-from pseudograd.running.program import Part, Run
+from pseudograd.listen.program import follow as programs
+from pseudograd.listen.program.follow import Part, Run
 
 from ..choices import slow_but
 from ..commands import answer
@@ -179,7 +180,7 @@ class Data(torch.utils.data.Dataset):
         return 2
     def __getitem__(self, at):
         import gc, sys
-        process = sys.modules.get("pseudograd.running.process")
+        process = sys.modules.get("pseudograd.listen.program.process")
         if process:
             assert all(one.follower is None for one in gc.get_objects() if type(one) is process.Process)
         return torch.ones(1)

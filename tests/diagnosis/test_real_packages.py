@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pseudograd.torch_eras import era_of, installed_era
+from pseudograd.torch_table.eras import era_of, installed_era
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = json.loads((ROOT / "docs" / "diagnoses.json").read_text(encoding="utf-8"))

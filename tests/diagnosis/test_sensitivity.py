@@ -17,10 +17,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
-from pseudograd.diagnosis import noted_kinks
-from pseudograd.diagnosis.course import Course
-from pseudograd.diagnosis.pools import tied
-from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+from pseudograd.diagnosis.count import noted_kinks
+from pseudograd.diagnosis.count.course import Course
+from pseudograd.diagnosis.count.pools import tied
+from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
 

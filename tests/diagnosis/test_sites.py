@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
-from pseudograd.torch_eras import installed_era
-from pseudograd.torch_private import mode_stack
-from pseudograd.trace import around_backward
+from pseudograd.listen import around_backward
+from pseudograd.torch_table.eras import installed_era
+from pseudograd.torch_table.private import mode_stack
 
 X = (
     [-2.0 + 0.1 * number for number in range(9)]

@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.optim import optimizer as torch_optimizer
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis import leaves as leaves_module
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.optimisers import Optimisers
-from pseudograd.torch_eras import CLOSED_ERA, installed_era
+from pseudograd.diagnosis.count import leaves as leaves_module
+from pseudograd.diagnosis.count.optimisers import Optimisers
+from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 STEPPED_BY_NONE = (
     "4 parameters of {} are stepped by no optimiser: they learn nothing here, as a target or teacher net should"

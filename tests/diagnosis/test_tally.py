@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.diagnosis import tally
-from pseudograd.diagnosis.leaves import Leaf
-from pseudograd.diagnosis.missing_gradients import Entries
-from pseudograd.diagnosis.names import Names
-from pseudograd.diagnosis.norms import Sizes
+from pseudograd.diagnosis.count import tally
+from pseudograd.diagnosis.count.leaves import Leaf
+from pseudograd.diagnosis.count.missing_gradients import Entries
+from pseudograd.diagnosis.count.norms import Sizes
+from pseudograd.diagnosis.tell.names import Names
 from pseudograd.kernels import native
 from pseudograd.kernels.native import counts
-from pseudograd.torch_forms import SavedValues
-from pseudograd.trace.frames import NOWHERE
+from pseudograd.listen.frames import NOWHERE
+from pseudograd.torch_table.forms import SavedValues
 
 from ..choices import every_pair
 

@@ -20,8 +20,8 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.torch_eras import installed_era
-from pseudograd.trace import frames
+from pseudograd.listen import frames
+from pseudograd.torch_table.eras import installed_era
 
 from ..choices import one_in
 
@@ -164,7 +164,7 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert site.recoverable == back
     (cut,) = [one for one in d.findings if one.code in ("cut", "starved")]
     assert cut.also or cut.code == "cut"
-    from pseudograd.diagnosis.findings.cut import what_inward_brings
+    from pseudograd.diagnosis.judge.findings.cut import what_inward_brings
 
     said = what_inward_brings(site)
     assert said.startswith({"None": "None", "Widen": "Widen", "override": "with pseudograd.override"}[advises])

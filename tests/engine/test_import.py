@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import importlib.machinery
 import subprocess
 import sys
@@ -14,32 +15,38 @@ import pseudograd
 from pseudograd import dynamo
 
 ROOT = Path(pseudograd.__file__).parent
+SRC = ROOT.parent
 FILES = sorted(ROOT.rglob("*.py"))
-MODULES = {
-    ".".join(["pseudograd", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
-    for path in FILES
-}
+NEIGHBOURS = sorted(path.parent.name for path in SRC.glob("pseudograd_*/__init__.py"))
+
+
+def _name(path: Path) -> str:
+    """Of the module that a file of src holds."""
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_name(path): path for path in sorted(SRC.rglob("*.py"))}
 HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "sklearn", "scipy", "rich", "jinja2", "pandas", "sympy")
 HEAVY += ("optuna", "lightning", "pytorch_lightning", "transformers", "accelerate", "pytest")
 # From the top: a part may import only parts of a higher number. design.md section 8.
 LEVELS = [
     {"__main__"},
     {"cli", "integrations"},
-    {"report", "doctor"},
-    {"tasks", "migration", "upgrading"},
-    {"trials", "diagnosis"},
+    {"doctor"},
+    {"migrate"},
+    {"comparison", "diagnosis"},
     {"rewrite", "nn", "optim"},
-    {"running", "policy", "familiar", "codebook"},
-    {"analysis", "kinks"},
-    {"testing", "trace", "rule_ranges"},
-    {"ops", "rules", "parse_rule", "torch_composites", "torch_conventions"},
+    {"policy", "familiar", "codebook"},
+    {"look"},
+    {"testing", "listen", "rule_ranges"},
+    {"ops", "rules", "parse_rule", "torch_table.composites", "torch_table.conventions"},
     {"engine"},
-    {"kernels", "torch_forms", "dynamo"},
-    {"formula", "torch_eras"},
+    {"kernels", "torch_table.forms", "dynamo"},
+    {"formula", "torch_table.eras"},
     {"layouts"},
     {"rule"},
     {"user_function"},
-    {"arguments", "torch_private"},
+    {"arguments", "torch_table.private"},
     {"geometry"},
     {"reference", "errors", "record", "notebook", "wording", "version"},
     {"public_names"},
@@ -178,7 +185,7 @@ def _nodes(path: Path) -> list[ast.AST]:
 
 def _imports(path: Path) -> Iterator[str]:
     """Absolute names of everything a file imports, in functions and for type checkers too; a name from a package may be a module of it."""
-    package = ["pseudograd", *path.relative_to(ROOT).parts[:-1]]
+    package = list(path.relative_to(SRC).parts[:-1])
     for node in _nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -190,15 +197,18 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def _part(name: str) -> str | None:
-    """The part of the package that a module belongs to; None for modules of others and the package itself."""
+    """The part of `pseudograd` that a module belongs to; None for modules of others and the package itself."""
     pieces = name.split(".")
-    return pieces[1] if pieces[0] == "pseudograd" and len(pieces) > 1 else None
+    if pieces[0] != "pseudograd" or len(pieces) == 1:
+        return None
+    inner = ".".join(pieces[1:3])
+    return inner if any(inner in parts for parts in LEVELS) else pieces[1]
 
 
 def _level(part: str) -> int:
-    found = [level for level, parts in enumerate(LEVELS) if part in parts]
-    assert found, f"{part} has no place in the order of design.md section 8"
-    return found[0]
+    levels = [level for level, parts in enumerate(LEVELS) if part in parts]
+    assert levels, f"{part} has no place in the order of design.md section 8"
+    return levels[0]
 
 
 def test_imports_run_one_way() -> None:
@@ -206,15 +216,30 @@ def test_imports_run_one_way() -> None:
 
 
 def _against_the_order(path: Path) -> Iterator[str]:
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if own == "__init__":  # the list of public names
+    own = _part(_name(path))
+    if own is None:  # the list of public names
         return
     for name in _imports(path):
-        if name == "pseudograd" and _level(own) > _level("report"):
+        if name == "pseudograd" and _level(own) > _level("doctor"):
             yield f"{path}: the list of public names stands above all but what uses it"
+        if name.startswith("pseudograd_") and name.split(".")[0] != "pseudograd_notices":
+            yield f"{path}: the library imports {name}, a neighbour that imports the library"
         other = _part(name)
         if other is not None and other != own and other != "__version__" and _level(own) >= _level(other):
             yield f"{path}: {own} imports {other}"
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_a_neighbour_imports_what_its_interface_lists(neighbour: str) -> None:
+    """And lists nothing else: `USES` in its __init__ is the interface between the two."""
+    uses = importlib.import_module(neighbour).USES
+    imported = {
+        name
+        for path in (SRC / neighbour).rglob("*.py")
+        for name in _imports(path)
+        if name.split(".")[0].startswith("pseudograd") and name.split(".")[0] != neighbour
+    }
+    assert sorted(imported) == sorted(uses)
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
@@ -241,12 +266,3 @@ def test_the_reference_imports_neither_torch_nor_us() -> None:
     for path in (ROOT / "reference").glob("*.py"):
         names = {name.split(".")[0] for name in _imports(path) if not name.startswith("pseudograd.reference")}
         assert names <= {"math", "struct", "collections", "__future__", "typing"}, path
-
-
-def test_lint_imports_nothing_of_the_library() -> None:
-    """It runs without torch, and the library builds on it."""
-    for path in (ROOT.parent / "pseudograd_lint").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                names = [getattr(node, "module", None), *(alias.name for alias in node.names)]
-                assert "pseudograd" not in [(name or "").split(".")[0] for name in names], path

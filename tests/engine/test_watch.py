@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import engine
-from pseudograd.trace import functions
+from pseudograd.listen import functions
 
 
 class Watcher:

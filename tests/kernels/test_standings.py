@@ -16,7 +16,7 @@ from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.primitives import PINNED
 from pseudograd.rule import PRIMITIVES, Call, call_for
-from pseudograd.torch_eras import ERAS
+from pseudograd.torch_table.eras import ERAS
 
 from .test_native import DTYPES, SIZES, same_bits
 from .ways import FOR_EVERYTHING, FOR_NOTHING, codes_from, needs_native

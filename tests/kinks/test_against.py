@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pseudograd import pin_edge
-from pseudograd.kinks import against, table
-from pseudograd.torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
+from pseudograd_kinks import against, table
 
 from ..commands import answer
 

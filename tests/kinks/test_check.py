@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.kinks import check as checking
-from pseudograd.kinks import table
-from pseudograd.kinks.measure import measured
-from pseudograd.kinks.numbers import Outcome
-from pseudograd.kinks.table import FILE, TablePoint
+from pseudograd_kinks import check as checking
+from pseudograd_kinks import table
+from pseudograd_kinks.measure import measured
+from pseudograd_kinks.numbers import Outcome
+from pseudograd_kinks.table import FILE, TablePoint
 
 from ..commands import answer as run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pseudograd.kinks.table import load
+from pseudograd_kinks.table import load
 
 from ..browser import needs_browser, shown, title_of
 

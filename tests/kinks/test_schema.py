@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pseudograd.kinks.numbers import Outcome
-from pseudograd.kinks.table import FILE, load
+from pseudograd_kinks.numbers import Outcome
+from pseudograd_kinks.table import FILE, load
 
 KEPT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(FILE.with_name("schema.json").read_text(encoding="utf-8")))

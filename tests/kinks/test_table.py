@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pseudograd.kinks import table
-from pseudograd.kinks.joining import joined
-from pseudograd.kinks.points import defined
+from pseudograd_kinks import table
+from pseudograd_kinks.joining import joined
+from pseudograd_kinks.points import defined
 
 TABLE = table.load()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pseudograd.kinks.table import load
+from pseudograd_kinks.table import load
 
 TABLE = load()
 _STEP = 1e-7

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pseudograd.migration import migrated
+from pseudograd.migrate import migrated
 
 from ..commands import answer
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import pseudograd
-import pseudograd.analysis
+import pseudograd.comparison
+import pseudograd.look
 import pseudograd.nn
 import pseudograd.ops
 import pseudograd.optim
 import pseudograd.rewrite
-import pseudograd.trials
 
 MODULES = [
     f"{package.__name__}.{found.name}"
-    for package in (pseudograd.ops, pseudograd.analysis, pseudograd.trials, pseudograd.rewrite)
+    for package in (pseudograd.ops, pseudograd.look, pseudograd.comparison, pseudograd.rewrite)
     for found in pkgutil.iter_modules(package.__path__)
 ] + ["pseudograd.rules", "pseudograd.optim", "pseudograd.nn", "pseudograd.diagnosis", "pseudograd.integrations.pytest"]
 # Our docstrings go on with "Source:" right below an example, which doctest would take for a part of the output.

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import nn
+from pseudograd.comparison.variants import variants
 from pseudograd.ops.bounds import CLAMP, RELU
 from pseudograd.parse_rule import parsed
 from pseudograd.rule import OPS, call_for, call_named, make_call, split
-from pseudograd.trials.variants import variants
 
 WITH_IT = [name for name, op in OPS.items() if "inward" in op.edges]
 X = (-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, torch.inf, -torch.inf, torch.nan)

@@ -125,9 +125,9 @@ def test_a_wrong_block_fails() -> None:
 
 
 def test_names_are_looked_up() -> None:
-    text = "import pseudograd as pg\nfrom pseudograd.kinks.table import load\npg.rules.leaky(0.1)\n"
+    text = "import pseudograd as pg\nfrom pseudograd_kinks.table import load\npg.rules.leaky(0.1)\n"
     found = list(names_of_pseudograd(text))
-    assert set(found) == {"pseudograd.kinks.table.load", "pseudograd.rules", "pseudograd.rules.leaky"}
+    assert set(found) == {"pseudograd_kinks.table.load", "pseudograd.rules", "pseudograd.rules.leaky"}
     for name in found:
         look_up(name)
     with pytest.raises(ModuleNotFoundError, match=r"pseudograd\.rules\.lekay"):

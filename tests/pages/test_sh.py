@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.torch_eras import CLOSED_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from ..choices import slow_but
 from ..commands import answer

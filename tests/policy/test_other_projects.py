@@ -21,7 +21,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.geometry import SHARES
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 from .formulas import tokens
 

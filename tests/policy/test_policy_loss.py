@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 from ..choices import slow_but
 from . import formulas

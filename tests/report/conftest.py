@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.report.results import Results
-from pseudograd.report.sources import compare
-from pseudograd.report.write import write
-from pseudograd.tasks import canvas, retarget
+from pseudograd_tasks import canvas, retarget
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.write import write
 
 
 @pytest.fixture(scope="session")

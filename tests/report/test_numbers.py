@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from pseudograd.report.results import Results
-from pseudograd.report.sources import compare
-from pseudograd.tasks import retarget
-from pseudograd.tasks.photos import photo, psnr
-from pseudograd.tasks.retarget import PLAIN, SRGB
-from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, NO_CLAMP, PROJECT, eras
+from pseudograd.comparison.variants import DEFAULT_RULES, INSTALLED, NO_CLAMP, PROJECT, eras
+from pseudograd_tasks import retarget
+from pseudograd_tasks.photos import photo, psnr
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.retarget import PLAIN, SRGB
 
 pytestmark = pytest.mark.xdist_group("compare")
 # (dB, how far from it a run may end): halfway between runs on processors that sum in other orders, the same on every torch. Retargeting

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.report.against import Other, Row, rows, side_by_side, stored
-from pseudograd.report.read import read
-from pseudograd.report.results import Results
-from pseudograd.report.sources import compare
-from pseudograd.report.write import unfinished, write
-from pseudograd.running.signals import Stopped
-from pseudograd.tasks import TASKS, Task, basin, curve
-from pseudograd.tasks.base import Settings
-from pseudograd.tasks.scalar_loss import ElementByElement
-from pseudograd.trials.variants import variants
+from pseudograd.comparison.variants import variants
+from pseudograd.listen.program.signals import Stopped
+from pseudograd_tasks import TASKS, Task, basin, curve
+from pseudograd_tasks.base import Settings
+from pseudograd_tasks.report.against import Other, Row, rows, side_by_side, stored
+from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.write import unfinished, write
+from pseudograd_tasks.scalar_loss import ElementByElement
 
 from ..commands import answer as run
 

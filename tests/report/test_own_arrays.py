@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 import pseudograd as pg
-from pseudograd.report.read import read
-from pseudograd.report.sources import results_of
-from pseudograd.report.write import write
+from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.sources import results_of
+from pseudograd_tasks.report.write import write
 
 
 def test_curves_and_pictures_of_a_run_are_on_the_page_and_drawn_again(tmp_path: Path) -> None:

@@ -14,15 +14,14 @@ from string import Formatter
 
 import pytest
 
-from pseudograd import report
-from pseudograd.report.pictures import shown_name, strip
-from pseudograd.report.read import FolderError
-from pseudograd.report.results import Results
-from pseudograd.report.tables import cell
-from pseudograd.report.terminal import show
-from pseudograd.report.write import check_folder, write
-from pseudograd.tasks import sentences
-from pseudograd.trials.variants import INSTALLED, eras
+from pseudograd.comparison.variants import INSTALLED, eras
+from pseudograd_tasks import report, sentences
+from pseudograd_tasks.report.pictures import shown_name, strip
+from pseudograd_tasks.report.read import FolderError
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.tables import cell
+from pseudograd_tasks.report.terminal import show
+from pseudograd_tasks.report.write import check_folder, write
 
 from ..browser import needs_browser, shown, title_of
 
@@ -263,7 +262,7 @@ def test_a_write_that_breaks_leaves_nothing_and_keeps_the_old(
     def no_space(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["pseudograd.report.write"], "page", no_space)
+    monkeypatch.setattr(sys.modules["pseudograd_tasks.report.write"], "page", no_space)
     for target in (out, tmp_path / "new"):
         with pytest.raises(FolderError, match="No space left on device: nothing was changed there"):
             write(basin_alone, target)

@@ -15,14 +15,14 @@ import torch
 
 import pseudograd
 from pseudograd.cli import main
-from pseudograd.report.read import FolderError, read
-from pseudograd.report.results import Results
-from pseudograd.report.sources import compare
-from pseudograd.report.write import write
-from pseudograd.tasks import TASKS
-from pseudograd.tasks.base import Settings
-from pseudograd.tasks.retarget import SRGB
-from pseudograd.trials.variants import NO_CLAMP
+from pseudograd.comparison.variants import NO_CLAMP
+from pseudograd_tasks import TASKS
+from pseudograd_tasks.base import Settings
+from pseudograd_tasks.report.read import FolderError, read
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.write import write
+from pseudograd_tasks.retarget import SRGB
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -88,7 +88,7 @@ def test_the_command_prints_the_same_tables_and_runs_nothing(
     assert main(["compare", "--tasks", "curve", "--rules", "inward"]) == 0
     printed = capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in Path("pseudograd-report").iterdir()}
-    monkeypatch.setattr(sys.modules["pseudograd.tasks.experiment"], "variants", pytest.fail)
+    monkeypatch.setattr(sys.modules["pseudograd_tasks.experiment"], "variants", pytest.fail)
     assert main(["compare", "--redraw", "pseudograd-report"]) == 0
     again = capsys.readouterr()
     assert again.err == ""
@@ -192,7 +192,7 @@ def test_a_redraw_that_breaks_keeps_the_older_report(
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["pseudograd.report.write"], "save", no_space)
+    monkeypatch.setattr(sys.modules["pseudograd_tasks.report.write"], "save", no_space)
     assert main(["compare", "--redraw", str(copied)]) == 2
     assert "--redraw must take the whole report, got " in capsys.readouterr().err
     with pytest.raises(FolderError, match="No space left on device: nothing was changed there"):

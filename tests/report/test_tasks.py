@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd import report
-from pseudograd.report import figures
-from pseudograd.report.pictures import PICTURES
-from pseudograd.report.read import read
-from pseudograd.report.sources import compare
-from pseudograd.report.terminal import show
-from pseudograd.report.write import write
-from pseudograd.tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds
-from pseudograd.tasks.base import KINDS, Settings
+from pseudograd_tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds, report
+from pseudograd_tasks.base import KINDS, Settings
+from pseudograd_tasks.report import figures
+from pseudograd_tasks.report.pictures import PICTURES
+from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.terminal import show
+from pseudograd_tasks.report.write import write
 
 pytestmark = pytest.mark.xdist_group("compare")
 
@@ -146,8 +145,8 @@ def test_report_knows_kinds_and_no_task() -> None:
 @pytest.mark.program
 def test_tasks_need_no_report() -> None:
     program = (
-        "import sys, pseudograd.tasks\n"
-        "heavy = {'matplotlib', 'rich', 'jinja2', 'sklearn', 'pseudograd.report'} & set(sys.modules)\n"
+        "import sys, pseudograd_tasks\n"
+        "heavy = {'matplotlib', 'rich', 'jinja2', 'sklearn', 'pseudograd_tasks.report'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

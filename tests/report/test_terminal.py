@@ -8,10 +8,10 @@ from itertools import groupby
 
 import pytest
 
-from pseudograd.report import terminal
-from pseudograd.report.results import Results
-from pseudograd.report.tables import cell
-from pseudograd.report.terminal import show
+from pseudograd_tasks.report import terminal
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.tables import cell
+from pseudograd_tasks.report.terminal import show
 
 pytestmark = pytest.mark.xdist_group("compare")
 

@@ -17,7 +17,7 @@ from pseudograd.rewrite import entered_contexts
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
 from pseudograd.rule import prepared
-from pseudograd.torch_eras import ERAS, installed_era, installed_version
+from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 
 OTHER = next(era for era in ERAS if era != installed_era())
 CONTEXTS: dict[str, Callable[[], Any]] = {

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from pseudograd.cli import main
+from pseudograd.listen.program import follow as programs
 from pseudograd.rewrite.bisect import FOUND, RANDOM, SAME, Bisection, Key, Place, _path, _Runner, _smallest, bisect
 from pseudograd.rewrite.standard_input import StandardInput
-from pseudograd.running import program as programs
-from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
 

@@ -22,8 +22,8 @@ from pseudograd.rewrite.edges import rule_named
 from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.torch_eras import ERAS, installed_era
-from pseudograd.torch_forms import EDGE, SPELLINGS
+from pseudograd.torch_table.eras import ERAS, installed_era
+from pseudograd.torch_table.forms import EDGE, SPELLINGS
 
 from ..choices import slow_but
 from .eras import composites, gradients

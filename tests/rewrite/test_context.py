@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pseudograd import torch_private
 from pseudograd.rewrite import entered_contexts
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.torch_eras import ERAS, era_of, installed_era
+from pseudograd.torch_table import private as torch_private
+from pseudograd.torch_table.eras import ERAS, era_of, installed_era
 
 OUT = torch.tensor([-2.0, 0.0, 2.0])
 

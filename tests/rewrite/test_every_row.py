@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd import formula, rules, torch_forms
+from pseudograd import formula, rules
 from pseudograd.errors import UnknownNameError
 from pseudograd.rewrite import mode
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rewrite.mode import Replacement, pinned, why_not
 from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for, forget_calls
-from pseudograd.torch_eras import ERAS
-from pseudograd.torch_forms import EDGE, FORMS, MISSING, SPELLINGS, SWITCHES, Form, Spelling
+from pseudograd.torch_table import forms as torch_forms
+from pseudograd.torch_table.eras import ERAS
+from pseudograd.torch_table.forms import EDGE, FORMS, MISSING, SPELLINGS, SWITCHES, Form, Spelling
 
 # Outside, at, between and halfway the bounds and steps below.
 NUMBERS = [-7.0, -3.0, -2.5, -1.0, -0.75, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, 6.0]

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import override, pin_edge
 from pseudograd.errors import UnknownNameError
-from pseudograd.kinks import table
-from pseudograd.kinks.table import TablePoint
-from pseudograd.torch_conventions import FAMILIES, FRAMEWORKS, KINKED
-from pseudograd.torch_eras import ERAS, installed_era, installed_version
+from pseudograd.torch_table.conventions import FAMILIES, FRAMEWORKS, KINKED
+from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
+from pseudograd_kinks import table
+from pseudograd_kinks.table import TablePoint
 
 from .trainings import TRAININGS, trained
 

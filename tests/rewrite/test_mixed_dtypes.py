@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.torch_eras import installed_era
+from pseudograd.torch_table.eras import installed_era
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES = ((), (3,), (2, 3))

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import pytest
 
 from pseudograd import pin_edge
-from pseudograd.kinks import table
-from pseudograd.kinks.compiled import compiled
-from pseudograd.kinks.measure import EAGER, measured
-from pseudograd.kinks.numbers import Outcome
-from pseudograd.kinks.table import TablePoint
-from pseudograd.torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era, installed_version
+from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era, installed_version
+from pseudograd_kinks import table
+from pseudograd_kinks.compiled import compiled
+from pseudograd_kinks.measure import EAGER, measured
+from pseudograd_kinks.numbers import Outcome
+from pseudograd_kinks.table import TablePoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
 LAST = dict(zip(ERAS, ("2.13", "2.15"), strict=True))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pseudograd import pin_edge
-from pseudograd.torch_eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = json.loads((ROOT / "docs" / "real_packages.json").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.rewrite.report import Missed, Rewritten
 from pseudograd.rewrite.sites import Site
-from pseudograd.torch_eras import ERAS, installed_era
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 
 def _line(text: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pseudograd.rewrite.whole_program import run as run_program
-from pseudograd.torch_eras import CLOSED_ERA, OPEN_ERA, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..choices import slow_but
 from ..commands import answer

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
-from pseudograd import torch_private
 from pseudograd.rewrite.backward import _take_off
+from pseudograd.torch_table import private as torch_private
 
 A, B = [-2.0, 0.5, 1.0, 3.0], [-1.0, 0.5, 2.0, 1.0]  # either is the smaller somewhere, and there is a tie
 EXTREMES = {"minimum": torch.minimum, "maximum": torch.maximum}

@@ -12,7 +12,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.torch_eras import ERAS
+from pseudograd.torch_table.eras import ERAS
 
 Clamp = Callable[[Tensor, float, float], Tensor]
 Round = Callable[[Tensor], Tensor]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pseudograd import override
 from pseudograd.rewrite.whole_program import run
-from pseudograd.torch_composites import FORMS, losses, unreached
-from pseudograd.torch_forms import form_of_node
+from pseudograd.torch_table.composites import FORMS, losses, unreached
+from pseudograd.torch_table.forms import form_of_node
 
 FOUND = json.loads((Path(__file__).parents[2] / "docs" / "composites.json").read_text())
 BY_NAME = {form.names[0]: form for form in FORMS}

@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import convert, override, pin_edge, rules
-from pseudograd.torch_composites import FORMS
-from pseudograd.torch_eras import ERAS, installed_era
-from pseudograd.torch_forms import COMPOSITE_MODULES
+from pseudograd.torch_table.composites import FORMS
+from pseudograd.torch_table.eras import ERAS, installed_era
+from pseudograd.torch_table.forms import COMPOSITE_MODULES
 
 from ..torchs_samples import Sample, of_functions, of_modules
 

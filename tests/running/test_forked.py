@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.running import program
+from pseudograd.listen.program import follow as program
 
 from .. import forked
 from ..choices import slow_but

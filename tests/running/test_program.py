@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.running import files, program
-from pseudograd.running.program import Part
+from pseudograd.listen.program import files
+from pseudograd.listen.program import follow as program
+from pseudograd.listen.program.follow import Part
 
 SAYING = """
 class Saying:

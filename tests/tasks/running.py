@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pseudograd.tasks import Outcome, Task
-from pseudograd.tasks.base import KINDS, Settings
-from pseudograd.trials.variants import variants
+from pseudograd.comparison.variants import variants
+from pseudograd_tasks import Outcome, Task
+from pseudograd_tasks.base import KINDS, Settings
 
 
 def run(task: Task, world: str, name: str, settings: Settings | None = None) -> Outcome:

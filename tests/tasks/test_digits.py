@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pseudograd.tasks import attack, bounded_head, digits, quantized
-from pseudograd.tasks.attack import ATTACK, FROM_CHANCE, FROM_PICTURE, NO_MAXIMIZE
-from pseudograd.tasks.bounded_head import BOUNDED_HEAD
-from pseudograd.tasks.quantized import FOUR_BITS, FOUR_BITS_EACH, TERNARY, TERNARY_WEIGHTS
-from pseudograd.torch_eras import ERAS as RECORDS
-from pseudograd.torch_eras import installed_era
-from pseudograd.trials.variants import INSTALLED, eras
+from pseudograd.comparison.variants import INSTALLED, eras
+from pseudograd.torch_table.eras import ERAS as RECORDS
+from pseudograd.torch_table.eras import installed_era
+from pseudograd_tasks import attack, bounded_head, digits, quantized
+from pseudograd_tasks.attack import ATTACK, FROM_CHANCE, FROM_PICTURE, NO_MAXIMIZE
+from pseudograd_tasks.bounded_head import BOUNDED_HEAD
+from pseudograd_tasks.quantized import FOUR_BITS, FOUR_BITS_EACH, TERNARY, TERNARY_WEIGHTS
 
 from .running import headline, run
 
@@ -112,7 +112,7 @@ def test_attack_stays_within_its_bounds() -> None:
 
 
 def attack_variants() -> list[object]:
-    from pseudograd.trials.variants import variants
+    from pseudograd.comparison.variants import variants
 
     return variants(has_leaves=True)  # type: ignore[return-value]
 

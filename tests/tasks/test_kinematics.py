@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pseudograd.tasks import kinematics
-from pseudograd.tasks.kinematics import KINEMATICS
+from pseudograd_tasks import kinematics
+from pseudograd_tasks.kinematics import KINEMATICS
 
 from .running import headline, run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pseudograd.tasks import least_squares, moving_target
-from pseudograd.tasks.least_squares import LEAST_SQUARES, WORLD
-from pseudograd.tasks.moving_target import MOVING_TARGET
+from pseudograd_tasks import least_squares, moving_target
+from pseudograd_tasks.least_squares import LEAST_SQUARES, WORLD
+from pseudograd_tasks.moving_target import MOVING_TARGET
 
 from .running import headline, run
 

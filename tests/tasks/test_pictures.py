@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pseudograd.tasks import TASKS, retarget, splats, text_to_digit
-from pseudograd.tasks.base import Settings
-from pseudograd.tasks.photos import photo
-from pseudograd.tasks.splats import SPLATS
-from pseudograd.tasks.text_to_digit import PLAIN, STRONG, TEXT_TO_DIGIT, WITHOUT
+from pseudograd_tasks import TASKS, retarget, splats, text_to_digit
+from pseudograd_tasks.base import Settings
+from pseudograd_tasks.photos import photo
+from pseudograd_tasks.splats import SPLATS
+from pseudograd_tasks.text_to_digit import PLAIN, STRONG, TEXT_TO_DIGIT, WITHOUT
 
 from .running import headline, run
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.tasks import policy
-from pseudograd.tasks.policy import HIGH, LENGTH, LETTERS, LOW, POLICY, WORLDS
-from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, WORSE, difference
+from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, WORSE, difference
+from pseudograd_tasks import policy
+from pseudograd_tasks.policy import HIGH, LENGTH, LETTERS, LOW, POLICY, WORLDS
 
 from .running import run
 

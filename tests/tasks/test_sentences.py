@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import pytest
 
-from pseudograd.tasks import DEFAULT_TASKS, TASKS, Outcome, basin, policy, sentences
-from pseudograd.tasks.base import OURS, Score, Settings
-from pseudograd.trials.variants import DEFAULT_RULES, INSTALLED, eras, variants
+from pseudograd.comparison.variants import DEFAULT_RULES, INSTALLED, eras, variants
+from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, basin, policy, sentences
+from pseudograd_tasks.base import OURS, Score, Settings
 
 SEEDS = 12
 

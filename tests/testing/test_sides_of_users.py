@@ -12,8 +12,8 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd import formula, kernels
-from pseudograd.analysis.rule_table import what_is_saved
 from pseudograd.kernels import native, range_bits
+from pseudograd.look.rule_table import what_is_saved
 from pseudograd.rule import OPS, make_call
 from pseudograd.testing import check_rule
 from pseudograd.testing.contract import values

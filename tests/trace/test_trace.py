@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.trace import around_backward, frames, functions, nodes
+from pseudograd.listen import around_backward, frames, functions, nodes
 
 AT_FIRST = vars(torch.autograd.Function).get("apply")
 

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.torch_eras import CLOSED_ERA, installed_era
-from pseudograd.trials.comparison import Comparison, from_json
-from pseudograd.trials.fingerprints import fingerprint
-from pseudograd.trials.paired import difference
+from pseudograd.comparison.comparison import Comparison, from_json
+from pseudograd.comparison.fingerprints import fingerprint
+from pseudograd.comparison.paired import difference
+from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 ERAS = ("zero/closed", "zero/open")
 ALWAYS = (*ERAS, "torch.clamp", "no clamp")
@@ -1024,7 +1024,7 @@ def test_a_fingerprint_is_the_same_in_every_process_and_sees_what_a_library_of_t
         "CONFIG, NET = Config(), torch.nn.Linear(2, 2)\n"
         "def run(clamp, seed):\n"
         "    return library_of_mine.train(NET(clamp(torch.zeros(2), 0, 1))), CONFIG.tags, {'x', 'yy', 'z'}\n"
-        "from pseudograd.trials.fingerprints import fingerprint\n"
+        "from pseudograd.comparison.fingerprints import fingerprint\n"
         "print(fingerprint(run))\n"
     )
     (tmp_path / "program.py").write_text(program)
@@ -1124,7 +1124,7 @@ def test_it_needs_torch_alone() -> None:
         "    clamp(x * 3, 0, 1).sum().backward()\n"
         "    return x.grad.sum().item()\n"
         "str(pg.compare(run, rules=['inward'], seeds=3)), str(pg.tune(run, budget=20, rules=['inward'])), torch\n"
-        "heavy = {'matplotlib', 'rich', 'sklearn', 'scipy', 'jinja2', 'pseudograd.report'} & set(sys.modules)\n"
+        "heavy = {'matplotlib', 'rich', 'sklearn', 'scipy', 'jinja2', 'pseudograd_tasks.report'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

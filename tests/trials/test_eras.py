@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.report.pictures import shown_name, strip
-from pseudograd.report.read import read
-from pseudograd.report.results import Results
-from pseudograd.report.sources import compare
-from pseudograd.report.write import write
-from pseudograd.tasks import TASKS, Outcome, sentences
-from pseudograd.tasks.base import Section
-from pseudograd.torch_eras import ERAS, OPEN_ERA, Era
-from pseudograd.trials.comparison import from_json
-from pseudograd.trials.variants import eras, variants
+from pseudograd.comparison.comparison import from_json
+from pseudograd.comparison.variants import eras, variants
+from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
+from pseudograd_tasks import TASKS, Outcome, sentences
+from pseudograd_tasks.base import Section
+from pseudograd_tasks.report.pictures import shown_name, strip
+from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.results import Results
+from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.write import write
 
 THREE = ("zero/closed", "zero/open", "zero/half")
 Clamp = Callable[..., Tensor]

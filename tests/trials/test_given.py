@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.trials import time_limit
-from pseudograd.trials.comparison import from_json
-from pseudograd.trials.time_limit import TimeIsUp, at_most
+from pseudograd.comparison import time_limit
+from pseudograd.comparison.comparison import from_json
+from pseudograd.comparison.time_limit import TimeIsUp, at_most
 
 Step = Callable[[Tensor], Tensor]
 

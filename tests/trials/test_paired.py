@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pseudograd.trials.paired import BETTER, NO_DIFFERENCE, WORSE, Difference, difference, holm, seeds_needed
+from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, WORSE, Difference, difference, holm, seeds_needed
 
 NAN, INF = math.nan, math.inf
 

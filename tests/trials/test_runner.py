@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.trials.reached import Reached
-from pseudograd.trials.runner import Asked, Outcome, Runner, pool
-from pseudograd.trials.store import Store
+from pseudograd.comparison.reached import Reached
+from pseudograd.comparison.runner import Asked, Outcome, Runner, pool
+from pseudograd.comparison.store import Store
 
 pytest.importorskip("cloudpickle")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import pseudograd as pg
+from pseudograd.comparison import searching
 from pseudograd.ops.bounds import CLAMP
-from pseudograd.trials import searching
 
 
 def _run(clamp: Any, seed: int) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, zeros
 
 import pseudograd as pg
-from pseudograd.trials.tune import _plan
+from pseudograd.comparison.tune import _plan
 
 ALWAYS = ("zero/closed", "zero/open", "torch.clamp", "no clamp")
 Clamp = Callable[..., Tensor]

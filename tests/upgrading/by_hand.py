@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pseudograd.upgrading.recorded import Recorded, of_content
+from pseudograd_upgrade.recorded import Recorded, of_content
 
 SITES = [
     ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from pseudograd.trace import frames
-from pseudograd.upgrading.routes.hearing import BlockHeard
-from pseudograd.upgrading.routes.regions import Regions
-from pseudograd.upgrading.routes.segments import Line, Segment, Segments
-from pseudograd.upgrading.schedule import Schedule
+from pseudograd.listen import frames
+from pseudograd_upgrade.routes.hearing import BlockHeard
+from pseudograd_upgrade.routes.regions import Regions
+from pseudograd_upgrade.routes.segments import Line, Segment, Segments
+from pseudograd_upgrade.schedule import Schedule
 
 
 class Passed:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.torch_eras import installed_era
+from pseudograd.torch_table.eras import installed_era
 
 from ..commands import answer
 from .planted import planted

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.upgrading.cutting import cut, names, smaller, text, trees, worker
-from pseudograd.upgrading.cutting.call import Call
-from pseudograd.upgrading.cutting.literals import tensor_text
-from pseudograd.upgrading.cutting.memory import own_memory
-from pseudograd.upgrading.cutting.shrinking import Shrinking
-from pseudograd.upgrading.cutting.trees import UnwritableError
-from pseudograd.upgrading.cutting.workers import Outcome, apart
-from pseudograd.upgrading.cutting.written_call import WrittenCall, write_update
+from pseudograd_upgrade.cutting import cut, names, smaller, text, trees, worker
+from pseudograd_upgrade.cutting.call import Call
+from pseudograd_upgrade.cutting.literals import tensor_text
+from pseudograd_upgrade.cutting.memory import own_memory
+from pseudograd_upgrade.cutting.shrinking import Shrinking
+from pseudograd_upgrade.cutting.trees import UnwritableError
+from pseudograd_upgrade.cutting.workers import Outcome, apart
+from pseudograd_upgrade.cutting.written_call import WrittenCall, write_update
 
 F = torch.nn.functional
 Change = Callable[..., Any]

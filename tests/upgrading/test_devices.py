@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pseudograd.upgrading.routes import drawing, names
-from pseudograd.upgrading.routes.names import pair
+from pseudograd_upgrade.routes import drawing, names
+from pseudograd_upgrade.routes.names import pair
 
 from ..commands import answer
 

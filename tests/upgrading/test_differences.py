@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from pseudograd.upgrading.differences import compare, first_loss, same_leaves
-from pseudograd.upgrading.digests import Pending
-from pseudograd.upgrading.schedule import LOSSES_ALONE, Schedule
+from pseudograd_upgrade.differences import compare, first_loss, same_leaves
+from pseudograd_upgrade.digests import Pending
+from pseudograd_upgrade.schedule import LOSSES_ALONE, Schedule
 
 from .by_hand import run
 

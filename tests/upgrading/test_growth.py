@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.upgrading.differences import Comparison, compare, first_loss
-from pseudograd.upgrading.growth import how_equal, how_it_grew, may_have_grown
-from pseudograd.upgrading.recorded import Recorded, of_content
-from pseudograd.upgrading.shaking import shake
+from pseudograd_upgrade.differences import Comparison, compare, first_loss
+from pseudograd_upgrade.growth import how_equal, how_it_grew, may_have_grown
+from pseudograd_upgrade.recorded import Recorded, of_content
+from pseudograd_upgrade.shaking import shake
 
 from ..commands import answer
 

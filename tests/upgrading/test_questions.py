@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pseudograd.upgrading.answer import CONVENTION, OTHER_OP, OWN, ROUNDING, SAME, Answer
-from pseudograd.upgrading.interpreters import Interpreter
-from pseudograd.upgrading.recorded import Recorded
-from pseudograd.upgrading.routes.devices import BetweenDevices
-from pseudograd.upgrading.routes.question import _BetweenCompilers
-from pseudograd.upgrading.routes.routed import Compiled, Device
-from pseudograd.upgrading.schedule import Schedule
-from pseudograd.upgrading.upgrade import Question
+from pseudograd_upgrade.answer import CONVENTION, OTHER_OP, OWN, ROUNDING, SAME, Answer
+from pseudograd_upgrade.interpreters import Interpreter
+from pseudograd_upgrade.recorded import Recorded
+from pseudograd_upgrade.routes.devices import BetweenDevices
+from pseudograd_upgrade.routes.question import _BetweenCompilers
+from pseudograd_upgrade.routes.routed import Compiled, Device
+from pseudograd_upgrade.schedule import Schedule
+from pseudograd_upgrade.upgrade import Question
 
 from .by_hand import run
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.torch_eras import installed_version
-from pseudograd.upgrading.recorded import of_content
-from pseudograd.upgrading.routes.names import environment
-from pseudograd.upgrading.routes.question import computes_in_16_bits
+from pseudograd.torch_table.eras import installed_version
+from pseudograd_upgrade.recorded import of_content
+from pseudograd_upgrade.routes.names import environment
+from pseudograd_upgrade.routes.question import computes_in_16_bits
 
 from ..commands import answer
 

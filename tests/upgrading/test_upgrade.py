@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pseudograd.torch_eras import era_of, installed_era
-from pseudograd.upgrading.following import _said
+from pseudograd.torch_table.eras import era_of, installed_era
+from pseudograd_upgrade.following import _said
 
 from ..commands import answer
 

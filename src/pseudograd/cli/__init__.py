@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..running import output
-from ..running.signals import Stopped
+from ..listen.program import output
+from ..listen.program.signals import Stopped
 from ._command import commands
 
 __all__ = ["main"]

@@ -1,4 +1,4 @@
-"""What a command is. Each file of this folder whose name has no underscore in front is one, and is called as its file."""
+"""What a command is, and where commands are found: in this folder and in the folder `cli` of each neighbour `pseudograd_*`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,17 @@ class Command:
 
 
 def commands() -> dict[str, Command]:
-    """Every command by its name, in the order of `place`."""
-    package = import_module(__package__)
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
-    found: dict[str, Command] = {name: import_module(f".{name}", __package__).COMMAND for name in names}
-    return dict(sorted(found.items(), key=lambda item: item[1].place))
+    """Every command by its name, in the order of `place`. A file whose name begins with an underscore is no command."""
+    table: dict[str, Command] = {}
+    for package in (__package__, *_neighbours()):
+        for module in pkgutil.iter_modules(import_module(package).__path__):
+            if not module.name.startswith("_"):
+                table[module.name] = import_module(f"{package}.{module.name}").COMMAND
+    return dict(sorted(table.items(), key=lambda item: (item[1].place, item[0])))
+
+
+def _neighbours() -> list[str]:
+    """The packages of commands that stand beside `pseudograd`: pseudograd_upgrade.cli and its like."""
+    beside = pkgutil.iter_modules([str(Path(__file__).parents[2])], "")
+    packages = [module.name for module in beside if module.ispkg and module.name.startswith("pseudograd_")]
+    return [f"{package}.cli" for package in packages if find_spec(f"{package}.cli") is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import must
-from ..running.signals import stoppable
+from ..listen.program.signals import stoppable
 from ._arguments import function_named, require_extras
 from ._command import Command
 
@@ -31,8 +31,8 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from ..analysis.audit import audit
-    from ..running.files import checked_file, json_text, write
+    from ..listen.program.files import checked_file, json_text, write
+    from ..look.audit import audit
 
     targets = {name: getattr(options, name) for name in ("json", "plot")}
     files = {name: checked_file("audit", f"--{name}", file) for name, file in targets.items() if file is not None}

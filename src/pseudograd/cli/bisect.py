@@ -18,8 +18,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _bisect(options: argparse.Namespace) -> int:
+    from ..listen.program.files import checked_file, json_text, write
     from ..rewrite.bisect import FOUND, bisect
-    from ..running.files import checked_file, json_text, write
 
     target = None if options.json is None else checked_file("bisect", "--json", options.json)
     found = bisect(

@@ -14,7 +14,7 @@ from ._arguments import add_program
 from ._command import Command
 
 if TYPE_CHECKING:
-    from ..diagnosis.notices import Output
+    from ..diagnosis.tell.notices import Output
 
 
 def _add_arguments(command: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _output(options: argparse.Namespace) -> Output:
-    from ..diagnosis.notices import Output
+    from ..diagnosis.tell.notices import Output
 
     return Output(
         options.program,

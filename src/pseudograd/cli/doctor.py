@@ -23,8 +23,9 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from pseudograd_kinks import against
+
     from ..doctor import edge_text, examine, text
-    from ..kinks import against
     from ..rewrite.pin_edge import pin_edge
 
     is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")

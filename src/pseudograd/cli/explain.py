@@ -12,7 +12,7 @@ from ._command import Command
 
 
 def _codes_of_diagnose() -> Sequence[Code]:
-    from ..diagnosis.findings import CODES
+    from ..diagnosis.judge.findings import CODES
 
     return CODES
 

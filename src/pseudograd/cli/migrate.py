@@ -14,8 +14,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    from ..migration import migrated
-    from ..running.files import write
+    from ..listen.program.files import write
+    from ..migrate import migrated
 
     found = [migrated(path) for path in options.paths]  # the errors of all, before anything is written
     for one in found:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..analysis.rule_table import rules_text
 from ..errors import unknown_name
+from ..look.rule_table import rules_text
 from ..rule import OPS
 from ._arguments import add_import, imported
 from ._command import Command

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..listen.program.signals import stoppable
 from ..parse_rule import items
-from ..running.signals import stoppable
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
 from ._command import Command
 
@@ -23,8 +23,8 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from ..running.files import checked_file, json_text, write
-    from ..trials.tune import tune
+    from ..comparison.tune import tune
+    from ..listen.program.files import checked_file, json_text, write
 
     with stoppable(), current_folder():
         for name in options.imports:

@@ -10,28 +10,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
 from ..errors import must
-from ..running.files import checked_file, write
-from ..torch_eras import installed_era
-from ..torch_private import node_creation_hook
-from ..trace import around_backward, functions, swaps
-from .copied import copied
-from .dead_units import calm_of
-from .deliberate import Deliberate
-from .findings import Evidence, described, found
+from ..listen import around_backward, functions, swaps
+from ..listen.harmless import harmless, leave, listen
+from ..listen.program.files import checked_file, write
+from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
+from ..torch_table.eras import installed_era
+from ..torch_table.private import node_creation_hook
+from .count.dead_units import calm_of
+from .count.history import History, histories
+from .count.norms import Norm, norms_of
+from .count.not_heard import Rest
+from .count.recorder import Recorder, Watch
+from .count.swallowed import Stalled
 from .force_eager import NOT_COMPILED, eagerly
-from .harmless import harmless, leave, listen
-from .history import History, histories
-from .norms import Norm, norms_of
-from .not_heard import Rest
-from .recorder import Recorder, Watch
+from .judge.copied import copied
+from .judge.deliberate import Deliberate
+from .judge.findings import Evidence, described, found
+from .judge.sensitivity import Sensing, Sensitivity, every_of
+from .judge.stalled import Stalls
+from .judge.starving import Starving
+from .judge.whatif import Asking, Changed, questions
 from .records import Copied, Finding, Partly, Site, Starved, Structural, plain, site_of, structural_of
-from .sensitivity import Sensing, Sensitivity, every_of
-from .stalled import Stalls
-from .starving import Starving
-from .swallowed import Stalled
-from .whatif import Asking, Changed, questions
 
 
 class Diagnosis:
@@ -299,24 +299,24 @@ class Diagnosis:
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
-        from .metrics import metrics_of
+        from .tell.metrics import metrics_of
 
         return metrics_of(self)
 
     def __str__(self) -> str:
-        from .text import text
+        from .tell.text import text
 
         return text(self)
 
     def _repr_html_(self) -> str:
         from ..notebook import framed
-        from .page import page
+        from .tell.page import page
 
         return framed(page(self))
 
     def write_html(self, file: str | Path) -> Path:
         """One self-contained page. Raises ValueError where it cannot be written; an older file stays until the new one is whole."""
-        from .page import page
+        from .tell.page import page
 
         target = checked_file("diagnose", "file", Path(file))
         write("diagnose", "file", target, page(self))

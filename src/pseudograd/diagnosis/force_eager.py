@@ -12,8 +12,8 @@ import torch
 
 from ..dynamo import when_dynamo_arrives
 from ..formula import Depth
-from ..trace import checkpoints
-from .harmless import harmless
+from ..listen import checkpoints
+from ..listen.harmless import harmless
 
 NOT_COMPILED = "diagnose: the context must be entered outside code that torch.compile runs"
 

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..running.program import Part
+from ..listen.program.follow import Part
 from .context import Diagnosis
-from .differing import Difference, differences, listed
+from .count.differing import Difference, differences, listed
 from .records import Finding, Site, Starved, Structural, plain
 
 

@@ -7,11 +7,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..trace.frames import Place, named, span_at
-from . import own_ops
-from .influence import Cut
-from .leaves import Leaves
-from .tally import SIDES, SIGNS, Tally
+from ..listen.frames import Place, named, span_at
+from .count import own_ops
+from .count.influence import Cut
+from .count.leaves import Leaves
+from .count.tally import SIDES, SIGNS, Tally
 
 
 @dataclass(frozen=True)

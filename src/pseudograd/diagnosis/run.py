@@ -14,16 +14,17 @@ from pseudograd_lint.codes import selected
 from pseudograd_lint.options import ignored, words
 
 from ..errors import must
+from ..listen.program import follow as programs
+from ..listen.program.files import checked_file, json_text, write
 from ..rewrite.whole_program import rules_of
-from ..running import program as programs
-from ..running.files import checked_file, json_text, write
 from ..wording import shortened
-from . import findings, ranks
 from .context import Diagnosis
-from .notices import Output
-from .page import page
+from .count import ranks
+from .judge import findings
 from .processes import merged, values_of
-from .text import between_ranks
+from .tell.notices import Output
+from .tell.page import page
+from .tell.text import between_ranks
 
 _SHOWN = 8
 _ANY = "any"  # code

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..record import Record
 from ..rule import OPS, Call, Gradients, Primitive, Wants, prepared
-from ..torch_private import checkpoint_frame, dispatch_keys, is_zero
+from ..torch_table.private import checkpoint_frame, dispatch_keys, is_zero
 from .residuals import INPUTS, Inputs, Kept, Residual
 
 

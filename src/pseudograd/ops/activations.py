@@ -21,7 +21,7 @@ from ..errors import must, unknown_name
 from ..geometry import Interval, Steps
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from ..torch_private import constant_result, in_forward_mode, transforms_are_active
+from ..torch_table.private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED
 from .samples import values
 from .shared_rules import nothing_of, row_of, steps_at, widened

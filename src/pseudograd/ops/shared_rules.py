@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from ..geometry import Interval, Steps
 from ..rule import Gradients, Pull, Rule
-from ..torch_private import in_forward_mode
+from ..torch_table.private import in_forward_mode
 
 
 def row_of(name: str, pull: Pull, reference: Callable[..., Any], *, is_linear: bool = True, **rest: Any) -> Rule:

@@ -20,7 +20,7 @@ from ..geometry import Curve, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, RuleLike, Sample, call_for, register
-from ..torch_private import transforms_are_active
+from ..torch_table.private import transforms_are_active
 from .samples import values
 from .shared_rules import adapted, blocked, passed, row_of, steps_at, widened
 

@@ -16,8 +16,8 @@ from .. import engine
 from ..arguments import has_negative_zero
 from ..formula import own
 from ..rule import Call, prepared, remember
-from ..torch_conventions import KINKED
-from ..torch_private import node_number
+from ..torch_table.conventions import KINKED
+from ..torch_table.private import node_number
 from .report import Log, Tallied
 
 _PLAIN = (Tensor, torch.nn.Parameter)

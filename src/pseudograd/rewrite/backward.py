@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .. import torch_private
-from ..trace import around_backward, checkpoints
+from ..listen import around_backward, checkpoints
+from ..torch_table import private as torch_private
 from . import entered_contexts
 
 _lock = threading.Lock()

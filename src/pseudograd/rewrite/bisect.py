@@ -17,10 +17,10 @@ import torch
 
 from ..dynamo import when_dynamo_arrives
 from ..errors import must
+from ..listen import frames
+from ..listen.program import follow as programs
 from ..notebook import shown
-from ..running import program as programs
-from ..torch_forms import Spelling
-from ..trace import frames
+from ..torch_table.forms import Spelling
 from .context import Rewriting
 from .mode import Replacement
 from .sites import RuleBySite

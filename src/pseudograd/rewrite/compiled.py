@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import dynamo, torch_conventions, torch_forms, torch_private
+from .. import dynamo
+from ..torch_table import conventions as torch_conventions
+from ..torch_table import forms as torch_forms
+from ..torch_table import private as torch_private
 from .entered_contexts import Entered
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.

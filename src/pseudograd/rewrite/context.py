@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch.compiler import is_compiling
 
-from .. import torch_forms
 from ..rule import prepared
-from ..torch_conventions import OF_AN_EDGE, OF_AN_ERA, OWN
+from ..torch_table import forms as torch_forms
+from ..torch_table.conventions import OF_AN_EDGE, OF_AN_ERA, OWN
 from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .conventions import Pinning, acting
 from .mode import Replacement, Rewrite

@@ -11,9 +11,9 @@ from torch import Tensor
 from .. import engine
 from ..formula import own as own_depth
 from ..rule import PRIMITIVES, Call, call_for
-from ..torch_conventions import KINKED, OWN, Kinked, is_torchs_own, pins
-from ..torch_eras import ERAS, OPEN_ERA
-from ..torch_forms import EDGE, Spelling
+from ..torch_table.conventions import KINKED, OWN, Kinked, is_torchs_own, pins
+from ..torch_table.eras import ERAS, OPEN_ERA
+from ..torch_table.forms import EDGE, Spelling
 from . import edges, sites, slopes_at_kinks, ties
 from .mode import Replacement, Rewrite, pinned, run_stand_in, why_not
 from .report import Log

@@ -13,7 +13,7 @@ from torch import nn
 from .. import notebook
 from ..errors import must
 from ..rule import RuleLike, RuleObject
-from ..torch_forms import COMPOSITE_MODULES, MODULES
+from ..torch_table.forms import COMPOSITE_MODULES, MODULES
 from .with_rule import kind_of, made, names, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]

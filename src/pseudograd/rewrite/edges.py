@@ -27,7 +27,7 @@ from ..geometry import (
     with_edge,
 )
 from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
-from ..torch_eras import ERAS, Era
+from ..torch_table.eras import ERAS, Era
 
 OF_NUMBERS: dict[str, Rule] = {}
 OF_TENSORS: dict[str, Rule] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from .. import torch_private
+from ..torch_table import private as torch_private
 
 
 class Entered(TorchFunctionMode):

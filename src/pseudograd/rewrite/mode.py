@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from .. import engine, torch_composites  # noqa: F401  (for its rows)
+from .. import engine
 from ..formula import own
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
-from ..torch_forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
-from ..torch_private import in_forward_mode, is_functionalized, pop_mode, push_mode, transforms_are_active
+from ..torch_table import composites as torch_composites  # noqa: F401  (for its rows)
+from ..torch_table.forms import SPELLINGS, Form, Spelling, has_rule, only_backward_tells
+from ..torch_table.private import in_forward_mode, is_functionalized, pop_mode, push_mode, transforms_are_active
 from ..user_function import UserFunction
 from . import at_once, sites
 from .entered_contexts import Entered

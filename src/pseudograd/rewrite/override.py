@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..errors import must, unknown_name
 from ..rule import OPS, RuleLike, RuleObject, make_call
-from ..torch_forms import SWITCHES
+from ..torch_table.forms import SWITCHES
 from .context import Rewriting
 from .mode import Replacement
 from .sites import RuleBySite, Site

@@ -8,9 +8,18 @@ from collections.abc import Iterable
 from ..arguments import as_number
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..torch_conventions import FAMILIES, FRAMEWORKS, OF_NAN, OWN, Convention, Family, gives_grad_to_nan, text_of
-from ..torch_eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
-from ..torch_forms import EDGE
+from ..torch_table.conventions import (
+    FAMILIES,
+    FRAMEWORKS,
+    OF_NAN,
+    OWN,
+    Convention,
+    Family,
+    gives_grad_to_nan,
+    text_of,
+)
+from ..torch_table.eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
+from ..torch_table.forms import EDGE
 from . import edges
 from .context import Rewriting
 from .conventions import prepared

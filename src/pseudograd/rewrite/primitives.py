@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .. import torch_private
 from ..rule import BOUNDED, OPS, PRIMITIVES, Gradients, Primitive, Pull, Rule, register
-from ..torch_forms import MAXIMUM, MINIMUM
+from ..torch_table import private as torch_private
+from ..torch_table.forms import MAXIMUM, MINIMUM
 from . import edges
 
 _ONE_SIXTH = 1.0 / 6.0  # torch multiplies by it

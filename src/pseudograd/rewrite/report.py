@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
-from .. import torch_forms
+from ..listen import frames
+from ..listen.nodes import Ranges
 from ..notebook import shown
 from ..rule import Call
-from ..torch_private import node_number
-from ..trace import frames
-from ..trace.nodes import Ranges
+from ..torch_table import forms as torch_forms
+from ..torch_table.private import node_number
 
 _SCRIPT = "torch::jit::"
 Key = TypeVar("Key")

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from .. import torch_forms
+from ..listen import frames
 from ..rule import PRIMITIVES
-from ..torch_forms import Spelling
-from ..torch_private import constant_result
-from ..trace import frames
+from ..torch_table import forms as torch_forms
+from ..torch_table.forms import Spelling
+from ..torch_table.private import constant_result
 from . import entered_contexts
 
 COMPILED = "in compiled code"

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, Pull, Rule, register
-from ..torch_conventions import OWN
-from ..torch_private import in_forward_mode, transforms_are_active
+from ..torch_table.conventions import OWN
+from ..torch_table.private import in_forward_mode, transforms_are_active
 from . import primitives  # noqa: F401  (for its rows)
 
 _aten = torch.ops.aten
@@ -42,7 +42,7 @@ def prepare(kinks: dict[str, str]) -> None:
             made.rules[convention] = Rule(
                 name=convention,
                 formula="torch's own, with another slope at the kink",
-                source="torch, JAX and TensorFlow as `pseudograd.kinks` has measured them",
+                source="torch, JAX and TensorFlow as `pseudograd_kinks` has measured them",
                 pull=made.make(convention),
                 reference=lambda *arguments, **parameters: (),
                 is_linear=True,

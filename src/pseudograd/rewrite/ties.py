@@ -18,9 +18,9 @@ from .. import engine
 from ..ops.replace import REPLACE_GRAD
 from ..ops.shared_rules import alias
 from ..rule import Gradients, Primitive, Rule, call_for, register
-from ..torch_conventions import NAN, SHARED
-from ..torch_eras import CLOSED_ERA, OPEN_ERA
-from ..torch_private import in_forward_mode
+from ..torch_table.conventions import NAN, SHARED
+from ..torch_table.eras import CLOSED_ERA, OPEN_ERA
+from ..torch_table.private import in_forward_mode
 
 Own = Callable[..., Any]  # torch's function with the arguments of the call; with another x where one is given
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from ..errors import must
+from ..listen.program import follow as programs
+from ..listen.program.files import checked_file, json_text, write
 from ..parse_rule import parsed
 from ..rule import OPS, RuleLike
-from ..running import program as programs
-from ..running.files import checked_file, json_text, write
-from ..torch_forms import SWITCHES
+from ..torch_table.forms import SWITCHES
 from .context import Rewriting
 from .override import override
 from .pin_edge import pin_edge

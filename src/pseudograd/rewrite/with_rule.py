@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
-from ..torch_forms import COMPOSITE_MODULES, MODULES, Form
+from ..torch_table.forms import COMPOSITE_MODULES, MODULES, Form
 from . import mode
 from .override import override
 

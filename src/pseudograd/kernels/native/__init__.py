@@ -19,7 +19,7 @@ from torch import Tensor
 from ...arguments import flushes_subnormals, rounded_to
 from ...geometry import SHARES, Shape, Share, Sides, Turned, places
 from ...rule import Call, Gradients, Wants
-from ...torch_private import raw, without_torch_function
+from ...torch_table.private import raw, without_torch_function
 from .. import few_bits
 from ..range_bits import (
     ABOVE,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...arguments import rounded_to
-from ...torch_private import is_wrapped
+from ...torch_table.private import is_wrapped
 from .. import native
 from ..range_bits import DTYPES, MOST_DIMENSIONS
 

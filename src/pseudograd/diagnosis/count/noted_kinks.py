@@ -1,0 +1,186 @@
+"""Kinks and ties that a node of autograd does not keep: noted when its call is made, in the metadata of the node."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...rewrite import entered_contexts
+from ...rewrite.conventions import Pinning, prepared, rewritten
+from ...torch_table.conventions import KINKED, Kinked
+from ...torch_table.private import is_batched, is_fake, is_wrapped
+from ..judge.other_conventions import other_of
+
+NOTED = "pseudograd: at a kink"  # in the metadata of a node: what was noted of its call, None where nothing stands at a kink
+
+
+NOTHING = object()  # of a relu: nothing that enters it is 0
+
+
+class Tied(NamedTuple):
+    """A call once more, under the other convention, on an x of its own: what its graph gives to x is what would leave the node."""
+
+    x: Tensor
+    y: Tensor
+    family: str
+    entries: int
+
+
+def _is_noted(kinked: Kinked) -> bool:
+    return kinked.family == "relu" or kinked.spelling.form.op.startswith("written")
+
+
+NOTED_CALLS = {func for func, some in KINKED.items() if any(map(_is_noted, some))} | {Tensor.norm}
+
+
+def note_before(func: object, args: Any, kwargs: Any) -> Any:
+    """Where x of a relu is 0, whose node keeps the result alone; and where a sort, a maximum over a dimension and the like have ties."""
+    if func is Tensor.norm:  # a function in Python
+        func = torch.norm
+    for kinked in KINKED.get(func, ()):
+        values = kinked.spelling.values(args, kwargs)
+        if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
+            continue
+        if kinked.family == "relu":
+            zero = values[0].detach() == 0
+            return zero if bool(zero.any()) else NOTHING
+        if kinked.family == "quantile":
+            return _sorted(kinked, func, args, kwargs, values)
+        if kinked.spelling.form.op.startswith("written"):
+            return _tied(kinked, func, args, kwargs, values[0])
+    return None
+
+
+def _is_plain(x: Any) -> bool:
+    """Can its numbers be read here, and has it a gradient?"""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.requires_grad
+        and x.layout is torch.strided
+        and not (x.is_meta or x.is_nested or is_wrapped(x) or is_batched(x) or is_fake(x))
+    )
+
+
+def _tied(kinked: Kinked, func: Any, args: Any, kwargs: Any, x: Tensor) -> Tied | None:
+    if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x:
+        return None
+    mine = x.detach().requires_grad_()
+    under_it = _rewritten(kinked, func, (mine, *args[1:]), kwargs)
+    if under_it is None:
+        return None
+    with torch.enable_grad():
+        y, own = _first(under_it), _first(func(mine, *args[1:], **kwargs))
+        weights = torch.arange(1, y.numel() + 1, dtype=y.dtype, device=y.device).reshape(y.shape)
+        (new,) = torch.autograd.grad(y, mine, weights, retain_graph=True)
+        (old,) = torch.autograd.grad(own, mine, weights)
+    differs = (new != old) & ~(new.isnan() & old.isnan())
+    return Tied(mine, y, kinked.family, int(differs.sum())) if bool(differs.any()) else None
+
+
+class Sorted(NamedTuple):
+    """What a quantile sorts, along its last dimension; and its result under the other convention."""
+
+    x: Tensor
+    pinned: Tensor
+
+
+def _sorted(kinked: Kinked, func: object, args: Any, kwargs: object, values: list[Any]) -> Sorted | None:
+    x, dim = values[0].detach(), values[2]
+    if dim is not None and x.dim() - dim % max(x.dim(), 1) > 2:  # torch and the pin bring it to the end in other orders
+        return None
+    flat = x.reshape(-1) if dim is None or x.dim() == 0 else x.transpose(dim, -1)
+    ordered = flat.sort(dim=-1).values
+    if not bool((ordered[..., 1:] == ordered[..., :-1]).any()) or not args or args[0] is not values[0]:
+        return None
+    pinned = _rewritten(kinked, func, (x.requires_grad_(), *args[1:]), kwargs)
+    return None if pinned is None else Sorted(flat.detach(), pinned)
+
+
+def _rewritten(kinked: Kinked, func: object, args: object, kwargs: object) -> Any:
+    """The result of a call under the other convention; None where the pin leaves it to torch."""
+    other = other_of(kinked.family)
+    if other is None:
+        return None
+    with torch.enable_grad():
+        return rewritten(Pinning({}, prepared({kinked.family: other.convention}), None), func, args, kwargs)
+
+
+def _of_sort_inside(noted: Sorted, node: object) -> None:
+    """Its sort is a node behind the result; JAX and torch 2.13 leave equal ones in their order there."""
+    sort = _behind(node, "SortBackward")
+    if sort is None:
+        _of_ranks(noted, node)
+        return
+    index, x = sort._saved_indices, noted.x
+    if index.shape != x.shape:
+        x = x.reshape(index.shape) if index.numel() == x.numel() else x
+    stable = x.sort(dim=-1, stable=True)
+    if index.shape != x.shape or not torch.equal(x.gather(-1, index), stable.values):
+        return
+    with torch.enable_grad():
+        mine = x.detach().requires_grad_()
+        y = mine.gather(-1, stable.indices)
+    entries = int((index != stable.indices).sum())
+    if entries:
+        sort.metadata[NOTED] = Tied(mine, y, "quantile", entries)
+
+
+def _behind(node: Any, start: str) -> Any:
+    """The next node of this name, by the first input of each."""
+    for _ in range(8):
+        if node is None or node.name().startswith(start):
+            return node
+        node = next((one for one, _ in node.next_functions if one is not None), None)
+    return None
+
+
+def _of_ranks(noted: Sorted, node: object) -> None:
+    """Since 2.14 torch keeps no sort but the entries themselves at the two ranks: those of the other convention stand in its own graph."""
+    own, pinned = _behind(node, "LerpBackward"), _behind(noted.pinned.grad_fn, "LerpBackward")
+    if own is None or pinned is None:
+        return
+    for (gather, _), (ranks, _) in zip(own.next_functions, pinned.next_functions, strict=True):
+        order: Any = ranks.next_functions[0][0] if ranks is not None and ranks.next_functions else None
+        names = [one.name() if one is not None else "" for one in (gather, ranks, order)]
+        if not all(name.startswith("GatherBackward") for name in names):
+            return
+        index, other = gather._saved_index, order._saved_index.gather(-1, ranks._saved_index)
+        if index.numel() != other.numel():
+            return
+        other, x = other.reshape(index.shape), noted.x.reshape(*index.shape[:-1], -1)
+        if not torch.equal(x.gather(-1, index), x.gather(-1, other)):
+            return
+        entries = int((index != other).sum())
+        if entries:
+            with torch.enable_grad():
+                mine = x.detach().requires_grad_()
+                gather.metadata[NOTED] = Tied(mine, mine.gather(-1, other), "quantile", entries)
+
+
+def _first(result: Any) -> Tensor:
+    return result if isinstance(result, Tensor) else result[0]  # type: ignore[no-any-return]
+
+
+def note_after(noted: object, args: Any, result: object) -> None:
+    """At the node that the call made, where it stands alone between x and the result."""
+    first = result if isinstance(result, Tensor) else result[0] if isinstance(result, tuple) else None
+    node: Any = first.grad_fn if isinstance(first, Tensor) else None
+    if node is None:
+        return
+    if isinstance(noted, Sorted):
+        _of_sort_inside(noted, node)
+    elif isinstance(noted, Tied):
+        before = node.next_functions[0][0] if node.next_functions else None
+        if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):
+            node.metadata[NOTED] = noted
+    elif node.name().startswith("ReluBackward"):
+        node.metadata[NOTED] = None if noted is NOTHING else noted
+
+
+def left_by_tied(noted: Tied, leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[Any, ...]:
+    if leaving[0] is None:
+        return leaving
+    (grad,) = torch.autograd.grad(noted.y, noted.x, arriving[0], retain_graph=True)
+    return (grad.to(leaving[0].dtype), *leaving[1:])

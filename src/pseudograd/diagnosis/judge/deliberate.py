@@ -1,0 +1,53 @@
+"""What a person has said to be meant: by a comment at the line, by a pattern for parameters and lines, or by a code."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+
+from ...errors import must
+from ...listen.frames import Place, Point, is_same_line, lines_of, named, span_at
+
+_COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
+_LINE = re.compile(r".*:(\d+|\*)")
+_CODE = re.compile(r"PG\d+")
+
+
+class Deliberate:
+    """`ignore=[...]` and the comments; and how many findings they have muted."""
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        if isinstance(patterns, str) or not all(isinstance(one, str) and one for one in patterns):
+            remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
+            raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
+        self.codes = frozenset(one for one in patterns if _CODE.fullmatch(one))
+        self.patterns: list[str] = [one for one in patterns if one not in self.codes]
+        self.muted = 0
+
+    def parameter(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def line(self, where: str) -> bool:
+        """Does a pattern name this file:line? The file may be given by the end of its path, and the line may be `*`."""
+        for pattern in filter(_LINE.fullmatch, self.patterns):
+            here = f"{where.rpartition(':')[0]}:*" if pattern.endswith(":*") else where
+            if is_same_line(here, pattern) or fnmatch.fnmatchcase(where, pattern):
+                return True
+        return False
+
+    def place(self, place: Place | None) -> bool:
+        """Of a call: at the line that calls torch, or at the program's own line that led there."""
+        points = [] if place is None else [point for point in (place.call, place.program) if point is not None]
+        return any(_has_comment(point) or self.line(named(point)) for point in points)
+
+
+def _has_comment(point: Point) -> bool:
+    """On a line of the call, or alone on the line above it."""
+    lines: Sequence[str] = lines_of(point.code.co_filename)
+    span = span_at(point.code, point.instruction)
+    first, last = (point.line, point.line) if span is None else (min(span[0], point.line), max(span[1], point.line))
+    above = lines[first - 2 : first - 1] if first > 1 else []
+    return any(map(_COMMENT.search, lines[first - 1 : last])) or any(
+        line.lstrip().startswith("#") and _COMMENT.search(line) for line in above
+    )

@@ -1,0 +1,122 @@
+"""A clamp, a step or a quantiser that cuts much of what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ....torch_table.eras import installed_era
+from ...records import Finding, Site
+from .. import advice
+from .dead import DEAD
+from .edge import is_at_an_edge
+from .kind import Evidence, Kind, percent
+
+CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
+CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
+LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
+_OUTWARD = (
+    "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
+    "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
+)
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    for site in evidence.suspects:
+        if site.family in ("round", "sign") and site.cut_share > DEAD:
+            yield _of_a_step(site)
+        elif site.family == "clamp" and site.cut_share - _told_as_edge(site) >= CUT:
+            yield _of_a_clamp(site)
+        elif site.family == "fake_quantize" and site.cut_share >= CLIPPED:
+            yield _of_a_quantiser(site)
+
+
+def _told_as_edge(site: Site) -> float:
+    """The share of what this torch cuts exactly at the bound, where that is a finding of its own."""
+    return site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
+
+
+def _of_a_step(site: Site) -> Finding:
+    assert site.family is not None, "round or sign"
+    return KIND.at_site(
+        site,
+        f"all of {site.arrived:,} arriving gradients are cut",
+        f"{site.op} is a step: its true gradient is 0",
+        advice.override(site, site.family, advice.RULE_TO_TRY[site.family]),
+        site.cut_share,
+    )
+
+
+def _of_a_clamp(site: Site) -> Finding:
+    back = "" if site.recoverable is None else f"; {percent(site.recoverable_share)} of that would lead back inside"
+    return KIND.at_site(
+        site,
+        f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
+        f"size{back}",
+        _sides(site),
+        what_inward_brings(site),
+        site.cut_share,
+    )
+
+
+def _of_a_quantiser(site: Site) -> Finding:
+    return KIND.at_site(
+        site,
+        f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut: so much stands outside the grid of this quantiser",
+        "its scale is too small for what it quantises, or its zero point lies apart",
+        "scale = x.detach().abs().max() / quant_max  # x is what it quantises; for a grid around 0",
+        site.cut_share,
+    )
+
+
+def what_inward_brings(site: Site) -> str:
+    """The next step at a clamp, by what was measured there."""
+    if site.recoverable is None:
+        return advice.override(site, "clamp", "inward")
+    if not site.recoverable:
+        return _OUTWARD
+    if site.recoverable_share < LITTLE:
+        return (
+            f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. rule='inward' would "
+            f"bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
+        )
+    return advice.override(site, "clamp", "inward", f": it passes {percent(site.recoverable_share)} of what is cut")
+
+
+def _sides(site: Site) -> str:
+    if site.below is None or site.above is None:
+        return f"{site.op} cuts outside its range"
+    parts = [f"{count:,} {side}" for count, side in ((site.below, "below"), (site.above, "above")) if count]
+    return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
+
+
+def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[Site, float]]:
+    """Also those that cut too little for a finding."""
+    return ((site, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
+
+
+KIND = Kind(
+    code="cut",
+    number="PG204",
+    order=40,
+    find=_find,
+    meaning=f"a clamp cuts {100 * CUT:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; a quantiser cuts "
+    "half or more",
+    next_step="`override` at that line, or a scale",
+    places=_every_clamp,
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
+with diagnose() as d:
+    p.clamp(0.0, 1.0).sum().backward()  # PG204
+""",
+    good="""\
+import torch
+from pseudograd import diagnose
+
+p = torch.nn.Parameter(torch.tensor([0.4, 0.5]))
+with diagnose() as d:
+    p.clamp(0.0, 1.0).sum().backward()
+""",
+)

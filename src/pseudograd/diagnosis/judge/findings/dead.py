@@ -1,0 +1,57 @@
+"""An op from which no gradient leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...records import Finding
+from .. import advice
+from .kind import Evidence, Kind
+
+DEAD = 0.999  # of what arrives at any op
+_HAVE_FINDINGS_OF_THEIR_OWN = ("clamp", "round", "sign", "fake_quantize")  # see `cut`
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    """An activation saturates as it should, until all of it does."""
+    for site in evidence.suspects:
+        if site.cut_share >= DEAD and not site.elsewhere and site.family not in _HAVE_FINDINGS_OF_THEIR_OWN:
+            yield KIND.at_site(
+                site,
+                f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",
+                f"every element of this {site.op} stands where its slope is 0",
+                advice.revive(site),
+                site.cut_share,
+            )
+
+
+KIND = Kind(
+    code="dead",
+    number="PG205",
+    order=50,
+    find=_find,
+    meaning="nothing of what arrives at any other op leaves, in every call and towards any input",
+    details="Ops that move elements are judged by how many leave",
+    next_step="`override` with a slope, or a look at the values that enter",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(2, 3)
+with diagnose(layer) as d:
+    h = layer(torch.ones(4, 2))
+    bonus = torch.relu(h - 100)  # PG205
+    (h + bonus).sum().backward()
+""",
+    good="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+layer = torch.nn.Linear(2, 3)
+with diagnose(layer) as d, pseudograd.override(relu="leaky"):
+    h = layer(torch.ones(4, 2))
+    bonus = torch.relu(h - 100)
+    (h + bonus).sum().backward()
+""",
+)

@@ -1,0 +1,78 @@
+"""Much stands exactly at a bound, where the eras of torch differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....torch_table.eras import ERAS, installed_era
+from ...records import Finding, Site
+from .. import advice
+from .kind import Evidence, Kind, percent
+
+AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
+ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
+# Where the cause is known and reported, by what the path of the line ends in.
+_KNOWN = {
+    "torchao/quantization/quant_primitives.py": "https://github.com/pytorch/ao/pull/4806",
+    "kornia/enhance/adjust.py": "https://github.com/kornia/kornia/issues/4229",
+}
+
+
+def is_at_an_edge(site: Site) -> bool:
+    """Does enough of what arrives stand where the eras differ?"""
+    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND
+
+
+def is_cut_by_its_era(site: Site) -> bool:
+    """Does all that is cut stand exactly at a bound, where another era passes more than the installed one?"""
+    if not site.eras or not site.cut or site.cut != site.at_bound:
+        return False
+    return site.eras[passing_era(site)] > site.eras[installed_era()]
+
+
+def passing_era(site: Site) -> str:
+    """The era that passes most at the bound."""
+    return max(site.eras, key=site.eras.__getitem__)
+
+
+def _find(evidence: Evidence) -> Iterator[Finding]:
+    for site in filter(is_at_an_edge, evidence.suspects):
+        here = installed_era()
+        other = next(name for name in ERAS if site.eras[name] != site.eras[here])
+        does = "; ".join(f"{name} passes {percent(share)} of it" for name, share in site.eras.items())
+        loses = site.eras[here] < site.eras[other]
+        yield KIND.at_site(
+            site,
+            f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
+            f"this torch is of the era {here}" + (", which cuts there" if loses else f"; {other} cuts there"),
+            advice.pin(site, other if loses else here),
+            site.at_bound_share,
+            issue=next((issue for path, issue in _KNOWN.items() if path in site.where), ISSUE),
+        )
+
+
+KIND = Kind(
+    code="edge",
+    number="PG206",
+    order=60,
+    find=_find,
+    meaning="a thousandth or more of what arrives at a clamp stands exactly at its bound, where the eras of torch differ",
+    next_step="`pin_edge`",
+    bad="""\
+import torch
+from pseudograd import diagnose
+
+x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
+with diagnose() as d:
+    x.clamp(0.0, 1.0).sum().backward()  # PG206
+""",
+    good="""\
+import torch
+import pseudograd
+from pseudograd import diagnose
+
+x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
+with diagnose() as d, pseudograd.pin_edge("torch<=2.13"):
+    x.clamp(0.0, 1.0).sum().backward()
+""",
+)

@@ -1,0 +1,317 @@
+"""Where a call stands: the user's line and the line of torch or a package that it led to, the expression, and the running module."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import sys
+import weakref
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..torch_table.private import module_call, module_wrapped_call, traced_frames
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+OURS = os.path.dirname(
+    os.path.dirname(os.path.abspath(__file__))
+)  # src/pseudograd; pseudograd_lint and its like stand beside it
+_OURS = (OURS + os.sep, OURS + "_")
+_NOT_THEIRS = (_TORCH, *_OURS)
+_PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+_HOME = _current_folder()  # when this was imported
+
+
+def is_users(file: str) -> bool:
+    """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
+    return not file.startswith(_NOT_THEIRS)
+
+
+def is_torchs(file: str) -> bool:
+    return file.startswith(_TORCH)
+
+
+def is_ours(file: str) -> bool:
+    """Is it this package's?"""
+    return file.startswith(_OURS)
+
+
+def is_of_a_package(file: str) -> bool:
+    """Was it installed?"""
+    return _PACKAGES in file
+
+
+def calling_frame() -> FrameType | None:
+    """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
+        frame = frame.f_back
+    return frame
+
+
+def program_frame(frame: FrameType | None) -> FrameType | None:
+    """From there outwards, the first frame that no installed package holds: the line of the program itself, where there is one."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file) and _PACKAGES not in file and not file.startswith("<frozen"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def expression(frame: FrameType) -> str:
+    """The source of the call that the frame is at, as Python shows it in a traceback; its whole line before Python 3.11."""
+    return expression_at(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+def expression_at(code: CodeType, line: int, instruction: int) -> str:
+    lines, span = lines_of(code.co_filename), span_at(code, instruction)
+    text = lines[line - 1] if line <= len(lines) else ""
+    if not text or span is None or span[1] > len(lines):
+        return text.strip()
+    first, last, start, end = span
+    encoded = [text.encode() for text in lines[first - 1 : last]]  # positions count bytes
+    encoded[-1] = encoded[-1][:end]
+    encoded[0] = encoded[0][start:]
+    return " ".join(part.decode(errors="replace").strip() for part in encoded)
+
+
+def file_of(code: CodeType | str) -> str:
+    """Its absolute path. A relative one belongs to the folder that the program was started in, which it may have left since."""
+    name = code if isinstance(code, str) else code.co_filename
+    if not name or os.path.isabs(name) or name.startswith("<") or _HOME is None:
+        return name
+    file = os.path.join(_HOME, name)
+    return file if os.path.exists(file) else name
+
+
+def lines_of(file: str) -> list[str]:
+    """As the file is now: Python remembers it by its name, which may be that of another file in the folder one was in before."""
+    file = file_of(file)
+    linecache.checkcache(file)
+    return linecache.getlines(file)
+
+
+def span_at(code: CodeType, instruction: int) -> tuple[int, int, int, int] | None:
+    """First line, last line, and the columns in bytes where they start and end; None before Python 3.11."""
+    if not hasattr(code, "co_positions"):
+        return None
+    first, last, start, end = _positions(code)[instruction // 2]
+    if first is None or last is None or start is None or end is None:
+        return None
+    return first, last, start, end
+
+
+_MOST_POSITIONS = 256  # of codes whose positions are remembered
+_remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: its hash would cost as much as the list
+
+
+def _positions(code: Any) -> list[Any]:
+    """Of every instruction. Python lists those of the whole code each time, and a function may have a thousand calls."""
+    known = _remembered.get(id(code))
+    if known is None:
+        while len(_remembered) >= _MOST_POSITIONS:
+            _remembered.pop(next(iter(_remembered)), None)
+        known = _remembered[id(code)] = code, list(code.co_positions())
+    return known[1]
+
+
+class Point(NamedTuple):
+    """A place in a program that outlives its frame."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+    def __str__(self) -> str:
+        return shown(self.code, self.line)
+
+    @property
+    def expression(self) -> str:
+        return expression_at(*self)
+
+
+def named(point: Point | None) -> str:
+    """Its file and line; "?" where nobody saw it."""
+    return "?" if point is None else str(point)
+
+
+def point(frame: FrameType | None) -> Point | None:
+    """Where a frame is now."""
+    return None if frame is None else Point(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: the hash of a code object would cost more than the walk
+class Place:
+    """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
+
+    call: Point | None
+    program: Point | None
+    module: str | None
+
+
+NOWHERE = Place(None, None, None)
+_MOST = 10_000  # places
+
+
+class Places:
+    """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Place] = {}
+        self._by_instruction: dict[tuple[object, ...], Place] = {}
+
+    def here(self, depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
+        """As `place`. The first one that was alike: code is compared by what it does, and a made file by its name without numbers.
+        NOWHERE for one of too many.
+        """
+        call, program, module = _seen_from(sys._getframe(depth), roots)
+        key = (*_instruction(call), *_instruction(program), module)
+        known = self._by_instruction.get(key)
+        return self._same_as(key, Place(point(call), point(program), module)) if known is None else known
+
+    def _same_as(self, key: tuple[object, ...], place: Place) -> Place:
+        alike = _alike(place.call), _alike(place.program), place.module
+        if alike not in self._known and len(self._known) >= _MOST:
+            return NOWHERE
+        found = self._known.setdefault(alike, place)
+        if found is place:  # its code is kept, so that no other one gets its id
+            self._by_instruction[key] = place
+        return found
+
+
+def _instruction(frame: FrameType | None) -> tuple[int, int]:
+    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
+
+
+def _alike(point: Point | None) -> tuple[object, ...] | None:
+    if point is None:
+        return None
+    file = point.code.co_filename
+    return re.sub(r"\d+", "", file) if file.startswith("<") else file, *point
+
+
+_OF_OTHERS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
+
+
+@functools.lru_cache(maxsize=4096)
+def _whose(file: str) -> int:
+    """The code in a file: torch's and ours, a package's, or the program's."""
+    if not is_users(file):
+        return _OF_OTHERS
+    return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
+
+
+def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
+    """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
+    call, program, module = _seen_from(sys._getframe(depth), roots)
+    return Place(point(call), point(program), module)
+
+
+def _seen_from(
+    frame: FrameType | None, roots: dict[int, weakref.ref[torch.nn.Module]] | None
+) -> tuple[FrameType | None, FrameType | None, str | None]:
+    """The frames of the call and of the program, and the path of the module."""
+    call = program = None
+    innermost: FrameType | None = (
+        None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
+    )
+    outermost: FrameType | None = None
+    while frame is not None:
+        code = frame.f_code
+        if code is module_call:
+            outermost = frame
+            if innermost is None:
+                innermost = frame
+        elif program is None:
+            whose = _whose(code.co_filename)
+            if whose:
+                if call is None:
+                    call = frame
+                if whose == _OF_THE_PROGRAM:
+                    program = frame
+        frame = frame.f_back
+    if innermost is None or outermost is None:
+        return call, program, None
+    root = _self_of(outermost)
+    if roots is not None and (id(root) not in roots or roots[id(root)]() is not root):
+        roots[id(root)] = weakref.ref(root)
+    return call, program, _path(root if innermost is outermost else _self_of(innermost), root)
+
+
+def _self_of(frame: FrameType) -> Any:
+    """The module that a frame runs: from the frame around it, where that is torch's, as it has fewer locals to be copied."""
+    outer = frame.f_back
+    return (frame if outer is None or outer.f_code is not module_wrapped_call else outer).f_locals["self"]
+
+
+def shown(code: CodeType | str, line: int) -> str:
+    """file:line, from site-packages or the current folder on."""
+    file = file_of(code)
+    if _PACKAGES in file:
+        file = file.rsplit(_PACKAGES, 1)[1]
+    elif os.path.isabs(file) and os.path.splitdrive(file)[0] == "" and (here := _current_folder()) is not None:
+        inside = os.path.relpath(file, here)
+        file = file if inside.startswith(os.pardir) else inside
+    return f"{file}:{line}"
+
+
+def is_same_line(where: str, given: str) -> bool:
+    """Does `given` mean the line `where`, as `shown` names it in the current folder? A file may be given by the end of its path."""
+    (file, number), (other, its) = (text.replace(os.sep, "/").rpartition(":")[::2] for text in (where, given))
+    if number != its or not file or not other:
+        return False
+    path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
+    if f"/{path}".endswith(f"/{other}"):
+        return True
+    return not os.path.exists(path) and f"/{other}".endswith(
+        f"/{file}"
+    )  # in a package, whose folder `shown` leaves out
+
+
+_Way = tuple[str, ...]  # of names, from a root to a module in it
+_ways: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, _Way]] = weakref.WeakKeyDictionary()
+
+
+def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
+    if module is root:
+        return ""
+    way = _ways.get(root, {}).get(id(module))
+    if way is None or not _leads_to(module, way, root):
+        _ways[root] = {id(module): tuple(path.split(".")) for path, module in root.named_modules() if path}
+        way = _ways[root].get(id(module))
+    return None if way is None else ".".join(way)
+
+
+def _leads_to(module: torch.nn.Module, way: _Way, root: object) -> bool:
+    """Does it still? Layers move where one before them is taken out, and a new one may get the id of an old one.
+
+    torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
+    """
+    for name in way:
+        root = getattr(root, "_modules", {}).get(name)
+    return root is module
+
+
+def compiled_lines() -> tuple[str, str, str]:
+    """Of the call that Dynamo is tracing: its line, the program's own line, and the source of the line."""
+    entries = [entry for entry in traced_frames() if is_users(entry.filename)]
+    if not entries:
+        return "?", "?", ""
+    call = entries[-1]
+    program = next((entry for entry in reversed(entries) if not is_of_a_package(entry.filename)), None)
+    user_where = "?" if program is None else shown(program.filename, program.lineno or 0)
+    return shown(call.filename, call.lineno or 0), user_where, (call.line or "").strip()

@@ -1,0 +1,109 @@
+"""Whatever of ours torch calls: an error of it is written down, and the program goes on as if nothing of ours had been there.
+
+The errors of a program itself never come this way: no place that is wrapped here runs any code of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .frames import OURS, is_ours
+
+_KEPT = 20  # different errors; the rest is counted
+_LONGEST = 200
+
+Place = TypeVar("Place", bound=Callable[..., Any])
+
+
+class Errors:
+    """What went wrong in one diagnosis, and how often. It keeps texts alone: an error holds on to frames, and they to tensors."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._others = 0
+        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
+
+    def note(self, what: str, error: BaseException) -> None:
+        text = f"{what}: {_shown(error)}"
+        with self._lock:
+            if text in self._counts or len(self._counts) < _KEPT:
+                self._counts[text] = self._counts.get(text, 0) + 1
+            else:
+                self._others += 1
+
+    @property
+    def lines(self) -> list[str]:
+        """Each error once, with how often it came."""
+        found = [text if count == 1 else f"{text}, {count:,} times" for text, count in list(self._counts.items())]
+        return [*found, f"{self._others:,} errors of further kinds"] if self._others else found
+
+
+def harmless(what: str, otherwise: object = None) -> Callable[[Place], Place]:
+    """For a function that torch calls, or a method of something that has `noted`: what it raises is noted there, and `otherwise`
+    returned. What is no Exception, such as Ctrl-C, is meant for the program and goes on.
+    """
+
+    def wrap(function: Place) -> Place:
+        @functools.wraps(function)
+        def call(*args: object) -> object:
+            try:
+                return function(*args)
+            except Exception as error:
+                note(what, error, args[0] if args else None)
+                return otherwise
+
+        return call  # type: ignore[return-value]
+
+    return wrap
+
+
+@harmless("a tensor that is gone")
+def forget(notes: dict[int, Any], key: int, reference: object) -> None:
+    """What is noted of it, first of all a weak reference: for that one's callback. Its id may be another's by now."""
+    if key in notes and notes[key][0] is reference:
+        del notes[key]
+
+
+# --- errors that belong to no single diagnosis ------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_listening: tuple[Errors, ...] = ()
+
+
+def listen(errors: Errors) -> None:
+    """These diagnoses are entered: what fails between them is noted in each."""
+    global _listening
+    with _lock:
+        _listening = (*_listening, errors)
+
+
+def leave(errors: Errors) -> None:
+    global _listening
+    with _lock:
+        _listening = tuple(one for one in _listening if one is not errors)
+
+
+def note(what: str, error: Exception, where: object) -> None:
+    """Where it has `noted`; else in every diagnosis that is entered."""
+    mine = getattr(where, "noted", None)
+    for errors in (mine,) if isinstance(mine, Errors) else _listening:
+        errors.note(what, error)
+
+
+def _shown(error: BaseException) -> str:
+    """Its kind, its first line, and the line of ours that it came from."""
+    try:
+        first = (str(error).strip().splitlines() or [""])[0]
+    except Exception:  # an error of a program's own class
+        first = ""
+    where, frame = "", error.__traceback__
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if is_ours(file) and file != __file__:
+            where = f" ({os.path.relpath(file, OURS)}:{frame.tb_lineno})"
+        frame = frame.tb_next
+    return f"{type(error).__name__}: {first[:_LONGEST]}{where}"

@@ -1,0 +1,142 @@
+"""Which nodes of autograd a stretch of code made. Torch numbers them in order, in each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from ..torch_table.private import node_number, number_of
+
+_KEPT = 16  # ranges that nobody has asked for yet
+
+Span = tuple[int, int]  # the first number, and the one behind the last
+
+
+class Ranges:
+    """The nodes that one thread makes: those of calls that somebody saw, and the ranges between, which nobody saw being made."""
+
+    def __init__(self) -> None:
+        self.seen_up_to = 0
+        self.unseen: list[Span] = []
+
+    def forget(self) -> None:
+        """Nodes made so far are accounted for."""
+        self.seen_up_to = node_number()
+
+    def start_afresh(self) -> None:
+        self.unseen = []
+        self.forget()
+
+    def may_hide_some(self) -> bool:
+        """Is there anything that `unseen_behind` could find?"""
+        return bool(self.unseen) or node_number() != self.seen_up_to
+
+    def of_call(
+        self, function: Callable[..., object], args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> tuple[Any, list[Node]]:
+        """What the function returns, and the nodes that it made."""
+        before = node_number()
+        result = function(*args, **kwargs)
+        return result, self.since(before, result)
+
+    def since(self, before: int, result: object) -> list[Node]:
+        """The nodes that a call made which began at this number and returned this."""
+        after = node_number()
+        if after == before:
+            return []
+        self.seen_up_to = after
+        node = of_tensor(result) if isinstance(result, Tensor) else None
+        if node is not None and after - before == 1:  # for speed alone
+            return [node] if number_of(node) == before else []
+        return within((result,), [(before, after)])
+
+    def unseen_behind(self, values: Iterable[object]) -> list[Node]:
+        """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
+        now = node_number()
+        if now != self.seen_up_to:
+            self.unseen = [*self.unseen[1 - _KEPT :], (self.seen_up_to, now)]
+            self.seen_up_to = now
+        if not self.unseen:
+            return []
+        nodes = within(values, self.unseen)
+        if nodes:
+            numbers = [number_of(node) for node in nodes]
+            self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
+        return nodes
+
+
+_names: dict[type, str] = {}  # of the classes that torch has for its own nodes
+
+
+def name_of(node: Any) -> str:
+    """`node.name()`, without making the text anew for each node. For speed alone."""
+    kind = type(node)
+    name = _names.get(kind)
+    if name is None:
+        name = node.name()
+        # Several kinds of nodes may share another class.
+        if kind.__module__ == "builtins" and name.endswith(kind.__name__):
+            _names[kind] = name
+    return name
+
+
+def has_one_name(kind: type) -> bool:
+    """Of a class of which `name_of` has named a node: do all of its nodes have that name?"""
+    return kind in _names
+
+
+def within(values: Iterable[object], spans: list[Span]) -> list[Node]:
+    """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
+    ways = [node for value in values for node in of(value)]
+    found: dict[Node, None] = {}
+    most = sum(end - start for start, end in spans)
+    while ways:
+        node = ways.pop()
+        number = number_of(node)
+        for start, end in spans:
+            if start <= number < end and node not in found:
+                found[node] = None
+                if len(found) == most:
+                    return list(found)
+                ways += [other for other, _ in node.next_functions if other is not None]
+                break
+    return list(found)
+
+
+def of_tensor(tensor: Tensor) -> Node | None:
+    """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def of(value: object) -> list[Node]:
+    """The nodes that made a tensor, or the tensors of a list."""
+    if isinstance(value, torch.Tensor):
+        node = of_tensor(value)
+        return [] if node is None else [node]
+    if isinstance(value, (tuple, list)):
+        return [node for item in value for node in of(item)]
+    return []
+
+
+def starts(roots: Iterable[Tensor | GradientEdge]) -> list[Node | None]:
+    """The nodes that a backward from these roots begins with, tensors or gradient edges; None for a leaf."""
+    return [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+
+
+def behind(roots: Iterable[Tensor | GradientEdge]) -> list[Any]:  # torch's types take `metadata` for a method
+    """All nodes that a backward from these roots can reach, in an order that the graph alone decides."""
+    seen: dict[Node, None] = {}
+    ways = starts(roots)[::-1]
+    while ways:
+        node = ways.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            ways += [other for other, _ in reversed(node.next_functions)]
+    return list(seen)

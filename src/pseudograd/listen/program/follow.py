@@ -1,0 +1,214 @@
+"""A program that nobody edits, run by python itself.
+
+The program is a process of its own, so it is what python makes of it, to the end. What a command does in it, and in every python process
+that it starts, begins in `process`; each writes a part, and the command reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import must
+
+_PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
+
+
+def check(where: str, program: str, is_module: bool) -> None:
+    """Could python run it at all?"""
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise ValueError(
+            f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out."
+        )
+    if not is_module:
+        path = Path(program)
+        if not (path.is_file() or (path / "__main__.py").is_file()):
+            raise ValueError(must(where, "the script", "be a file", program))
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(program.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    finally:
+        sys.path.remove(os.getcwd())
+    if found is None:
+        raise ValueError(
+            must(
+                where,
+                "the module",
+                "be one that python can run",
+                program,
+                f"No module named {program.partition('.')[0]}",
+            )
+        )
+
+
+class Enough(SystemExit):
+    """Raised inside a program to end it: enough was seen."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process of the program had to say. rank: in its distributed job, if any."""
+
+    process: int
+    rank: int | None
+    is_main: bool
+    content: Any = None
+
+    def __str__(self) -> str:
+        return f"process {self.process}" if self.rank is None else f"rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """unseen: processes that had something to say and ended without a word. errors: ours."""
+
+    status: int
+    parts: tuple[Part, ...]
+    unseen: tuple[Part, ...] = ()
+    errors: tuple[str, ...] = ()
+    stderr: bytes = b""
+
+
+def command_of(program: str, arguments: Sequence[str], is_module: bool) -> list[str]:
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, *(["-m"] if is_module else []), program, *arguments]
+
+
+def run(
+    command: Sequence[str],
+    job: Mapping[str, object],
+    *,
+    stdin: object = None,
+    is_quiet: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
+    """Run the command with the job in each of its python processes. is_quiet: nothing that it prints is shown, its stderr is returned.
+    environment: what is added to that of this process.
+    """
+    with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
+        status, stderr = _process(command, environment, stdin, is_quiet)
+        parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
+        marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
+        said = {file.stem for file in _files(folder, "part")}
+        return Run(
+            status,
+            tuple(sorted(parts, key=_order)),
+            tuple(sorted((mark for name, mark in marks.items() if name not in said), key=_order)),
+            tuple(file.read_text(encoding="utf-8") for file in _files(folder, "error")),
+            stderr,
+        )
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    return sorted(folder.glob(f"[0-9]*.{kind}"))
+
+
+def _order(part: Part) -> tuple[object, ...]:
+    return part.rank is not None, part.rank or 0, not part.is_main, part.process
+
+
+@contextlib.contextmanager
+def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder for the parts, and the environment in which python reports to it."""
+    folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
+    try:
+        here = Path(__file__).resolve().parent
+        shutil.copyfile(here / "sitecustomize.py", folder / "sitecustomize.py")
+        (folder / "root.txt").write_text(str(here.parents[2]), encoding="utf-8")
+        (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
+        others = around.get("PYTHONPATH")
+        path = os.pathsep.join([str(folder), *([others] if others else [])])
+        yield folder, {**around, "PYTHONPATH": path}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _process(command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool) -> tuple[int, bytes]:
+    """Its exit status as a shell counts it, and what it printed to stderr where it is quiet."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(tempfile.TemporaryFile()) if is_quiet else None
+        silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": errors} if is_quiet else {}
+        # What this process was handed by its shell, the program is handed, too.
+        process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
+        stack.enter_context(_signals_reach(process))
+        status = _waited(process)
+        if errors is not None:
+            errors.seek(0)
+        return status if status >= 0 else 128 - status, b"" if errors is None else errors.read()
+
+
+def _waited(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait()
+    except BaseException:  # whatever takes this process away takes the program along
+        process.kill()
+        process.wait()
+        raise
+
+
+@contextlib.contextmanager
+def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """SIGTERM is passed on, and Ctrl-C where the terminal did not send it to both. This process stays: it has the report to write."""
+    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
+        yield
+        return
+    timers: list[threading.Timer] = []
+
+    def terminate(number: int, frame: object) -> None:
+        process.send_signal(number)
+        timers.append(threading.Timer(_PATIENCE, process.kill))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    def interrupt(number: int, frame: object) -> None:
+        if not _is_in_front():
+            process.send_signal(number)
+
+    wanted = {signal.SIGTERM: terminate, signal.SIGINT: interrupt}
+    before = {number: signal.getsignal(number) for number in wanted}
+    for number, handler in wanted.items():
+        if before[number] != signal.SIG_IGN:  # as under nohup: for the program, too
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        for number, old in before.items():
+            if old is not None:
+                signal.signal(number, old)
+
+
+def _is_in_front() -> bool:
+    """Does the terminal send Ctrl-C to this process and so to the program, which is of the same group?"""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

@@ -1,0 +1,217 @@
+"""Inside each process of a program that a command follows: what begins when torch is there, and the part that is written at the end.
+
+A part is written whole or not at all: at a normal end, at SIGTERM, at os._exit. A process that ends otherwise leaves its mark alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from .. import warned
+from .files import write
+
+_PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
+_DATA_WORKER = "torch.utils.data._utils.worker"
+
+
+class Follower(Protocol):
+    """What a command does in a process: made by `begin(job, process)` of the module that the job names."""
+
+    def content(self) -> object:
+        """What the part holds, of plain records; None where there is nothing to say."""
+
+    def forked(self) -> None:
+        """This process is a copy: what was seen so far is another's, and nothing is to be seen until `begin`."""
+
+
+class Process:
+    """This process, in the folder of a command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        self.follower: Follower | None = None
+        self._awaits_bootstrap = False
+        self._rank: int | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self.name = f"{os.getpid()}-{time.time_ns()}"
+        self._is_marked = self._is_written = False
+
+    @property
+    def is_main(self) -> bool:
+        """Did the command itself start it?"""
+        return os.getppid() == self.job["parent"]
+
+    def begin(self) -> None:
+        try:
+            self.follower = importlib.import_module(self.job["module"]).begin(self.job, self)
+        except Exception as error:
+            self._note(error)
+
+    def mark(self) -> None:
+        """There is something to say from here on."""
+        if not self._is_marked:
+            self._is_marked = True
+            self._put("mark", json.dumps(self._who()))
+
+    def _who(self) -> dict[str, object]:
+        found = _rank()  # at the end the job may have taken itself apart
+        self._rank = self._rank if found is None else found
+        return {"process": os.getpid(), "is_main": self.is_main, "rank": self._rank}
+
+    def write(self) -> None:
+        if self._is_written or not self._is_marked or self.follower is None:
+            return
+        self._is_written = True
+        try:
+            content = self.follower.content()
+            if content is not None:
+                self._put("part", pickle.dumps({**self._who(), "content": content}))
+        except Exception as error:
+            self._note(error)
+
+    def write_in_time(self) -> None:
+        """In a thread of its own: this one may hold a lock, and a device may hang."""
+        if self._is_marked and not self._is_written:
+            with contextlib.suppress(RuntimeError):  # no thread starts while the interpreter ends
+                thread = threading.Thread(target=self.write, daemon=True)
+                thread.start()
+                thread.join(_PATIENCE)
+
+    def _put(self, kind: str, content: str | bytes) -> None:
+        with contextlib.suppress(ValueError):  # the command has ended, and its folder is gone
+            write("", "", self.folder / f"{self.name}.{kind}", content)
+
+    def _note(self, error: Exception) -> None:
+        self._put("error", f"{type(error).__name__}: {error}")
+
+    # --- processes that begin otherwise -------------------------------------------------------------------------------
+
+    def await_bootstrap(self) -> None:
+        """Until multiprocessing knows what this process is for: workers that load data are not followed."""
+        if self._awaits_bootstrap:
+            return
+        self._awaits_bootstrap = True
+        from multiprocessing.process import BaseProcess
+
+        known: Any = BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+        @functools.wraps(known)
+        def bootstrap(process: object, *arguments: object, **named: object) -> object:
+            if getattr(getattr(process, "_target", None), "__module__", None) != _DATA_WORKER:
+                self.begin()
+            return known(process, *arguments, **named)
+
+        BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+
+    def forked(self) -> None:
+        """In the child, inside os.fork."""
+        try:
+            if self.follower is not None:
+                self.follower.forked()
+            was_followed, self.follower = self.follower is not None, None
+            self._renew()
+            caller = os.path.basename(sys._getframe(1).f_code.co_filename)
+            if caller in ("popen_fork.py", "forkserver.py"):
+                self.await_bootstrap()
+            elif was_followed and caller != "subprocess.py":
+                self.begin()
+        except Exception as error:
+            self._note(error)
+
+
+def begin(folder: str) -> None:
+    """Called once in a process, when torch has been imported."""
+    process = Process(Path(folder))
+    if process.is_main:
+        _end_with(process.job["parent"])
+    warned.at_the_program_s_line()
+    atexit.register(process.write)
+    _before_exit(process)
+    _before_sigterm(process)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=process.forked)
+    if _is_being_spawned():
+        process.await_bootstrap()
+    else:
+        process.begin()
+
+
+def _is_being_spawned() -> bool:
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and getattr(module.current_process(), "_inheriting", False)
+
+
+def _rank() -> int | None:
+    """Of this process in its job, where it has one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("RANK", ""))
+    return None
+
+
+def _end_with(parent: int) -> None:
+    """Where the command is killed, the program does not run on: it is what somebody meant to kill."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(Exception):
+            import ctypes
+
+            ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _before_exit(process: Process) -> None:
+    """os._exit ends a process without its atexit handlers; every forked child of multiprocessing ends so."""
+    really = os._exit
+
+    @functools.wraps(really)
+    def leave(*status: Any, **named: Any) -> object:
+        process.write_in_time()
+        return really(*status, **named)
+
+    os._exit = leave  # type: ignore[assignment]
+
+
+def _before_sigterm(process: Process) -> None:
+    """Where the program leaves SIGTERM to the system, the part is written first. To the program it looks as if nobody handled it."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(os, "kill") or os.name == "nt":
+        return
+    set_handler, handler_of = signal.signal, signal.getsignal
+
+    def stop(number: int, frame: object) -> None:
+        process.write_in_time()
+        set_handler(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def shown(handler: object) -> object:
+        return signal.SIG_DFL if handler is stop else handler
+
+    @functools.wraps(set_handler)
+    def setting(number: Any, handler: Any) -> object:
+        is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
+        return shown(set_handler(number, stop if is_default else handler))
+
+    @functools.wraps(handler_of)
+    def getting(number: Any) -> object:
+        return shown(handler_of(number))
+
+    if handler_of(signal.SIGTERM) == signal.SIG_DFL:
+        set_handler(signal.SIGTERM, stop)
+    signal.signal, signal.getsignal = setting, getting  # type: ignore[assignment]

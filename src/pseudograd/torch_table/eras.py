@@ -1,0 +1,220 @@
+"""What torch's own clamps do exactly at a bound, as one record for each era. torch 2.14 changed it without an error.
+
+The formulas are those of torch's derivatives.yaml: 2.13 for "torch<=2.13", 2.15 for "torch>=2.14". They also fix what is not at the edge
+but differs between eras: NaN in x or in a tensor bound, and bounds that cross.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import must
+from ..geometry import ALL_TO_MAX, ALL_TO_MIN, ALL_TO_X, SHARES, TO_NOBODY, Beside, Split, Standings
+from ..record import Record
+from .private import constant_result
+
+Version = tuple[int, int]
+Three = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class Slopes(NamedTuple):
+    """At the bound: what of grad goes to x, and what to the bound where that is a tensor (None where it is a number)."""
+
+    x: float
+    bound: float | None = None
+
+
+class Era(Record):
+    """The versions of torch, from `since` on, that do the same at a bound.
+
+    edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
+        with one (its min); or neither, and then the formula is computed.
+    """
+
+    name: str
+    since: Version
+    edge: str
+    of_fmax: float
+    of_tensors: Callable[[Tensor, Tensor, Any, Any], Three]
+    between: Standings | None = None
+    beside: Beside | None = None
+
+    @property
+    def rule(self) -> str:
+        """What computes the same with number bounds, as `compare` names it."""
+        return f"zero/{self.edge}"
+
+
+def _of_tensors_until_2_13(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+    if max is None:
+        return torch.where(x >= min, grad, 0.0), torch.where(x < min, grad, 0.0), None
+    if min is None:
+        return torch.where(x <= max, grad, 0.0), None, torch.where(x > max, grad, 0.0)
+    return (
+        torch.where((x >= min) & (x <= max), grad, 0.0),
+        torch.where((min < max) & (x < min), grad, 0.0),
+        torch.where((x > max) | (max < min), grad, 0.0),
+    )
+
+
+def _of_tensors_since_2_14(grad: Tensor, x: Tensor, min: Any, max: Any) -> Three:
+    half = grad / 2
+    if max is None or min is None:
+        bound = min if max is None else max
+        passes, replaced = (x < bound, x > bound) if max is None else (x > bound, x < bound)
+        tied = torch.where(x == bound, half, grad)
+        to_x, to_bound = torch.where(passes, 0.0, tied), torch.where(replaced, 0.0, tied)
+        return (to_x, to_bound, None) if max is None else (to_x, None, to_bound)
+    apart, ordered = min < max, min <= max
+    split = apart & ((x == min) | (x == max))
+    return (
+        torch.where((x < min) | (x > max), 0.0, torch.where(split, half, grad)),
+        torch.where(ordered & (x < min), grad, torch.where(apart & (x == min), half, 0.0)),
+        torch.where((max < min) | (ordered & (x > max)), grad, torch.where(apart & (x == max), half, 0.0)),
+    )
+
+
+_UNTIL_2_13 = Standings(
+    below=ALL_TO_MIN,
+    at_min=ALL_TO_X,
+    inside=ALL_TO_X,
+    at_max=ALL_TO_X,
+    above=ALL_TO_MAX,
+    below_point=TO_NOBODY,
+    at_point=ALL_TO_X,
+    above_point=ALL_TO_MAX,
+    crossed=ALL_TO_MAX,
+    below_nan=TO_NOBODY,
+    above_nan=ALL_TO_MAX,
+    with_nan=TO_NOBODY,
+    nan=TO_NOBODY,
+    nan_crossed=ALL_TO_MAX,
+)
+_SINCE_2_14 = Standings(
+    below=ALL_TO_MIN,
+    at_min=Split(0.5, min=0.5),
+    inside=ALL_TO_X,
+    at_max=Split(0.5, max=0.5),
+    above=ALL_TO_MAX,
+    below_point=ALL_TO_MIN,
+    at_point=ALL_TO_X,
+    above_point=ALL_TO_MAX,
+    crossed=ALL_TO_MAX,
+    below_nan=TO_NOBODY,
+    above_nan=TO_NOBODY,
+    with_nan=ALL_TO_X,
+    nan=ALL_TO_X,
+    nan_crossed=Split(1.0, max=1.0),
+)
+_TO_BOTH = Split(1.0, min=1.0)
+_ONE_UNTIL_2_13 = Beside(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
+_ONE_SINCE_2_14 = Beside(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
+
+CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
+FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
+ERAS: dict[str, Era] = {  # from the oldest on
+    era.name: era
+    for era in (
+        Era(CLOSED_ERA, FIRST, "closed", 1.0, _of_tensors_until_2_13, _UNTIL_2_13, _ONE_UNTIL_2_13),
+        Era(OPEN_ERA, (2, 14), "open", 0.5, _of_tensors_since_2_14, _SINCE_2_14, _ONE_SINCE_2_14),
+    )
+}
+
+
+# --- which era? -------------------------------------------------------------------------------------------------------
+
+
+def era_of(version: str) -> str:
+    """The name of the era of a torch version such as "2.13.0+cpu": the last one that had begun; the first for older versions."""
+    major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
+    begun = [era.name for era in ERAS.values() if era.since <= (major, minor)]
+    return begun[-1] if begun else next(iter(ERAS))
+
+
+def installed_version() -> Version:
+    major, minor = (int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    return major, minor
+
+
+_ASKED = r"torch\s*(?P<relation><=|>=|==)\s*(?P<major>\d+)\.(?P<minor>\d+)(\.\d+)?"
+
+
+def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> str | None:
+    """The era that "torch<=2.13", "torch==2.12" or the like means; None for a text of another form.
+
+    Raises ValueError for a version that was never measured, and where the versions that are meant belong to several eras.
+    """
+    if not isinstance(text, str):
+        return None
+    if text in ERAS:
+        return text
+    found = re.fullmatch(_ASKED, text.strip())
+    if found is None:
+        return None
+    version = int(found["major"]), int(found["minor"])
+    if version not in _measured():
+        known = f"name a version from {_dotted(FIRST)} to {_dotted(_measured()[-1])}, which were measured"
+        raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
+    eras = {era_of(_dotted(other)) for other in _measured() if _RELATIONS[found["relation"]](other, version)}
+    if len(eras) > 1:
+        between = " and ".join(repr(name) for name in ERAS if name in eras)
+        remedy = (
+            f"Its versions belong to {between}: name one of these, or one version as in 'torch=={_dotted(version)}'"
+        )
+        raise ValueError(must(where, argument, "name versions that do the same", text, remedy))
+    return eras.pop()
+
+
+_RELATIONS: dict[str, Callable[[Version, Version], bool]] = {
+    "<=": lambda other, version: other <= version,
+    ">=": lambda other, version: other >= version,
+    "==": lambda other, version: other == version,
+}
+
+
+def _measured() -> list[Version]:
+    _, last = max(LAST, *(era.since for era in ERAS.values()))
+    return [(FIRST[0], minor) for minor in range(FIRST[1], last + 1)]
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def measure(f: Callable[[Tensor, Tensor], Tensor]) -> Slopes:
+    """The slopes of f(x, bound) where both are 0, of torch as it is here, inside whatever mode is entered."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x, bound = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+        grad_x, grad_bound = torch.autograd.grad(f(x, bound).sum(), (x, bound), allow_unused=True)
+    return Slopes(float(grad_x), None if grad_bound is None else float(grad_bound))
+
+
+Measured = TypeVar("Measured")
+
+
+def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
+    """In a thread of its own: modes, transforms and the default device belong to the thread that entered them."""
+    with ThreadPoolExecutor(max_workers=1) as own_thread:
+        return own_thread.submit(measurement).result()
+
+
+@constant_result
+@functools.cache
+def installed_era() -> str:
+    """The era that the installed torch behaves as, whatever is entered where this is asked: that of its version, if it does what that
+    era does at a number bound; else the one that does.
+    """
+    share = outside_every_mode(lambda: measure(lambda x, bound: torch.clamp(x, min=0.0))).x
+    of_version = era_of(torch.__version__)
+    behaving = [name for name, era in ERAS.items() if SHARES[era.edge] == share]
+    if of_version in behaving or not behaving:
+        return of_version
+    return behaving[0]

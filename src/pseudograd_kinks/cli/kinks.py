@@ -1,0 +1,78 @@
+"""The command `pseudograd kinks`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pseudograd.cli._arguments import current_folder, function_named
+from pseudograd.cli._command import Command
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("ops", nargs="*", metavar="OP", help="of these ops or points only, such as clamp or abs@0")
+    command.add_argument(
+        "--family", action="append", default=[], metavar="NAME", help="of this family only, such as norms"
+    )
+    command.add_argument("--changed", action="store_true", help="only where torch versions differ, and why")
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="measure the installed torch against the table: status 1 if something is new",
+    )
+    command.add_argument("--device", metavar="DEVICE", help="with --check: measure there (default: cpu)")
+    command.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="with --check: compiled by this backend of torch.compile, or by MODULE:FUNCTION",
+    )
+    command.add_argument("--json", metavar="FILE", help="with --check: write what was found there")
+
+
+def _kinks(options: argparse.Namespace) -> int:
+    import torch
+
+    from ..table import load
+    from ..text import chosen, differing, table_text
+
+    table = load()
+    points = chosen(table, options.ops, options.family)
+    if options.check:
+        return _check(options, table, points)
+    for name in ("device", "backend", "json"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"kinks: --{name} must stand with --check, got it alone. Add --check.")
+    if options.changed:
+        points = [point for point in points if point in differing(table)]
+    print(table_text(table, points, torch.__version__))
+    if options.changed:
+        sentences = dict.fromkeys(f"{since}: {why}" for point in points for since, why in point.changes.items())
+        print("", *sentences, sep="\n")
+    return 0
+
+
+def _check(options: argparse.Namespace, table: Any, points: Any) -> int:
+    from pseudograd.listen.program.files import checked_file, write
+
+    from ..check import check
+
+    file = None if options.json is None else checked_file("kinks", "--json", Path(options.json))
+    backend = options.backend
+    with current_folder():
+        if backend is not None and ":" in backend:
+            backend = function_named("kinks", "--backend", backend)
+        found = check(table, points, device=options.device or "cpu", backend=backend)
+    if file is not None:
+        write("kinks", "--json", file, json.dumps(found.as_json(), indent=1) + "\n")
+    print(found)
+    return 1 if found.new else 0
+
+
+COMMAND = Command(
+    place=75,
+    help="which gradient torch, JAX and TensorFlow give at every kink, and what is new in the installed torch",
+    add_arguments=_add_arguments,
+    run=_kinks,
+)

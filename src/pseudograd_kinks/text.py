@@ -1,0 +1,75 @@
+"""The table as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pseudograd.errors import unknown_name
+
+from .numbers import Outcome
+from .table import Table, TablePoint, dotted, version_of
+
+_LONGEST = 6  # entries of a row that are shown
+
+
+def shown(outcome: Outcome | None) -> str:
+    """0.5, 0.5 of two inputs; [1 0 0] of one with three entries; - where there is nothing to say."""
+    if outcome is None or outcome.is_absent:
+        return "-"
+    if outcome.gradient is None:
+        return outcome.error.split(":")[0].lstrip("_") or "error"
+    return ", ".join("none" if row is None else _row(row) for row in outcome.gradient)
+
+
+def _row(row: tuple[float, ...]) -> str:
+    entries = [f"{value + 0.0:.4g}" for value in row[:_LONGEST]] + ["..."] * (len(row) > _LONGEST)
+    return entries[0] if len(row) == 1 else f"[{' '.join(entries)}]"
+
+
+def chosen(table: Table, names: Iterable[str] = (), families: Iterable[str] = ()) -> list[TablePoint]:
+    """The points of these ops, or ids, and families; all where none is named."""
+    ops = {point.op for point in table.points.values()}
+    known_families = list(dict.fromkeys(point.family for point in table.points.values()))
+    for name in names:
+        if name not in ops and name not in table.points:
+            raise unknown_name("kinks", "op", ops, name)
+    for family in families:
+        if family not in known_families:
+            raise unknown_name("kinks", "--family", known_families, family)
+    wanted, kinds = set(names), set(families)
+    return [
+        point
+        for point in table.points.values()
+        if (not wanted or point.op in wanted or point.id in wanted) and (not kinds or point.family in kinds)
+    ]
+
+
+def table_text(table: Table, points: Iterable[TablePoint], version: str) -> str:
+    """A line for each point: the torch of `version`, the torch versions that do otherwise, JAX and TensorFlow."""
+    here = table.known_version("torch", version) or table.versions("torch")[0]
+    jax, tensorflow = table.versions("jax"), table.versions("tensorflow")
+    head = ("point", f"torch {here}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")
+    rows = [head, *(_cells(point, here) for point in points)]
+    widths = [min(max(len(row[column]) for row in rows), 44) for column in range(len(head))]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    notes = ["", "gradients of the inputs, one after another; [ ] entries of one input; none: no gradient at all"]
+    return "\n".join([*lines, *notes])
+
+
+def _cells(point: TablePoint, here: str) -> tuple[str, ...]:
+    others = [span for span in point.spans.get("torch", []) if version_of(here) not in span]
+    elsewhere = "; ".join(f"{shown(span.outcome)} ({span.versions})" for span in others)
+    return (
+        point.id,
+        shown(point.outcome("torch", here)),
+        elsewhere,
+        *(shown(point.outcome(framework)) for framework in ("jax", "tensorflow")),
+    )
+
+
+def differing(table: Table) -> list[TablePoint]:
+    """The points at which two torch versions differ."""
+    return [point for point in table.points.values() if len(point.spans.get("torch", ())) > 1]
+
+
+__all__ = ["chosen", "differing", "dotted", "shown", "table_text"]

@@ -1,0 +1,122 @@
+"""`attack`: the smallest change to a digit that a classifier gets wrong, by gradient ascent on its loss within a box."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pseudograd.comparison.paired import BETTER
+
+from . import digits as data
+from . import sentences
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+
+SEEDS, SIZES, TRAINING_STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 2e-3
+LARGEST, STEPS, SEED_OF_STARTS = 0.2, 20, 0
+FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE = "from the picture", "from chance", "no maximize"
+SCORE = Score("right", "{} still right", better="lower", tie=0.005)
+_SETTING = (
+    "{seeds} classifiers of digits, {clean:.1%} right before the attack. Every pixel may change by at most "
+    "{largest:g}, and the picture is clamped between black and white; {steps} steps of a quarter of that along the"
+    " sign of the gradient of the loss, upwards. The fewer still right, the stronger the attack; a weak one makes a "
+    "classifier look safe. {black:.0%} of the pixels are black and {white:.0%} white: from the picture itself the "
+    "edge decides, from a random change the rule outside. Rules are written for descent, and ascent asks for "
+    "maximize=True; the last world leaves that out. This tells which gradients find the way, for changes that are "
+    "leaves, not how safe a classifier is that was trained for this. {test}"
+)
+
+
+@cache
+@torch.enable_grad()
+def classifiers() -> data.Drawn:
+    images = data.digits()
+    networks = data.drawn(SEEDS, SIZES, TRAINING_STEPS)
+    optimizer = data.adam(networks, RATE)
+    for seen in networks.seen:
+        optimizer.zero_grad()
+        data.cross_entropy(
+            data.logits(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)
+        ).backward()
+        optimizer.step()
+    for p in networks.parameters:
+        p.requires_grad_(False)
+    return networks
+
+
+@torch.no_grad()
+def right(pictures: Tensor) -> Tensor:
+    """(seeds,): the share of the test digits, shown as `pictures`, that each classifier gets right."""
+    return data.accuracy(data.logits(pictures, classifiers()), data.digits().test_labels)
+
+
+@cache
+def start(world: str) -> Tensor:
+    """(seeds, 497, 64)."""
+    shape = (len(SEEDS), *data.digits().test.shape)
+    if world == FROM_PICTURE:
+        return torch.zeros(shape)
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(SEED_OF_STARTS)) * 2 - 1) * LARGEST
+
+
+def attacked(world: str, variant: Variant) -> Tensor:
+    """(seeds, 497, 64): the pictures after the attack, within the box."""
+    x, labels = data.digits().test, data.for_each(len(SEEDS), data.digits().test_labels)
+    clamp = variant.clamp if world == NO_MAXIMIZE else variant.ascending
+    change = (x + start(world)).clamp(0, 1) - x if variant.projects else start(world).clone()
+    for _ in range(STEPS):
+        change.requires_grad_()
+        loss = data.cross_entropy(data.logits(clamp(x + change, 0.0, 1.0), classifiers()), labels)
+        (grad,) = torch.autograd.grad(loss, change)
+        change = (change.detach() + LARGEST / 4 * grad.sign()).clamp(-LARGEST, LARGEST)
+        if variant.projects:
+            change = (x + change).clamp(0, 1) - x
+    return (x + change).clamp(0, 1)
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
+    left = right(attacked(world, variant))
+    return Outcome(numbers={"right": float(left.mean()), "most": float(left.max())}, seeds=tuple(left.tolist()))
+
+
+def _context(settings: Settings) -> dict[str, object]:
+    test = data.digits().test
+    return {
+        "seeds": len(SEEDS),
+        "clean": float(right(data.for_each(len(SEEDS), test)).mean()),
+        "largest": LARGEST,
+        "steps": STEPS,
+        "black": float((test == 0).float().mean()),
+        "white": float((test == 1).float().mean()),
+        "test": sentences.test_of(f"{len(SEEDS)} classifiers"),
+    }
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
+    out = sentences.of_worlds(worlds, SCORE)
+    if OURS in worlds[NO_MAXIMIZE]:
+        with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
+        if SCORE.difference(with_it, without).verdict == BETTER:
+            out.append(
+                f"{OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
+            )
+    return out
+
+
+ATTACK = Task(
+    name="attack",
+    title="An attack on classifiers of digits",
+    worlds=lambda settings: (FROM_PICTURE, FROM_CHANCE, NO_MAXIMIZE),
+    run=_run,
+    columns={"right": "share still right", "most": "the same, worst seed for the attacker"},
+    score=SCORE,
+    headline=("right", "still right"),
+    has_leaves=True,
+    setting=_SETTING.format_map,
+    context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    order=110,
+)

@@ -1,0 +1,126 @@
+"""What a task is: worlds to run a clamp in, what is measured there, and the words of a report about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from pseudograd.comparison.runner import Outcome
+from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
+from pseudograd.errors import must, unknown_name
+
+from .score import OURS, Score, World
+
+# What the file of a task needs, from one place.
+__all__ = ["INSTALLED", "NO_CLAMP", "OURS", "PROJECT", "Clamp", "Outcome", "Score", "Variant", "eras"]
+__all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
+
+Loss = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line may change about a task."""
+
+    low: float | None = None
+    high: float | None = None
+    loss: Loss | None = None
+    loss_name: str = ""
+
+
+Worlds: TypeAlias = Mapping[str, World]
+# What a figure of each kind draws for a variant: the names of these arrays in Outcome.
+KINDS = {
+    "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
+    "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
+    "paths": ("range", "path"),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many
+}
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """One figure for each world, with a panel for each variant. A kind of figure knows nothing of tasks.
+
+    `title` stands over the panels and may name the {world}. `first` are pictures to show before those of the variants, by their title.
+    """
+
+    kind: str
+    title: str = ""
+    first: Mapping[str, Callable[[str], Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown_name("Gallery", "kind", KINDS, self.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a report says of one problem, once its outcomes are there.
+
+    `columns` describes the numbers; `headline` is the one for a summary, with a short heading. `setting(context)` is the sentence that
+    opens it. `verdicts(worlds, context)` are sentences computed from what was measured, and `simpler(worlds)` names the worlds in which a
+    reader does not need us, by the advice of words.closing that they lead to. `finding(world)` says in plain words what a stranger should
+    know first, for a report that opens with the pictures of this subject; the last of its `first` pictures is the target. `score`: the
+    headline, where one is better than another.
+    """
+
+    name: str
+    title: str
+    columns: Mapping[str, str]
+    headline: tuple[str, str]
+    setting: Callable[[Mapping[str, Any]], str]
+    verdicts: Callable[[Worlds, Mapping[str, Any]], list[str]] = lambda worlds, context: []
+    simpler: Callable[[Worlds], dict[str, list[str]]] = lambda worlds: {}
+    figure: Gallery | None = None
+    finding: Callable[[World], str] | None = None
+    score: Score | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():  # it names the files of the figures
+            raise ValueError(must(type(self).__name__, "name", "be a name as Python writes them", self.name))
+
+
+@dataclass
+class Section:
+    """A subject with the numbers that its words need and its outcomes, `worlds[world][variant]`.
+
+    `first[world]` are the pictures that a figure shows before those of the variants, by their title.
+    """
+
+    subject: Subject
+    context: dict[str, Any]
+    worlds: dict[str, World]
+    first: dict[str, dict[str, Tensor]]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Where it ran in one world, its name before each of them would tell nothing."""
+        told = self.subject.verdicts(self.worlds, self.context)
+        if len(self.worlds) > 1:
+            return told
+        ((world, rows),) = self.worlds.items()
+        return [_without(world, tuple(rows), sentence) for sentence in told]
+
+
+def _without(world: str, rules: tuple[str, ...], sentence: str) -> str:
+    rest = sentence.removeprefix(f"{world}: ")
+    return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Subject):
+    """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one of them.
+
+    `context(settings)` gives the numbers that the sentence `setting(context)` needs. A run whose seeds, or problems, are drawn one by one
+    measures all of them and gives `Outcome.seeds`; one that has no chance in it leaves them empty. order: where it stands among the
+    others; a first run takes those below 100.
+    """
+
+    worlds: Callable[[Settings], Sequence[str]]
+    run: Callable[[str, Variant, Settings], Outcome]
+    has_leaves: bool
+    context: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    order: int = 1000

@@ -1,0 +1,231 @@
+"""The command `pseudograd compare`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pseudograd.cli._arguments import (
+    add_import,
+    add_own_case,
+    current_folder,
+    function_named,
+    imported,
+    in_one_line,
+    own_case,
+    require_extras,
+)
+from pseudograd.cli._command import Command
+from pseudograd.errors import must
+from pseudograd.listen.program.signals import Stopped, stoppable
+from pseudograd.parse_rule import items
+
+if TYPE_CHECKING:
+    from ..base import Settings
+
+_OUT = Path("pseudograd-report")
+
+
+def _add_arguments(command: argparse.ArgumentParser) -> None:
+    from .. import DEFAULT_TASKS, TASKS
+
+    command.add_argument(
+        "--tasks",
+        metavar="A,B",
+        help=f"all, or some of {', '.join(TASKS)} (default: {','.join(DEFAULT_TASKS)}, which take half a minute)",
+    )
+    command.add_argument(
+        "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
+    )
+    add_import(command)
+    command.add_argument("--loss", metavar="MODULE:FUNCTION", help="your loss of y, for basin and curve")
+    command.add_argument("--min", type=float, help="lower bound for basin and curve (default: -1)")
+    command.add_argument("--max", type=float, help="upper bound for basin and curve (default: 1)")
+    add_own_case(command)
+    command.add_argument("--seeds", type=int, metavar="N", help="how many seeds --task runs with (default: 12)")
+    command.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {_OUT}")
+    command.add_argument("--resume", action="store_true", help="go on with a run of the same that was broken off")
+    command.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="lay another report's results.json beside it, of another torch perhaps",
+    )
+    command.add_argument(
+        "--redraw",
+        type=Path,
+        metavar="FOLDER",
+        help="draw the report in FOLDER again, from what it keeps; runs nothing",
+    )
+
+
+def _compare(options: argparse.Namespace) -> int:
+    with stoppable(), current_folder():
+        for name in options.imports:
+            imported("compare", "--import", name, name)
+        if options.jobs < 1:
+            raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
+        _check_combination(options)
+        other = _other(options.against)
+        try:
+            results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+            from ..report.terminal import show
+            from ..report.write import set_aside, unfinished, write
+
+            older = set_aside(results, folder)
+            page = write(results, folder, argument, None if options.redraw else unfinished(folder))
+        except (Stopped, KeyboardInterrupt):
+            _tell_of_finished_runs(options)
+            raise
+        show(results)
+        if other is not None:
+            from ..report.against import side_by_side
+
+            print(f"\n{side_by_side(results, other)}")
+        if older is not None:
+            print(f"\nThe older report, of other numbers, is kept: {older}")
+        print(f"\nThe report: {page}")
+        return 0
+
+
+def _tell_of_finished_runs(options: argparse.Namespace) -> None:
+    from ..report.write import unfinished
+
+    kept = unfinished(options.out or _OUT)
+    if not options.redraw and kept.count:
+        print(
+            f"pseudograd: {kept.count} finished runs are in {kept.folder}; --resume goes on with them", file=sys.stderr
+        )
+
+
+_OF_A_CASE = ("better", "edges", "replace", "seeds", "variants", "baseline", "time_limit")
+_OF_TASKS = ("tasks", "loss", "min", "max")
+
+
+def _check_combination(options: argparse.Namespace) -> None:
+    """Options that say nothing in this combination are no help; better an error."""
+    refused = _OF_TASKS if options.task else _OF_A_CASE
+    for name in refused:
+        if getattr(options, name) is not None:
+            with_it = "be left out with --task" if options.task else "come with --task"
+            raise ValueError(must("compare", f"--{name.replace('_', '-')}", with_it, getattr(options, name)))
+
+
+def _other(file: Path | None) -> Any:
+    if file is None:
+        return None
+    from ..report.against import stored
+
+    return stored(file)
+
+
+def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
+    """The results, the folder for their report, and the argument that names it."""
+    settings = _settings(options)
+    _require_report_extras()
+    folder = options.out or _OUT
+    rules = None if options.rules is None else items(options.rules)
+    if options.task:
+        results = _run_own(options, rules, folder)
+        return results, folder, "--out"
+    from pseudograd.comparison.variants import DEFAULT_RULES, variants
+
+    from .. import by_name
+    from ..report.sources import compare
+    from ..report.terminal import progress
+    from ..report.write import check_folder, unfinished
+
+    tasks = by_name(_tasks(options.tasks))
+    rules = list(DEFAULT_RULES) if rules is None else rules
+    variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
+    check_folder(folder)
+    kept = unfinished(folder, options.resume)
+    with progress() as on_step:
+        found = compare(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, kept=kept)
+    return found, folder, "--out"
+
+
+def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> object:
+    from pseudograd.comparison.compare import compare
+
+    from ..report.sources import results_of
+    from ..report.terminal import progress
+    from ..report.write import check_folder, unfinished
+
+    case = own_case(options, "compare", rules)
+    check_folder(folder)
+    kept = unfinished(folder, options.resume)
+    more = {} if options.seeds is None else {"seeds": options.seeds}
+    with progress() as on_step:
+        found = compare(
+            **case,
+            **more,
+            keep=kept.folder,
+            on_trial=lambda one, done, of: on_step(options.task, f"seed {one.seed}", one.variant, done, of),
+        )
+    return results_of(found)
+
+
+def _tasks(given: str | None) -> Sequence[str]:
+    from .. import DEFAULT_TASKS, TASKS
+
+    if given is None:
+        return DEFAULT_TASKS
+    return tuple(TASKS) if given.strip() == "all" else items(given)
+
+
+def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
+    for name in ("tasks", "rules", "loss", "min", "max", "out", "task"):
+        if getattr(options, name) is not None:
+            raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
+    _require_report_extras()
+    from ..report.read import read
+
+    return read(options.redraw), options.redraw, "--redraw"
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    from ..base import Settings
+
+    low = -1.0 if options.min is None else options.min
+    high = 1.0 if options.max is None else options.max
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(must("compare", "--min and --max", "be finite, --min below --max", (low, high)))
+    loss = _loss(options.loss) if options.loss else None
+    return Settings(low, high, loss, options.loss or "")
+
+
+def _loss(path: str) -> Callable[..., Any]:
+    """The user's loss, tried once. One that returns a single number is asked for each element by itself."""
+    import torch
+
+    from ..scalar_loss import ElementByElement
+
+    function = function_named("compare", "--loss", path)
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)
+    try:
+        y = function(x)
+        if isinstance(y, torch.Tensor) and y.numel() == 1 and y.requires_grad:
+            function = ElementByElement(function)
+            y = function(x)
+    except Exception as error:
+        raise ValueError(must("compare", "--loss", "be a function of y", path, in_one_line(error))) from error
+    if not isinstance(y, torch.Tensor) or y.shape != x.shape or not y.requires_grad:
+        raise ValueError(must("compare", "--loss", "return numbers with a gradient, one or one for each element", y))
+    return function
+
+
+def _require_report_extras() -> None:
+    require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")
+
+
+COMMAND = Command(
+    place=30,
+    help="run every rule on real problems and write a report",
+    add_arguments=_add_arguments,
+    run=_compare,
+)

@@ -1,0 +1,99 @@
+"""`curve`: what a rule makes of a loss on a line: clamp, loss, dL/dclamp, dclamp/dx and dL/dx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from pseudograd.look.gradient import gradient, slope
+from pseudograd.wording import listed
+
+from .base import Gallery, Loss, Outcome, Settings, Task, Variant, Worlds
+
+LOSSES: dict[str, Loss] = {
+    "sin(pi y) + 1": lambda y: torch.sin(math.pi * y) + 1,
+    "y²": lambda y: y**2,
+}
+
+
+def losses(settings: Settings) -> dict[str, Loss]:
+    return {settings.loss_name: settings.loss} if settings.loss else LOSSES
+
+
+def bounds(settings: Settings) -> tuple[float, float]:
+    low = -1.0 if settings.low is None else settings.low
+    return low, (1.0 if settings.high is None else settings.high)
+
+
+def points(settings: Settings) -> Tensor:
+    """801 points over the range and half of it to both sides; both bounds are among them."""
+    low, high = bounds(settings)
+    span = high - low
+    grid = torch.linspace(low - span / 2, high + span / 2, 801, dtype=torch.float64)
+    grid[200], grid[600] = low, high
+    return grid
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
+    low, high = bounds(settings)
+    loss, x = losses(settings)[world], points(settings)
+
+    def clamped(x: Tensor) -> Tensor:
+        return variant.clamp(x, low, high)
+
+    arriving = gradient(loss, clamped(x))
+    whole = gradient(lambda x: loss(clamped(x)), x)
+    outside = (x < low) | (x > high)
+    lost = outside & (whole == 0)
+    return Outcome(
+        numbers={
+            "no_signal_outside": float(lost.sum() / outside.sum()),
+            "at_low": float(whole[200]),
+            "at_high": float(whole[600]),
+        },
+        arrays={
+            "range": torch.tensor([low, high], dtype=torch.float64),
+            "x": x,
+            "y": clamped(x).detach(),
+            "loss": loss(clamped(x)).detach(),
+            "dL_dy": arriving,
+            "dy_dx": slope(clamped, x, arriving),
+            "dL_dx": whole,
+        },
+    )
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        shares: dict[float, list[str]] = {}
+        for name, measured in rows.items():
+            shares.setdefault(measured.numbers["no_signal_outside"], []).append(name)
+        out += [
+            f"{world}: no gradient on {share:.0%} of the points outside: {listed(names)}."
+            for share, names in sorted(shares.items(), reverse=True)
+            if share > 0
+        ]
+    return out
+
+
+CURVE = Task(
+    name="curve",
+    title="What each rule does to a loss on a line",
+    worlds=lambda settings: tuple(losses(settings)),
+    run=_run,
+    columns={
+        "no_signal_outside": "share of points outside without a gradient",
+        "at_low": "dL/dx exactly at min",
+        "at_high": "dL/dx exactly at max",
+    },
+    headline=("no_signal_outside", "outside, no gradient"),
+    has_leaves=False,
+    setting="Forward, loss and every gradient on the way, at the same points for each rule; dots are exactly at the bounds.".format_map,
+    verdicts=_verdicts,
+    figure=Gallery("curves", title="loss = {world}"),
+    order=50,
+)

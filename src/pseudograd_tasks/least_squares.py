@@ -1,0 +1,193 @@
+"""`least_squares`: least squares within a box, from starts far outside it. The truth is SciPy's active-set solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pseudograd.wording import listed
+
+from . import sentences
+from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CONDITIONS, EACH, SEED = (10, 100, 1000), 20, 0
+ROWS, COLUMNS, NOISE = 60, 40, 0.01
+STEPS, RATE, LAST, NEAR, SPREAD = 500, 1.0, 20, 1e-3, 3.0
+WORLD = "from far outside"
+SCORE = Score("converged", "{} of the problems solved")
+_SETTING = (
+    "{problems} problems of {columns} unknowns between {low:g} and {high:g} and {rows} measurements, {each} at each "
+    "of the condition numbers {conditions}. In SciPy's solutions (lsq_linear) {active:.0%} of the unknowns lie at a "
+    "bound; {outside:.0%} of them start outside. {steps} steps of plain gradient descent at rate {rate:g}, the "
+    "inverse of the largest curvature. Solved means within {near:g} of SciPy's loss, relative to that at the centre, "
+    "for the last {last} steps. This tells which rules reach the solution of a convex problem and how soon, not what "
+    "they do where a local minimum can trap. {test}"
+)
+
+
+@dataclass(frozen=True)
+class Problems:
+    """A batch of problems: minimise |matrix @ c - observed|² / 2 over c in [0, 1], and SciPy's answers."""
+
+    matrix: Tensor  # (problems, 60, 40), float64
+    observed: Tensor  # (problems, 60)
+    best: Tensor  # (problems, 40)
+
+    def loss(self, c: Tensor) -> Tensor:
+        """(..., problems) of c (..., problems, 40)."""
+        return (self.residual(c) ** 2).sum(-1) / 2
+
+    def residual(self, c: Tensor) -> Tensor:
+        return torch.einsum("pru,...pu->...pr", self.matrix, c) - self.observed
+
+    def gap(self, c: Tensor) -> Tensor:
+        """How far above SciPy's loss, as a share of what the centre of the box is above it."""
+        least, centre = self.loss(self.best), self.loss(torch.full_like(self.best, 0.5))
+        return (self.loss(c) - least) / (centre - least)
+
+
+def matrix(random: np.random.Generator, condition: float) -> np.ndarray[Any, Any]:
+    """(60, 40) with largest singular value 1, so that plain descent is stable up to rate 2; condition is that of its Gram matrix."""
+    import numpy as np
+
+    left, _ = np.linalg.qr(random.normal(size=(ROWS, COLUMNS)))
+    right, _ = np.linalg.qr(random.normal(size=(COLUMNS, COLUMNS)))
+    return left * np.logspace(0, -np.log10(condition) / 2, COLUMNS) @ right
+
+
+def measured(random: np.random.Generator, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(60,): noisy measurements of unknowns of which two thirds lie outside the box."""
+    return a @ random.uniform(-1, 2, size=COLUMNS) + NOISE * random.normal(size=ROWS)
+
+
+def solved(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(40,): the solution, by a method that knows nothing of gradients."""
+    from scipy.optimize import lsq_linear
+
+    return lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x
+
+
+def batch(given: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Problems:
+    import numpy as np
+
+    best = [solved(a, b) for a, b in given]
+    matrices, observed = zip(*given, strict=True)
+    return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
+
+
+@cache
+def problems() -> Problems:
+    import numpy as np
+
+    given = []
+    for condition in CONDITIONS:
+        random = np.random.default_rng(SEED)
+        for _ in range(EACH):
+            a = matrix(random, condition)
+            given.append((a, measured(random, a)))
+    return batch(given)
+
+
+@cache
+def start() -> Tensor:
+    """(problems, 40): the same starts for each condition number."""
+    far = torch.randn(EACH, COLUMNS, generator=torch.Generator().manual_seed(SEED + 10), dtype=torch.float64)
+    return (0.5 + SPREAD * far).repeat(len(CONDITIONS), 1)
+
+
+def descended(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, given: Problems, variant: Variant) -> Tensor:
+    """(steps, problems, 40): what the clamp showed after each step. `x` is changed in place."""
+    shown = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        given.loss(variant.clamp(x, 0.0, 1.0)).sum().backward()
+        optimizer.step()
+        if variant.projects:
+            with torch.no_grad():
+                x.clamp_(0, 1)
+        shown.append(x.detach().clamp(0, 1))
+    return torch.stack(shown)
+
+
+def arrivals(gap: Tensor) -> Tensor:
+    """(..., problems): the first of the steps, along the first dimension, whose gap is small; their number where none is."""
+    near = gap < NEAR
+    return torch.where(near.any(0), near.double().argmax(0) + 1, len(gap))
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
+    x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
+    gap = problems().gap(descended(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
+    converged = (gap[-LAST:] < NEAR).all(0).double()
+    # The same draw at each condition number is no problem of its own.
+    of_draws = converged.view(len(CONDITIONS), EACH).mean(0)
+    return Outcome(
+        numbers={
+            "converged": float(converged.mean()),
+            "steps": float(arrivals(gap).double().median()),
+            "gap": float(gap[-1].median()),
+        },
+        seeds=tuple(of_draws.tolist()),
+    )
+
+
+def _context(settings: Settings) -> dict[str, object]:
+    best, first = problems().best, start()
+    return {
+        "problems": len(best),
+        "columns": COLUMNS,
+        "low": 0,
+        "high": 1,
+        "rows": ROWS,
+        "each": EACH,
+        "conditions": listed([str(condition) for condition in CONDITIONS]),
+        "active": float(((best < 1e-9) | (best > 1 - 1e-9)).double().mean()),
+        "outside": float(((first < 0) | (first > 1)).double().mean()),
+        "steps": STEPS,
+        "rate": RATE,
+        "near": NEAR,
+        "last": LAST,
+        "test": sentences.test_of(f"{EACH} draws"),
+    }
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
+    (rows,) = worlds.values()
+    out = sentences.of_scores(WORLD, rows, SCORE)
+    if {PROJECT, OURS} <= set(rows):
+        sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, OURS))
+        if sooner < ours:
+            out.append(
+                f"{WORLD}: the unknowns are leaves, and project after each step gets there sooner: "
+                f"half the problems in {sooner:.0f} steps, {OURS} in {ours:.0f}."
+            )
+    return out
+
+
+LEAST_SQUARES = Task(
+    name="least_squares",
+    title="Least squares within a box, against SciPy",
+    worlds=lambda settings: (WORLD,),
+    run=_run,
+    columns={
+        "converged": "share of the problems solved",
+        "steps": "median of the steps until it is",
+        "gap": "median gap to SciPy's loss at the end",
+    },
+    score=SCORE,
+    headline=("converged", "solved"),
+    has_leaves=True,
+    setting=_SETTING.format_map,
+    context=_context,
+    verdicts=_verdicts,
+    simpler=lambda worlds: {"own_leaves": sentences.where_no_worse(worlds, PROJECT, SCORE)},
+    order=30,
+)

@@ -1,0 +1,163 @@
+"""`ternary` and `four_bits`: a network for digits trained with its weights quantised, and with its activations quantised too.
+
+The quantiser is the one found in libraries, clamp(round(w / scale), low, high) * scale, so that rounded values lie exactly at the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pseudograd.ops.rounding import round as rounded
+
+from . import digits as data
+from . import sentences
+from .base import Clamp, Outcome, Score, Settings, Task, Variant
+
+SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
+LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
+WORLD = "digits"
+SCORE = Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
+_TRAINING = (
+    "A network of {sizes} units for scikit-learn's digits, {steps} steps of Adam at rate {rate:g} falling to nothing;"
+    " unquantised, the same training gets {full:.1%} right. The quantiser is clamp(round(w / scale), low, high) * "
+    "scale, and rounding passes every gradient. "
+)
+_TERNARY = _TRAINING + (
+    "Weights are the mean size of their layer, its negative, or nothing, so that {silent:.0%} of them start exactly "
+    "at a bound or outside. This tells what an edge does to weights that are rounded before they are clamped; "
+    "quantisers that clamp first, or detach the whole, do not have it. {test}"
+)
+_FOUR_BITS = _TRAINING + (
+    "Weights have four bits, the largest of each row exactly at a bound; activations have four bits up to "
+    "{largest:g}. This tells rules for activations apart, through which the gradient of every weight below has to "
+    "pass. {test}"
+)
+
+
+class Quantiser(NamedTuple):
+    """How weights (seeds, out, in) are quantised, and whether activations are."""
+
+    scale: Callable[[Tensor], Tensor]
+    low: float
+    high: float
+    of_activations: bool
+
+
+def _mean_size(weight: Tensor) -> Tensor:
+    return weight.detach().abs().mean((1, 2), keepdim=True)
+
+
+def _largest_of_each_row(weight: Tensor) -> Tensor:
+    return weight.detach().abs().amax(2, keepdim=True) / 7
+
+
+TERNARY_WEIGHTS = Quantiser(_mean_size, -1.0, 1.0, of_activations=False)
+FOUR_BITS_EACH = Quantiser(_largest_of_each_row, -8.0, 7.0, of_activations=True)
+
+
+def logits(x: Tensor, networks: data.Drawn, quantiser: Quantiser, clamp: Clamp) -> Tensor:
+    """(seeds, n, 10), of x (seeds, n, 64)."""
+    for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
+        if number:
+            x = torch.relu(x)
+            if quantiser.of_activations:
+                x = clamp(rounded(x * (LEVELS / LARGEST)), 0.0, float(LEVELS)) * (LARGEST / LEVELS)
+        scale = quantiser.scale(weight)
+        x = data.linear(x, clamp(rounded(weight / scale), quantiser.low, quantiser.high) * scale, bias)
+    return x
+
+
+def trained(forward: Callable[[Tensor, data.Drawn], Tensor]) -> tuple[data.Drawn, Tensor]:
+    """The networks after training, and the share of weights (seeds,) that the first backward leaves without a gradient."""
+    images = data.digits()
+    networks = data.drawn(SEEDS, SIZES, STEPS)
+    optimizer = data.adam(networks, RATE)
+    silent = torch.zeros(len(SEEDS))
+    for step, seen in enumerate(networks.seen):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
+        optimizer.zero_grad()
+        data.cross_entropy(
+            forward(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)
+        ).backward()
+        if step == 0:
+            silent = _without_gradient(networks)
+        optimizer.step()
+    return networks, silent
+
+
+def _without_gradient(networks: data.Drawn) -> Tensor:
+    grads = torch.cat([p.grad.flatten(1) for p in networks.weights if p.grad is not None], 1)
+    return (grads == 0).double().mean(1)
+
+
+@torch.no_grad()
+def _tested(forward: Callable[[Tensor, data.Drawn], Tensor], networks: data.Drawn) -> Tensor:
+    images = data.digits()
+    return data.accuracy(forward(data.for_each(len(SEEDS), images.test), networks), images.test_labels)
+
+
+def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Outcome:
+    networks, silent = trained(partial(logits, quantiser=quantiser, clamp=variant.clamp))
+    # What was trained without a clamp is tested with it; the values of all others are those of torch.clamp already.
+    right = _tested(partial(logits, quantiser=quantiser, clamp=torch.clamp), networks)
+    return Outcome(
+        numbers={"accuracy": float(right.mean()), "least": float(right.min()), "silent": float(silent.mean())},
+        seeds=tuple(right.tolist()),
+    )
+
+
+@cache
+def unquantised() -> float:
+    networks, _ = trained(data.logits)
+    return float(_tested(data.logits, networks).mean())
+
+
+def _at_a_bound(quantiser: Quantiser) -> float:
+    weights = data.drawn(SEEDS, SIZES, 0).weights
+    shares = [
+        ((codes <= quantiser.low) | (codes >= quantiser.high)).double().flatten()
+        for codes in ((weight / quantiser.scale(weight)).round() for weight in weights)
+    ]
+    return float(torch.cat(shares).mean())
+
+
+def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
+    return {
+        "sizes": "-".join(map(str, SIZES)),
+        "steps": STEPS,
+        "rate": RATE,
+        "full": unquantised(),
+        "silent": _at_a_bound(quantiser),
+        "largest": LARGEST,
+        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
+    }
+
+
+def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int) -> Task:
+    return Task(
+        name=name,
+        title=title,
+        worlds=lambda settings: (WORLD,),
+        run=partial(_run, quantiser),
+        columns={
+            "accuracy": "share of the test digits right",
+            "least": "the same, worst seed",
+            "silent": "share of weights without a gradient in the first step",
+        },
+        score=SCORE,
+        headline=("accuracy", "right"),
+        has_leaves=False,
+        setting=setting.format_map,
+        context=partial(_context, quantiser),
+        verdicts=lambda worlds, context: sentences.of_worlds(worlds, SCORE),
+        order=order,
+    )
+
+
+TERNARY = _task("ternary", "A network with ternary weights", _TERNARY, TERNARY_WEIGHTS, order=120)
+FOUR_BITS = _task("four_bits", "A network with 4-bit weights and activations", _FOUR_BITS, FOUR_BITS_EACH, order=130)

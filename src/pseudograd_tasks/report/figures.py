@@ -1,0 +1,175 @@
+"""The strip that a report opens with, and a chart for each world: a panel for each variant, in the same place in every one of a task."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from pseudograd.comparison.arrays import size_of
+from pseudograd.comparison.comparison import Comparison
+from pseudograd.comparison.picture import Seeds, draw, seeds_of
+from pseudograd.look.palette import FORWARD, LOSS, colour
+
+from .. import Outcome, World
+from ..base import Section, Subject
+from .pictures import PICTURES, Strip, drawn, pixels, shown_name
+from .results import Results
+from .sources import worlds_of
+
+DPI = 110
+
+
+def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
+    """(section, file stem, what it shows, figure) for every world that has a chart: of its subject's kind, or of its seeds."""
+    for name, section in results.sections.items():
+        for number, (world, rows) in enumerate(section.worlds.items(), start=1):
+            stem = name if len(section.worlds) == 1 else f"{name}-{number}"
+            subject, figure = section.subject, section.subject.figure
+            if figure is None:
+                if (seeds := _seeds(results, section, world)) is not None:
+                    yield name, stem, seeds.caption, _of_seeds(seeds)
+            elif figure.kind != PICTURES:  # which the page shows one by one
+                title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
+                yield name, stem, f"{subject.title}: {world}", draw_kind(subject, title, drawn(rows), results.era)
+        for number, (caption, shown) in enumerate(_own_arrays(results.own) if results.own else (), start=1):
+            yield name, f"{name}-beside-{number}", caption, shown
+
+
+def _own_arrays(found: Comparison) -> Iterator[tuple[str, Figure]]:
+    """(what it shows, figure) of the curves and pictures that a training of the user's returned."""
+    for name in found.arrays:
+        figure = Figure(figsize=size_of(found, name), layout="constrained", dpi=DPI)
+        found.plot(name, ax=figure.subplots())
+        yield f"{found.run}: {name} of every variant", figure
+
+
+def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained", dpi=DPI)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    return figure, panels[:count]
+
+
+def strip_figure(found: Strip) -> Figure:
+    """The pictures that a report opens with, side by side."""
+    figure, panels = _gallery(len(found.tiles), len(found.tiles), 3.2, 2.75)
+    for panel, tile in zip(panels, found.tiles, strict=True):
+        panel.imshow(pixels(tile.picture), interpolation="nearest")
+        panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        for side in panel.spines.values():
+            side.set(color=tile.frame, linewidth=3)
+    return figure
+
+
+def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
+    """The picture of a world's seeds, if it has any. That of a task shows the headline of every seed, the best variant at the top."""
+    if results.own is not None:
+        return seeds_of(results.own, worlds_of(results.own)[world])
+    subject, rows = section.subject, drawn(section.worlds[world])
+    if subject.score is None or not rows or not all(outcome.seeds for outcome in rows.values()):
+        return None
+    means = {name: outcome.numbers[subject.headline[0]] for name, outcome in rows.items()}
+    ranked = sorted(means, key=means.__getitem__, reverse=subject.score.better == "higher")
+    return Seeds(
+        rows={name: rows[name].seeds for name in ranked},
+        line=means,
+        title=f"{subject.title}: {world}",
+        label=f"{subject.headline[1]} ({subject.score.better} is better)",
+        caption=f"{subject.title}: {world}; a dot for each seed, a line at the mean",
+        names={name: shown_name(name, results.era) for name in ranked},
+    )
+
+
+def _of_seeds(seeds: Seeds) -> Figure:
+    figure = Figure(figsize=seeds.size, layout="constrained", dpi=DPI)
+    draw(seeds, figure.subplots())
+    return figure
+
+
+def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
+    """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
+    figure, (problem, *panels) = _gallery(len(rows) + 1, 4, 3.4, 2.6)
+    _problem(problem, next(iter(rows.values())).arrays)
+    for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
+        _curve(panel, name, outcome, era)
+    handles, labels = panels[0].get_legend_handles_labels()
+    labels[-1] += ", in the rule's colour"
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title)
+    limits = [panel.get_ylim() for panel in panels]
+    for panel in panels:
+        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    return figure
+
+
+def _on_a_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
+    low, high = arrays["range"].tolist()
+    panel.axvspan(low, high, color="#f2f2f2", zorder=0)
+    panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
+    panel.set_title(title, fontsize=11)
+    panel.set_xlabel("x (the range is shaded)")
+
+
+def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
+    x = arrays["x"].numpy()
+    panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
+    panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
+    _on_a_range(panel, arrays, "the problem")
+    panel.legend(fontsize=8, frameon=False)
+
+
+def _curve(panel: Any, name: str, outcome: Outcome, era: str) -> None:
+    arrays = outcome.arrays
+    low, high = arrays["range"].tolist()
+    x, whole = arrays["x"], arrays["dL_dx"]
+    at_bound = (x == low) | (x == high)
+    _on_a_range(panel, arrays, shown_name(name, era))
+    panel.plot(
+        x.numpy(), arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="gradient that arrives at the clamp"
+    )
+    # The bounds are drawn as dots: the value there may stand apart from both sides.
+    beside = whole.masked_fill(at_bound, torch.nan)
+    panel.plot(x.numpy(), beside.numpy(), "-", color=colour(name), linewidth=2.2, label="gradient that x gets")
+    panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
+
+
+def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
+    figure, panels = _gallery(len(rows), 4, 3.2, 2.5)
+    for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
+        path = outcome.arrays["path"]
+        low, high = outcome.arrays["range"].tolist()
+        top, bottom = high + 1.1 * (high - low), low - 1.1 * (high - low)
+        panel.axhspan(low, high, color="#f2f2f2", zorder=0)
+        panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
+        panel.set_ylim(bottom, top)
+        panel.set_title(
+            f"{shown_name(name, era)}: {outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
+        )
+        panel.set_xlabel("step")
+        panel.set_ylabel("x")
+        if path.max() > top:
+            panel.annotate(
+                f"to x = {float(path.max()):.1f}",
+                (0.97, 0.94),
+                xycoords="axes fraction",
+                ha="right",
+                va="top",
+                fontsize=9,
+            )
+    figure.suptitle(f"{title}; every eighth path drawn, the range shaded")
+    return figure
+
+
+_DRAWERS: dict[str, Callable[[Subject, str, World, str], Figure]] = {
+    "curves": _curves,
+    "paths": _paths,
+}

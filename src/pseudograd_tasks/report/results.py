@@ -1,0 +1,124 @@
+"""What a run found, and how a folder keeps it: the numbers in results.json, what the figures draw in arrays.npz."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pseudograd.comparison.comparison import Comparison, written
+from pseudograd.torch_table.eras import ERAS, installed_era, measure
+from pseudograd.torch_table.forms import at_the_bound
+
+from .. import sentences
+from ..base import KINDS, Section
+
+KIND = "pseudograd compare"
+NUMBERS, ARRAYS = "results.json", "arrays.npz"
+
+
+@dataclass
+class Results:
+    """All that a report needs: a section for each subject, by its name, and the torch that it was run on.
+
+    own: the comparison of the user's own that this is a report of.
+    """
+
+    rules: tuple[str, ...]
+    loss: str | None = None
+    sections: dict[str, Section] = field(default_factory=dict)
+    edges: dict[str, float] = field(default_factory=dict)
+    era: str = ""
+    torch: str = torch.__version__
+    seconds: float = 0.0
+    own: Comparison | None = None
+
+    @property
+    def title(self) -> str:
+        if self.own is not None and self.own.is_given:
+            return "Same training. Same seeds. One function changed."
+        return f"Same {'training. Same seeds' if self.own else 'picture. Same loss'}. One backward rule changed."
+
+    @property
+    def installed(self) -> str:
+        return sentences.installed(self.era, self.edges["clamp(x, min=0)"])
+
+    @property
+    def when_not_to(self) -> list[str]:
+        """The closing words: where something else is as good or better, from this run's own numbers."""
+        simpler: dict[str, list[str]] = {}
+        for section in self.sections.values():
+            for advice, where in section.subject.simpler(section.worlds).items():
+                simpler.setdefault(advice, []).extend(where)
+        return sentences.closing(simpler)
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
+        from pseudograd import __version__
+
+        own = {} if self.own is None else {"own": self.own.to_json()}
+        return {
+            "kind": KIND,
+            "pseudograd": __version__,
+            "torch": self.torch,
+            "rules": list(self.rules),
+            "loss": self.loss,
+            "torch_at_the_bound": self.edges,
+            "installed_era": self.era,
+            "seconds": self.seconds,
+            "tasks": {
+                name: {
+                    "settings": written(section.context),
+                    "seeds": {
+                        world: {variant: written(one.seeds) for variant, one in rows.items() if one.seeds}
+                        for world, rows in section.worlds.items()
+                    },
+                    "worlds": {
+                        world: {variant: written(one.numbers) for variant, one in rows.items()}
+                        for world, rows in section.worlds.items()
+                    },
+                }
+                for name, section in self.sections.items()
+            },
+            **own,
+        }
+
+    def drawn(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
+        """For every array that a figure draws: its name in arrays.npz, and the dict and key where it is here."""
+        for name, rows_of in self.own.arrays.items() if self.own is not None else ():
+            for variant, by_seed in rows_of.items():
+                for seed in by_seed:
+                    yield f"own/{name}/{variant}/{seed}", by_seed, seed
+        for name, section in self.sections.items():
+            if (figure := section.subject.figure) is None:
+                continue
+            for world, rows in section.worlds.items():
+                for title in figure.first:
+                    yield f"{name}/{world}/{title}", section.first[world], title
+                for variant, outcome in rows.items():
+                    for key in KINDS[figure.kind]:
+                        yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
+
+
+def blank(rules: Sequence[str], **more: Any) -> Results:
+    """Results without sections yet, of the torch that is here."""
+    return Results(tuple(rules), edges=edges_now(), era=ERAS[installed_era()].rule, **more)
+
+
+def edges_now() -> dict[str, float]:
+    """What the installed torch does at a bound, by the way it is written."""
+    return {way.text: measure(way.f).x for way in at_the_bound()}
+
+
+def text_of(results: Results) -> str:
+    return json.dumps(results.as_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def save(results: Results, folder: Path) -> None:
+    (folder / NUMBERS).write_text(text_of(results), encoding="utf-8")
+    np.savez_compressed(folder / ARRAYS, **{name: here[key].numpy() for name, here, key in results.drawn()})

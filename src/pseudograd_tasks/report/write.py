@@ -1,0 +1,135 @@
+"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json, arrays.npz."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pseudograd.comparison.store import Store
+from pseudograd.errors import must
+from pseudograd.listen.program.signals import held
+
+from .page import page
+from .pictures import strip
+from .read import FolderError, is_report, numbers_in
+from .results import Results, save, text_of
+
+
+def check_folder(folder: Path, argument: str = "--out") -> None:
+    """Raise before the work starts if the report could not be written: it may take the place of an empty folder or an older report."""
+    try:
+        if folder.resolve() == Path.cwd():
+            raise _unusable(argument, "be a folder of its own", folder, "Name a new one, such as report")
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise _unusable(argument, "be a folder", folder, "Choose another path")
+        if folder.is_dir() and any(folder.iterdir()) and not is_report(folder):
+            raise _unusable(argument, "be empty, new, or an older report", folder, "Choose another folder")
+        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
+    except OSError as error:
+        remedy = f"{error.strerror}: choose another folder"
+        raise _unusable(argument, "lie where files can be written", folder, remedy) from error
+
+
+def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> FolderError:
+    return FolderError(must("compare", argument, requirement, str(folder), remedy))
+
+
+def set_aside(results: Results, folder: Path) -> Path | None:
+    """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
+    if not is_report(folder) or _numbers(numbers_in(folder)) == _numbers(json.loads(text_of(results))):
+        return None
+    names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not (name.exists() or name.is_symlink()))
+
+
+def _numbers(report: Mapping[str, Any]) -> dict[str, object]:
+    """Without how long it took."""
+    own = report.get("own")
+    return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
+
+
+def unfinished(folder: Path, goes_on: bool = True) -> Store:
+    """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
+    kept = Store(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
+    if not goes_on:
+        kept.clear()
+    return kept
+
+
+def write(results: Results, folder: Path, argument: str = "--out", kept: Store | None = None) -> Path:
+    """Write everything beside `folder`, then put it there in one step; return the path of the page.
+
+    An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
+    runs that were `kept` for it go in the same step.
+    """
+    check_folder(folder, argument)
+    try:
+        with _staging(folder) as staging:
+            _fill(staging / "new", results)
+            with held():
+                _put(staging, folder, set_aside(results, folder) or staging / "old")
+                if kept is not None:
+                    kept.clear()
+    except OSError as error:
+        remedy = f"{error.strerror}: nothing was changed there"
+        raise _unusable(argument, "take the whole report", folder, remedy) from error
+    return folder / "index.html"
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside `folder`. It goes in the end, whatever stopped the work, and so do the parents made for nothing."""
+    made = [parent for parent in folder.absolute().parents if not parent.exists()]
+    staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"  # named before it is made: a signal may come at once
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+    finally:
+        with held():
+            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):  # from the inside outwards; one that holds the report stays
+                for parent in made:
+                    parent.rmdir()
+
+
+def _put(staging: Path, folder: Path, old: Path) -> None:
+    """The new report in the place of the older one, which goes to `old` and comes back if that fails."""
+    try:
+        if folder.exists():
+            folder.rename(old)
+        (staging / "new").rename(folder)
+    except OSError:
+        if not folder.exists() and old.exists():
+            old.rename(folder)
+        raise
+
+
+def _fill(folder: Path, results: Results) -> None:
+    from .figures import figures, strip_figure
+
+    folder.mkdir()
+    charts: dict[str, list[dict[str, str]]] = {}
+    if (opening := strip(results)) is not None:
+        _draw(strip_figure(opening), folder / "strip.png")
+    for task, stem, caption, figure in figures(results):
+        data = base64.b64encode(_draw(figure, folder / f"{stem}.png")).decode("ascii")
+        charts.setdefault(task, []).append({"data": data, "caption": caption})
+    (folder / "index.html").write_text(page(results, charts), encoding="utf-8")
+    save(results, folder)
+
+
+def _draw(figure: Any, file: Path) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    file.write_bytes(buffer.getvalue())
+    return buffer.getvalue()

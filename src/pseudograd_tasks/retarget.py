@@ -1,0 +1,170 @@
+"""`retarget`: a photo stored as Fourier coefficients, sent to an out-of-gamut target and back. No leaf can be projected here.
+
+Under the sRGB curve the coefficients hold linear light, and the curve stands behind the clamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pseudograd.wording import listed
+
+from . import sentences
+from .base import NO_CLAMP, OURS, Gallery, Outcome, Settings, Task, Variant, World, Worlds, eras
+from .photos import HEIGHT, WIDTH, displayed, photo, psnr
+
+AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
+CLEAR, IN_PART = 30, 15  # dB: from here on a photo is itself again, or can be made out
+PLAIN, SRGB = "plain", "sRGB curve"
+_SETTING = (
+    "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
+    "{away_steps} Adam steps towards a high-contrast flower, {outside_in_target:.0%} of which lies outside the displayable range, "
+    "then {back_steps} back towards the photo itself."
+)
+_BEHIND_THE_CURVE = " The coefficients hold linear light; the sRGB curve follows the clamp."
+
+
+@cache
+def _scale() -> Tensor:
+    """(96, 73): amplitudes that fall with frequency as those of photos do, mean 1."""
+    rows, columns = torch.fft.fftfreq(HEIGHT)[:, None], torch.fft.rfftfreq(WIDTH)[None]
+    frequency = (rows**2 + columns**2).sqrt()
+    lowest = 1 / max(HEIGHT, WIDTH)
+    scale = 1 / torch.where(frequency > lowest, frequency, lowest)
+    return scale / scale.mean()
+
+
+def _to_picture(spectrum: Tensor) -> Tensor:
+    return torch.fft.irfft2(torch.view_as_complex(spectrum) * _scale(), s=(HEIGHT, WIDTH), norm="ortho")
+
+
+def _to_spectrum(picture: Tensor) -> Tensor:
+    return torch.view_as_real(torch.fft.rfft2(picture, norm="ortho") / _scale()).contiguous()
+
+
+def _srgb(y: Tensor, guarded: bool) -> Tensor:
+    """The sRGB curve. Its power has no gradient below 0: unguarded, one negative value makes everything NaN."""
+    knee = 0.0031308
+    base = torch.where(y > knee, y, knee) if guarded else y
+    return torch.where(y <= knee, 12.92 * y, 1.055 * base.pow(1 / 2.4) - 0.055)
+
+
+def _linear_light(shown: Tensor) -> Tensor:
+    """The inverse of `_srgb` for values that a screen can show."""
+    return torch.where(shown <= 0.04045, shown / 12.92, ((shown + 0.055) / 1.055).pow(2.4))
+
+
+def out_of_gamut() -> Tensor:
+    return (photo("flower") - 0.5) * CONTRAST + 0.5
+
+
+def start(world: str) -> Tensor:
+    """The picture that is sent away is the one to come back to."""
+    return photo("china") if world == PLAIN else _linear_light(photo("china"))
+
+
+def shown(world: str, picture: Tensor) -> Tensor:
+    """What a screen shows of it; NaN stays NaN."""
+    cut = displayed(picture)
+    return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
+
+
+def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
+    target = photo("china")
+    spectrum = _to_spectrum(start(world)).requires_grad_()
+    optimizer = torch.optim.Adam([spectrum], RATE)
+    guarded = variant.name != NO_CLAMP
+
+    def seen(x: Tensor) -> Tensor:
+        y = variant.clamp(x, 0.0, 1.0)
+        return y if world == PLAIN else _srgb(y, guarded)
+
+    largest = 0.0
+    for step in range(AWAY_STEPS + BACK_STEPS):
+        goal = out_of_gamut() if step < AWAY_STEPS else target
+        optimizer.zero_grad()
+        (0.5 * (seen(_to_picture(spectrum)) - goal).pow(2).sum()).backward()
+        optimizer.step()
+        if step == AWAY_STEPS - 1:
+            largest = float(_to_picture(spectrum).detach().abs().max())
+    final = shown(world, _to_picture(spectrum))
+    return Outcome(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
+
+
+def _context(settings: Settings) -> dict[str, object]:
+    flower = out_of_gamut()
+    outside = float(((flower < 0) | (flower > 1)).float().mean())
+    return {"away_steps": AWAY_STEPS, "back_steps": BACK_STEPS, "rate": RATE, "outside_in_target": outside}
+
+
+def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
+    out = []
+    for world, rows in worlds.items():
+        out += sentences.of_pictures(world, rows)
+        if {"identity", OURS} <= set(rows):
+            largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
+            if largest > 2 * ours:
+                out.append(
+                    f"{world}: with identity the values had run out to {largest:.1f} before the way back; "
+                    f"with {OURS} to {ours:.1f}."
+                )
+    return out
+
+
+def _finding(rows: World) -> str:
+    values = sentences.decibels(rows)
+    of_eras = {era: values[era] for era in eras() if era in values}
+    if sentences.are_alike(*of_eras.values()):
+        first = next(iter(of_eras.values()))
+        theirs = f"With torch.clamp it {_came(first)} ({first:.1f} dB), whichever torch is installed"
+    else:
+        each = [f"{_came(value)} {sentences.where(era)} ({value:.1f} dB)" for era, value in of_eras.items()]
+        theirs = f"With torch.clamp it {listed(each)}"
+    ours = values[OURS]
+    best = sentences.best(values)
+    also = "" if best == OURS else f" Best of all tried was {best}, at {values[best]:.1f} dB."
+    return (
+        "A photo was trained to become a flower with more contrast than a screen can show, and then to become itself again. "
+        f"{theirs}; with {OURS} it {_came(ours)} ({ours:.1f} dB). "
+        f"Between these only the backward rule of the clamp differs.{also}"
+    )
+
+
+def _came(psnr: float) -> str:
+    return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
+
+
+def _task(name: str, title: str, world: str, setting: str) -> Task:
+    return Task(
+        name=name,
+        title=title,
+        worlds=lambda settings: (world,),
+        run=_run,
+        columns={"psnr": "PSNR, dB", "largest": "largest |x| before the way back"},
+        headline=("psnr", "dB"),
+        score=sentences.PICTURES,
+        has_leaves=False,
+        setting=setting.format_map,
+        context=_context,
+        verdicts=_verdicts,
+        simpler=lambda worlds: {"own_loss": sentences.where_as_good(worlds, NO_CLAMP)},
+        figure=Gallery(
+            "pictures",
+            first={
+                "sent here first, as a screen shows it": lambda world: out_of_gamut()[0],
+                "start, and what to come back to": lambda world: photo("china")[0],
+            },
+        ),
+        finding=_finding,
+        order=10 if world == PLAIN else 100,
+    )
+
+
+RETARGET = _task("retarget", "A photo sent away and back", PLAIN, _SETTING)
+RETARGET_SRGB = _task(
+    "retarget_srgb", "A photo sent away and back behind the curve of a screen", SRGB, _SETTING + _BEHIND_THE_CURVE
+)

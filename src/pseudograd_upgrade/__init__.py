@@ -1,0 +1,33 @@
+"""`pseudograd upgrade`: what differs first between a training under one torch and under another.
+
+In a process of the program: `following` hears it, `digests` makes four numbers of a tensor, `schedule` says of which steps, `pinning` pins
+lines. Here: `interpreters` are asked whether they can, `runs` runs in them, `recorded` is what came back and the file of it, `differences`
+compares two, `answer` says what it was, and `upgrade` does one after the other.
+"""
+
+# What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
+USES = (
+    "pseudograd.cli._arguments",
+    "pseudograd.cli._command",
+    "pseudograd.diagnosis.count.influence",
+    "pseudograd.diagnosis.count.leaves",
+    "pseudograd.dynamo",
+    "pseudograd.errors",
+    "pseudograd.formula",
+    "pseudograd.listen.around_backward",
+    "pseudograd.listen.frames",
+    "pseudograd.listen.harmless",
+    "pseudograd.listen.nodes",
+    "pseudograd.listen.program.files",
+    "pseudograd.listen.program.follow",
+    "pseudograd.listen.quietly",
+    "pseudograd.notebook",
+    "pseudograd.rewrite.context",
+    "pseudograd.rewrite.mode",
+    "pseudograd.rewrite.pin_edge",
+    "pseudograd.rewrite.sites",
+    "pseudograd.rewrite.standard_input",
+    "pseudograd.torch_table.eras",
+    "pseudograd.torch_table.private",
+    "pseudograd.wording",
+)

@@ -1,0 +1,1 @@
+"""The subcommands of `pseudograd` that this package adds: one file for each."""

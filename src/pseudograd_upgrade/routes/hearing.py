@@ -1,0 +1,93 @@
+"""What is heard of a program on a route: all outside of blocks; of a block what leaves it, and the gradient that arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from pseudograd.listen import frames
+from pseudograd.listen.harmless import harmless
+from pseudograd.listen.quietly import quietly, unheard
+from pseudograd.torch_table.private import is_fake
+
+from ..following import ATTACHED, Heard
+from ..recorded import BACKWARD, FORWARD
+
+_DEEP = 5
+
+
+class BlockHeard(Heard):
+    """Blocks and segments besides. A node that no line is known of is none that both routes have."""
+
+    def _follow(self, made: Iterable[object], place: frames.Place) -> None:
+        if place is not frames.NOWHERE:
+            super()._follow(made, place)
+
+    def around(self, roots: Any, grads: object, inputs: object) -> object:
+        """A compiler's own backward, of tensors without values, is none of the program's."""
+        return _nothing if any(map(is_fake, roots)) else super().around(roots, grads, inputs)
+
+    def made_so_far(self) -> int:
+        if self._ranges.may_hide_some():
+            self._ranges.unseen_behind(())  # what was made before the block stays to be found
+        return self._ranges.seen_up_to
+
+    @harmless("a compiled block")
+    def left(self, name: str, before: int, result: object) -> None:
+        """A block was called and returned this."""
+        with quietly():
+            some = list(_tensors_in(result))
+            made: list[Any] = self._ranges.since(before, some)  # torch's types take `metadata` for a method
+            for node in made:
+                node.metadata[ATTACHED] = True
+            if self.is_on:
+                place = self._places.here(4)
+                self._add(self._site(FORWARD, f"{name}, all of it", place), some)
+                self._await(some, self._site(BACKWARD, f"{name}, all of it", place), arrived=True)
+
+    @harmless("a segment of a graph")
+    def passed(self, site: tuple[str, ...], taken: Sequence[object], result: object) -> None:
+        """A segment was called with `taken` and returned `result`. site: its op, its line, the program's line, the expression."""
+        if not self.is_on:
+            return
+        with quietly():
+            forward, backward = (self.sites.setdefault((kind, *site), len(self.sites)) for kind in (FORWARD, BACKWARD))
+            some = list(_tensors_in(result))
+            self._add(forward, some)
+            self._await(some, backward, arrived=True)
+            self._await(taken, backward, arrived=False)
+
+    def _await(self, some: Iterable[object], site: int, *, arrived: bool) -> None:
+        """The gradient of each: what arrives at its maker, or what leaves towards it."""
+        for value in some:
+            if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
+                value.register_hook(partial(self._came, site, arrived))
+
+    @harmless("the gradient of a block")
+    def _came(self, site: int, arrived: bool, grad: object) -> None:
+        if self.is_on and not unheard.depth:
+            with quietly():
+                self._add(site, () if arrived else (grad,), "", (grad,) if arrived else ())
+
+
+def _nothing(result: object) -> None:
+    """At the end of a backward that is not heard."""
+
+
+def _tensors_in(value: object, deep: int = 0) -> Iterable[Tensor]:
+    """Of what a module may return: containers, and records such as those of transformers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif deep < _DEEP:
+        inner: Iterable[object] = ()
+        if isinstance(value, Mapping):
+            inner = value.values()
+        elif isinstance(value, (tuple, list)):
+            inner = value
+        elif hasattr(value, "__dataclass_fields__"):
+            inner = vars(value).values()
+        for one in inner:
+            yield from _tensors_in(one, deep + 1)
