@@ -68,11 +68,11 @@ def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
 # The file of the library that each page has somebody write, or add to.
 IN_THE_LIBRARY = {
     "adding_a_command.md": ["cli/ops.py"],
-    "adding_a_finding.md": ["diagnosis/findings/infinite.py"],
-    "adding_a_function.md": ["torch_forms.py"],
+    "adding_a_finding.md": ["diagnosis/judge/findings/infinite.py"],
+    "adding_a_function.md": ["torch_table/forms.py"],
     "adding_a_kernel.md": ["kernels/masks.py"],
     "adding_a_rule.md": ["ops/bound_rules.py"],
-    "adding_a_task.md": ["tasks/dimmer.py"],
+    "adding_a_task.md": ["pseudograd_tasks/dimmer.py"],
     "adding_an_op.md": ["ops/fractions.py"],
 }
 BESIDE = "tests, references, examples"
@@ -82,8 +82,10 @@ def _by_hand(page: str) -> Counter[str]:
     """Lines that the page shows, by file of the library."""
     found = Counter({BESIDE: 0})
     for step in _STEP.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")):
-        in_library = step["file"].startswith("src/pseudograd/") and "/reference/" not in step["file"]
-        found[step["file"].removeprefix("src/pseudograd/") if in_library else BESIDE] += len(step["code"].splitlines())
+        in_library = step["file"].startswith("src/") and "/reference/" not in step["file"]
+        found[step["file"].removeprefix("src/").removeprefix("pseudograd/") if in_library else BESIDE] += len(
+            step["code"].splitlines()
+        )
     return found
 
 

@@ -209,7 +209,7 @@ def test_dir_lists_the_public_names_and_nothing_else(module: ModuleType, names: 
     assert dict(inspect.getmembers(module)).keys() >= names - {"custom"}
 
 
-MODULES = ["analysis.plot", "analysis.gradient", "rewrite.convert", "rewrite.override", "rewrite.pin_edge", "testing"]
+MODULES = ["look.plot", "look.gradient", "rewrite.convert", "rewrite.override", "rewrite.pin_edge", "testing"]
 
 
 @pytest.mark.program
@@ -277,8 +277,8 @@ def test_no_name_is_a_module_and_something_else_of_one_package() -> None:
     ("module", "name"),
     [
         *[(f"rewrite.{name}", name) for name in ("override", "pin_edge", "convert")],
-        *[(f"analysis.{name}", name) for name in ("audit", "gradient", "plot")],
-        *[(f"trials.{name}", name) for name in ("compare", "tune")],
+        *[(f"look.{name}", name) for name in ("audit", "gradient", "plot")],
+        *[(f"comparison.{name}", name) for name in ("compare", "tune")],
     ],
 )
 def test_a_function_stands_in_the_file_of_its_name(module: str, name: str) -> None:

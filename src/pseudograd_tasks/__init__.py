@@ -37,6 +37,7 @@ def by_name(tasks: Iterable[str | Task]) -> dict[str, Task]:
             raise ValueError(must("compare", "tasks", "have names of their own", task.name))
     return found
 
+
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
     "pseudograd",

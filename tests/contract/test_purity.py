@@ -53,7 +53,7 @@ def test_all_files_with_rules_are_read() -> None:
             "policy.py",
             "quantize.py",
         ),
-        *("replace.py", "rounding.py", "shared_rules.py", "steps.py", "edges.py", "primitives.py", "torch_eras.py"),
+        *("replace.py", "rounding.py", "shared_rules.py", "steps.py", "edges.py", "primitives.py", "eras.py"),
     }
     for function in (policy_rules._within, policy_rules._replaced, policy.mean_over_tokens, steps._triangle):
         assert _name_of(function) in REACHED
@@ -119,7 +119,7 @@ def test_every_way_to_call_one_is_found(way: object) -> None:
         ),
         ("ops/steps.py", "torch.where(u < 1, (1 - u) * height, 0.0)", "torch.relu(1 - u) * height"),
         pytest.param(
-            "torch_eras.py",
+            "eras.py",
             "return torch.where(x >= min, grad, 0.0)",
             "return torch.where(x >= min, grad.maximum(-grad), 0.0)",
             marks=pytest.mark.slow,

@@ -29,7 +29,7 @@ from pseudograd.listen import around_backward, functions, harmless, quietly, swa
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
 
 SOURCE = Path(pg.__file__).parent
-OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "trace"))
+OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
 # What holds the wrapped places together: no more than calls of the program and of these. And what the user calls, not the program.
 NOT_WRAPPED = {
     "harmless": {"harmless.<locals>.wrap.<locals>.call", "note", "_shown", "Errors.note", "listen", "leave"},

@@ -170,7 +170,7 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert said.startswith({"None": "None", "Widen": "Widen", "override": "with pseudograd.override"}[advises])
     assert ("1.0 %" in said) == (back == 1)
     if advises == "override":
-        assert f"it passes {pg.diagnosis.findings.percent(back / 100)} of what is cut" in said
+        assert f"it passes {pg.diagnosis.judge.findings.percent(back / 100)} of what is cut" in said
         x.grad = None
         exec(said.split("#")[0].replace("...", "step()"), {"pseudograd": pg, "step": step})
         assert x.grad is not None

@@ -66,12 +66,12 @@ def names_of_pseudograd(text: str) -> Iterator[str]:
 
 
 def look_up(name: str) -> Any:
-    found: Any = importlib.import_module("pseudograd")
-    done = "pseudograd"
-    for part in name.split(".")[1:]:
-        done = f"{done}.{part}"
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(done)
-    return found
+    dotted, *parts = name.split(".")
+    value: Any = importlib.import_module(dotted)
+    for part in parts:
+        dotted = f"{dotted}.{part}"
+        value = getattr(value, part) if hasattr(value, part) else importlib.import_module(dotted)
+    return value
 
 
 def only_looked_up(block: Block) -> bool:

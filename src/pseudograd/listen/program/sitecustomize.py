@@ -66,12 +66,12 @@ def _follow() -> None:
     """Whatever goes wrong is written down, and the program goes on without us."""
     try:
         try:
-            from . import process
+            from pseudograd.listen.program import process
         except ImportError:  # a process that does not see what the command sees
             with open(os.path.join(_HERE, "root.txt"), encoding="utf-8") as file:
                 sys.path.append(file.read())
             try:
-                from . import process
+                from pseudograd.listen.program import process
             finally:
                 sys.path.pop()
         process.begin(_HERE)
