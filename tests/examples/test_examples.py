@@ -48,7 +48,7 @@ def test_percent_cells_are_read() -> None:
     assert cells_of_script(text) == [("markdown", "# Title\n\ntext"), ("code", "x = 1  # one"), ("code", "y = 2")]
 
 
-# The other one takes seconds and calls what tests/tasks and tests/analysis call.
+# The other one takes seconds and calls what tests/tasks and tests/look call.
 @pytest.mark.parametrize("name", slow_but(["questions"], NAMES))
 def test_script_runs_without_a_warning(name: str) -> None:
     pytest.importorskip("matplotlib")

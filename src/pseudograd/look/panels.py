@@ -47,23 +47,11 @@ class Panel(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """What `plot` drew: the figure, and its axes from left to right and from top to bottom. animation: of descending points, or along the
-    range of a rule, if asked; a notebook shows it with its slider.
-    """
+    """What `plot` drew: the figure, and its axes from left to right and from top to bottom."""
 
     figure: Figure
     forward: tuple[Axes, ...]
     backward: tuple[Axes, ...]
-    animation: Any = None
-
-    def _repr_html_(self) -> str | None:
-        if self.animation is None:
-            return None  # the notebook shows the figure
-        from matplotlib import pyplot
-
-        player: str = self.animation.to_jshtml(default_mode="once")
-        pyplot.close(self.figure)  # else it stands below, a second time and still
-        return player
 
 
 Rows = Sequence[Sequence[Panel | None]]
@@ -101,34 +89,6 @@ def drawn(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) ->
         panels[0].set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))
         panels[0].set_xlim(xlim)
     return Panels(figure.figure, tuple(made["forward"]), tuple(made["backward"]))
-
-
-def redrawn(panels: Panels, rows: Rows, xlim: tuple[float, float]) -> list[Any]:
-    """Other lines in the same axes, whose limits and legend stay."""
-    artists: list[object] = []
-    for axes, panel in _in_their_axes(panels, rows):
-        width = float(axes.lines[1].get_linewidth()) / panel.strokes[0].width  # behind the line at 0
-        for artist in [*axes.lines, *axes.patches]:
-            artist.remove()
-        _draw(axes, panel, xlim, width)
-        axes.set_title(panel.title, fontsize=axes.title.get_fontsize())
-        artists += axes.lines
-    return artists
-
-
-def widened(panels: Panels, frames: Sequence[Rows]) -> None:
-    """The y axes hold what every frame draws."""
-    by_kind: dict[str, list[Panel]] = {}
-    for panel in (panel for rows in frames for row in rows for panel in row if panel):
-        by_kind.setdefault(panel.kind, []).append(panel)
-    for kind, some in by_kind.items():
-        getattr(panels, kind)[0].set_ylim(_span(some))
-
-
-def _in_their_axes(panels: Panels, rows: Rows) -> Iterator[tuple[Axes, Panel]]:
-    left = {kind: iter(getattr(panels, kind)) for kind in ("forward", "backward")}
-    for panel in (panel for row in rows for panel in row if panel):
-        yield next(left[panel.kind]), panel
 
 
 # --- places -----------------------------------------------------------------------------------------------------------

@@ -25,11 +25,9 @@ from .curves import (
     line_of,
     told_apart,
 )
-from .descent import animated, starts
 from .gradient import gradient
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Rows, Stroke, drawn
-from .sliding import slides, sliding
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +51,6 @@ def plot(
     xlim: tuple[float, float] | None = None,
     edge: Edge | None = None,
     maximize: bool = False,
-    descend: float | Sequence[float] | None = None,
     ax: Axes | None = None,
 ) -> Panels:
     """Draw what a rule, several rules or any function give forward and backward.
@@ -65,8 +62,7 @@ def plot(
 
     Args:
         f_or_rules: a rule of `op` by name ("inward", "leaky(0.2)", or "zero/open" with an edge), a rule object, an element-wise
-            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x). One rule may have a
-            range in place of a number, "leaky(0.01..1)": a slider moves along it in a notebook, and `animation` is kept as below.
+            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x).
         min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
         op: whose rules these are, by its name in `pseudograd rules`.
         loss: element-wise function of y.
@@ -76,8 +72,6 @@ def plot(
         xlim: the x to draw, as (low, high); None for the range and half of it to both sides.
         edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
-        descend: points of x from which gradient descent starts, with every rule, as an animation: on `loss`, or without one on y times the
-            first of `grad`. It stands in `animation`, to be kept: `animation.save("descent.gif")`, or `animation.to_jshtml()`.
         ax: axes whose place the panels take, themselves the first panel; None for the current figure if it is empty, else a new one.
     Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. Text shrinks with a small figure, so
         that all of it and the legend stay inside.
@@ -88,29 +82,19 @@ def plot(
         >>> drawn = plot("inward", -1, 1)  # doctest: +SKIP
         >>> drawn = plot(["zero", "inward"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
         >>> drawn = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
-        >>> plot("leaky(0.01..1)").animation.save("leaky.gif")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
     wanted = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
     min, max = as_number(min), as_number(max)
     _check(wanted, min, max, loss, panels)
-    grads, points = _checked_grads(grad), starts(descend)
-    picture = _picture(op, min, max, any(isinstance(one, (str, RuleObject)) for one in wanted), xlim)
-    slid = sliding(wanted, OPS[op], descend)
-
-    def rows_of(wanted: list[Any], title: object) -> tuple[Rows, list[Curve]]:
-        curves = told_apart([curve_of(one, OPS[op], picture, edge, maximize, i) for i, one in enumerate(wanted)])
-        return _rows(wanted, curves, picture, grads, loss, panels == "rules", title), curves
-
-    span = picture.low, picture.high
+    grads = _checked_grads(grad)
+    picture = _picture(op, min, max, any(isinstance(drawable, (str, RuleObject)) for drawable in wanted), xlim)
+    curves = told_apart(
+        [curve_of(drawable, OPS[op], picture, edge, maximize, i) for i, drawable in enumerate(wanted)]
+    )
+    rows = _rows(wanted, curves, picture, grads, loss, panels == "rules", title)
     above = title if isinstance(title, str) and panels == "rules" and len(wanted) > 1 else ""
-    if slid is not None:
-        return slides(slid, wanted, lambda some: rows_of(some, title)[0], span, above, ax)
-    rows, curves = rows_of(wanted, title)
-    panels_drawn = drawn(rows, span, above, ax)
-    if points is None:
-        return panels_drawn
-    return panels_drawn._replace(animation=animated(panels_drawn, curves, loss, grads[0], points, span))
+    return drawn(rows, (picture.low, picture.high), above, ax)
 
 
 def _rows(

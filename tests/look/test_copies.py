@@ -17,7 +17,7 @@ import pseudograd as pg
 from pseudograd.comparison.reached import OwnFunctions
 from pseudograd.look.copies import known
 
-from ..migration import test_migrate as classes
+from ..migrate import test_migrate as classes
 
 HEAD = "import torch\nimport torch as th\nfrom torch.autograd import Function\nfrom torch.autograd.function import once_differentiable\n"
 ROUND = """\
