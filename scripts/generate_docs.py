@@ -38,8 +38,8 @@ from pseudograd_tasks import TASKS, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.look.functions import Silu  # noqa: E402  the page and its tests audit the same function
 from tests.coming_from import page as coming_from  # noqa: E402  the page and its tests share one table
+from tests.look.functions import Silu  # noqa: E402  the page and its tests audit the same function
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import report as speed_report  # noqa: E402  the page of speed, from what `make bench` kept

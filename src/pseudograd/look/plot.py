@@ -89,9 +89,7 @@ def plot(
     _check(wanted, min, max, loss, panels)
     grads = _checked_grads(grad)
     picture = _picture(op, min, max, any(isinstance(drawable, (str, RuleObject)) for drawable in wanted), xlim)
-    curves = told_apart(
-        [curve_of(drawable, OPS[op], picture, edge, maximize, i) for i, drawable in enumerate(wanted)]
-    )
+    curves = told_apart([curve_of(drawable, OPS[op], picture, edge, maximize, i) for i, drawable in enumerate(wanted)])
     rows = _rows(wanted, curves, picture, grads, loss, panels == "rules", title)
     above = title if isinstance(title, str) and panels == "rules" and len(wanted) > 1 else ""
     return drawn(rows, (picture.low, picture.high), above, ax)
