@@ -1,7 +1,6 @@
 """Time of clamps on a CUDA device, forward and backward: torch's own, copying twice, the popular snippet, ours. Needs a device.
 
-    python benchmarks/on_cuda.py                        # a line for each dtype and size, as multiples of torch.clamp
-    PSEUDOGRAD_TRITON=0 python benchmarks/on_cuda.py    # the same without the kernels in Triton
+    python benchmarks/on_cuda.py    # a line for each dtype and size, as multiples of torch.clamp
 
 A sample is many calls between two events of the device, so it is what a program waits for: the kernels, or, below some ten million
 elements, the Python that starts them.

@@ -5,7 +5,6 @@ A file of the package is called by its name in it, as `optim.py`; what stands be
 """
 
 import difflib
-import importlib.util
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -22,9 +21,6 @@ OUT_OF_REACH = {
     "ops/samples.py": "data of the tests: where a row is tested",
     "ops/bound_samples.py": "data of the tests: where a row is tested",
 }
-if importlib.util.find_spec("triton") is None:
-    OUT_OF_REACH["triton/__init__.py"] = "Triton is not installed here; with it tests/kernels/test_triton.py is run"
-    OUT_OF_REACH["triton/loops.py"] = "Triton is not installed here; with it tests/kernels/test_triton.py is run"
 
 
 def every_file(source: Path = SOURCE) -> list[str]:
