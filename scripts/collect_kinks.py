@@ -18,26 +18,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pseudograd_kinks.joining import ByVersion, joined
+from pseudograd.torch_table.eras import SUPPORTED
+from pseudograd_kinks.collect import ByVersion, join
 from pseudograd_kinks.measure import ROUTES
-from pseudograd_kinks.numbers import Outcome
-from pseudograd_kinks.points import defined
-from pseudograd_kinks.table import FILE, dotted, load, version_of
+from pseudograd_kinks.outcome import Outcome
+from pseudograd_kinks.table import FILE, dotted, load, parse_version
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(
     os.environ.get("PSEUDOGRAD_CACHE")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pseudograd"
 )
-ENVIRONMENTS = (
-    "torch-2.8.0",
-    "torch-2.10.0",
-    "torch-2.13.0",
-    "torch-2.14.1",
-    "torch-2.15.0",
-    "jax-0.10.2",
-    "tensorflow-2.21.0",
-)
+ENVIRONMENTS = (*(f"torch-{version}" for version in SUPPORTED), "jax-0.10.2", "tensorflow-2.21.0")
 
 
 def main() -> int:
@@ -51,7 +43,7 @@ def main() -> int:
     for name in () if options.join else options.only:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         _measure(name, folder, options.fast)
-    table = _joined(folder)
+    table = _join(folder)
     FILE.write_text(as_text(table), encoding="utf-8")
     print(f"{FILE.relative_to(ROOT)}: {len(table['points'])} points", file=sys.stderr)
     return 0
@@ -65,13 +57,13 @@ def _measure(name: str, folder: Path, fast: bool) -> None:
         command = ["-m", "pseudograd_kinks.collect", str(result), *(["--routes", *ROUTES] if fast else [])]
     else:
         points = folder / "points.json"
-        points.write_text(json.dumps(joined(defined(), {}, {})["points"]), encoding="utf-8")
+        points.write_text(json.dumps(_stored()["points"]), encoding="utf-8")
         command = [str(ROOT / "scripts" / "kinks_elsewhere.py"), framework, str(points), str(result)]
     subprocess.run([str(_python(name)), *command], check=True, env=environment)
 
 
 def _python(name: str) -> Path:
-    """Of an environment, which is made where it is not there."""
+    """The Python of an environment, which is made first if it is missing."""
     folder = CACHE / name
     python = folder / "bin" / "python"
     if python.is_file():
@@ -86,37 +78,41 @@ def _python(name: str) -> Path:
     return python
 
 
-def _joined(folder: Path) -> dict[str, Any]:
-    points = defined()
-    found: dict[str, dict[str, ByVersion]] = {id: {} for id in points}
+def _stored() -> dict[str, Any]:
+    return json.loads(FILE.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def _join(folder: Path) -> dict[str, Any]:
+    outcomes: dict[str, dict[str, ByVersion]] = {id: {} for id in load().points}
     measured: dict[str, dict[str, dict[str, Any]]] = {}
     for name in ENVIRONMENTS:
         framework = name.partition("-")[0]
-        kept = _kept(folder / f"{name}.json", name)
-        version = version_of(kept["version"])
-        short = ".".join(map(str, version))
-        about = {key: kept[key] for key in ("version", "routes", "processor") if key in kept}
-        measured.setdefault(framework, {})[short] = about
-        for id, outcomes in kept["outcomes"].items():
-            if outcomes and id in found:
-                by_version = found[id].setdefault(framework, {})
-                by_version[version] = {route: Outcome.of_json(one) for route, one in outcomes.items()}
-    return joined(points, found, measured)
+        result = _read_result(folder / f"{name}.json", name)
+        version = parse_version(result["version"])
+        about = {key: result[key] for key in ("version", "routes", "processor") if key in result}
+        measured.setdefault(framework, {})[dotted(version)] = about
+        for id, by_route in result["outcomes"].items():
+            if by_route and id in outcomes:
+                by_version = outcomes[id].setdefault(framework, {})
+                by_version[version] = {route: Outcome.from_json(stored) for route, stored in by_route.items()}
+    return join(_stored(), outcomes, measured)
 
 
-def _kept(file: Path, name: str) -> dict[str, Any]:
-    """What the last run found; where there was none on this machine, what the table says of points that are still the same."""
+def _read_result(file: Path, name: str) -> dict[str, Any]:
+    """The result of the last run; without one on this machine, what the table says."""
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
     print(f"{name}: from the table", file=sys.stderr)
     framework, _, version = name.partition("-")
-    table, version = load(), dotted(version_of(version))
+    table, version = load(), dotted(parse_version(version))
     about = table.measured[framework][version]
-    as_defined = {row["id"]: row for row in joined(defined(), {}, {})["points"]}
     outcomes = {
-        id: {route: found.as_json() for route in about["routes"] if (found := point.outcome(framework, version, route))}
+        id: {
+            route: outcome.as_json()
+            for route in about["routes"]
+            if (outcome := point.outcome(framework, version, route))
+        }
         for id, point in table.points.items()
-        if joined({id: point}, {}, {})["points"][0] == as_defined.get(id)
     }
     return {**about, "outcomes": outcomes}
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import short_svg
 
-from pseudograd_kinks.point import FRAMEWORKS, KINDS
-from pseudograd_kinks.table import TablePoint, load
-from pseudograd_kinks.text import differing, shown
+from pseudograd_kinks.table import FRAMEWORKS, KINDS, Point, load
+from pseudograd_kinks.text import changed_points, outcome_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "kinks.md"
@@ -56,12 +55,12 @@ def _counts() -> str:
     measured = [f"{NAMES[framework]} {', '.join(TABLE.versions(framework))}" for framework in FRAMEWORKS]
     return (
         f"{len(points)} points of {len({point.op for point in points})} ops, measured on {'; '.join(measured)} (CPU, float32).\n"
-        f"Between torch versions {len(differing(TABLE))} points differ; between the newest torch and JAX or TensorFlow "
+        f"Between torch versions {len(changed_points(TABLE))} points differ; between the newest torch and JAX or TensorFlow "
         f"{others} of the {shared} that another framework has too."
     )
 
 
-def _differ(point: TablePoint, framework: str) -> bool:
+def _differ(point: Point, framework: str) -> bool:
     mine, theirs = point.outcome("torch"), point.outcome(framework)
     return mine is not None and theirs is not None and not mine.has_same_effect_as(theirs)
 
@@ -69,17 +68,17 @@ def _differ(point: TablePoint, framework: str) -> bool:
 def _versions() -> str:
     """Points with the same sentence together."""
     lines: list[str] = []
-    by_reason: dict[tuple[tuple[str, str], ...], list[TablePoint]] = {}
-    for point in differing(TABLE):
+    by_reason: dict[tuple[tuple[str, str], ...], list[Point]] = {}
+    for point in changed_points(TABLE):
         by_reason.setdefault(tuple(point.changes.items()), []).append(point)
     for reasons, points in by_reason.items():
         for since, sentence in reasons:
             lines += [f"**torch {since}**: {sentence}", ""]
         lines += ["| point | " + " | ".join(["torch"] * 2) + " |", "|---|---|---|"]
         for point in points:
-            spans = "; ".join(f"{span.versions}: {shown(span.outcome)}" for span in point.spans["torch"][:-1])
+            spans = "; ".join(f"{span.versions}: {outcome_text(span.outcome)}" for span in point.spans["torch"][:-1])
             last = point.spans["torch"][-1]
-            lines.append(f"| `{point.id}` | {spans} | {last.versions}: {shown(last.outcome)} |")
+            lines.append(f"| `{point.id}` | {spans} | {last.versions}: {outcome_text(last.outcome)} |")
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -89,7 +88,7 @@ def _frameworks() -> str:
     rows = [f"| point | torch {newest} | JAX | TensorFlow |", "|---|---|---|---|"]
     for point in TABLE.points.values():
         if any(_differ(point, framework) for framework in FRAMEWORKS[1:]):
-            cells = (shown(point.outcome(framework)) for framework in FRAMEWORKS)
+            cells = (outcome_text(point.outcome(framework)) for framework in FRAMEWORKS)
             rows.append(f"| `{point.id}` | {' | '.join(cells)} |".replace("| - ", "| – "))
     return "\n".join(rows)
 
@@ -114,7 +113,7 @@ def _routes() -> str:
             for span in spans:
                 plain = point.outcome(framework, span.versions.rpartition("-")[2])
                 if framework == "torch" and span.outcome.gradient is not None and plain is not None and plain.gradient:
-                    cells = (route, span.versions, shown(span.outcome), shown(plain))
+                    cells = (route, span.versions, outcome_text(span.outcome), outcome_text(plain))
                     rows.append(f"| `{point.id}` | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -135,7 +134,7 @@ def table_page() -> str:
     return template
 
 
-def _html_row(point: TablePoint) -> str:
+def _html_row(point: Point) -> str:
     spans = point.spans.get("torch", [])
     torch = "<br>".join(f"<b>{_cell(span.outcome)}</b> <i>{span.versions}</i>" for span in reversed(spans))
     others = [_cell(point.outcome(framework)) for framework in FRAMEWORKS[1:]]
@@ -152,10 +151,10 @@ def _html_row(point: TablePoint) -> str:
 
 
 def _cell(outcome: Any) -> str:
-    return html.escape(shown(outcome)) if outcome is not None else "–"
+    return html.escape(outcome_text(outcome)) if outcome is not None else "–"
 
 
-def _about(point: TablePoint) -> list[str]:
+def _about(point: Point) -> list[str]:
     inputs = "; ".join(f"{name} = {value}" for name, value in zip("xyzw", point.inputs, strict=False))
     lines = [f"{NAMES[framework]}: {expression}" for framework, expression in point.expressions.items()]
     lines.append(inputs + (f"; weights of the result {list(point.weights)}" if point.weights else ""))
@@ -163,7 +162,7 @@ def _about(point: TablePoint) -> list[str]:
         lines.append(point.note)
     lines += [f"torch {since}: {sentence}" for since, sentence in point.changes.items()]
     for (framework, route), spans in point.exceptions.items():
-        lines += [f"{NAMES[framework]} {span.versions}, {route}: {shown(span.outcome)}" for span in spans]
+        lines += [f"{NAMES[framework]} {span.versions}, {route}: {outcome_text(span.outcome)}" for span in spans]
     return lines
 
 

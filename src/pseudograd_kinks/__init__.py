@@ -1,4 +1,8 @@
-"""The kink table: which gradient torch, JAX and TensorFlow give where a function has no slope, or a tie."""
+"""The kink table: which gradient torch, JAX and TensorFlow give where a function has no slope, or a tie.
+
+table.json holds the points and what was measured; `table` reads it, `check` and `against` compare the installed torch with it, `collect`
+measures it anew.
+"""
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
@@ -7,6 +11,7 @@ USES = (
     "pseudograd.errors",
     "pseudograd.listen.program.files",
     "pseudograd.record",
+    "pseudograd.rewrite.pin_edge",
     "pseudograd.torch_table.conventions",
     "pseudograd.torch_table.eras",
 )

@@ -9,11 +9,11 @@ import torch
 
 from pseudograd.errors import must
 
-from .compiled import NOT_COMPILED, Backend, compiled, known_backend, name_of
-from .measure import EAGER, FILLED, ROUTES, dtype_of, measured
-from .numbers import Outcome
-from .table import Table, TablePoint
-from .text import shown
+from .compiled import NOT_COMPILED, Backend, check_backend, compile_points, name_of
+from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
+from .outcome import Outcome
+from .table import Point, Table
+from .text import outcome_text
 
 
 class New(NamedTuple):
@@ -25,8 +25,7 @@ class New(NamedTuple):
     found: Outcome
 
     def as_json(self) -> dict[str, Any]:
-        expected, found = self.expected.as_json(), self.found.as_json()
-        return {"id": self.id, "route": self.route, "expected": expected, "found": found}
+        return {**self._asdict(), "expected": self.expected.as_json(), "found": self.found.as_json()}
 
 
 class Checked(NamedTuple):
@@ -45,14 +44,15 @@ class Checked(NamedTuple):
     not_compiled: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "new": [one.as_json() for one in self.new]}
+        return {**self._asdict(), "new": [difference.as_json() for difference in self.new]}
 
     def __str__(self) -> str:
         how = f"{self.device}, backend {self.backend}" if self.backend else f"{self.device}, {', '.join(self.routes)}"
         lines = [f"torch {self.torch} against the table's torch {self.against}: {self.points} points; {how}"]
-        width = max((len(one.id) for one in self.new), default=0)
-        for one in self.new:
-            lines.append(f"  NEW {one.id:{width}}  {one.route}: {shown(one.found)}, in the table {shown(one.expected)}")
+        width = max((len(new.id) for new in self.new), default=0)
+        for new in self.new:
+            here, there = outcome_text(new.found), outcome_text(new.expected)
+            lines.append(f"  NEW {new.id:{width}}  {new.route}: {here}, in the table {there}")
         if self.skipped:
             lines.append(f"  skipped, since one of the two does not have them: {', '.join(self.skipped)}")
         lines += [f"  not compiled: {id}: {why}" for id, why in self.not_compiled.items()]
@@ -62,7 +62,7 @@ class Checked(NamedTuple):
 
 def check(
     table: Table,
-    points: Iterable[TablePoint] | None = None,
+    points: Iterable[Point] | None = None,
     *,
     device: str = "cpu",
     backend: Backend | None = None,
@@ -70,36 +70,41 @@ def check(
 ) -> Checked:
     """Measure `points`, or all, by every quick route, or compiled by `backend`. version: that of the table; without one, the installed."""
     chosen = list(table.points.values() if points is None else points)
-    against = _known(table, version or torch.__version__)
-    _must_be_there(device)
+    against = table.known_version("torch", version or torch.__version__)
+    if against is None:
+        oldest = table.versions("torch")[0]
+        raise ValueError(must("kinks", "torch", f"be at least {oldest}, the oldest of the table", version))
+    _check_device(device)
     if backend is None:
         routes = list(ROUTES)
-        found = {point.id: {route: measured(point, route, device) for route in routes} for point in chosen}
+        outcomes = {point.id: {route: measure(point, route, device) for route in routes} for point in chosen}
     else:
         routes = [name_of(backend)]
-        found = _compiled(chosen, known_backend(backend), device)
-    return _compared(chosen, found, against, device, routes, None if backend is None else name_of(backend))
+        outcomes = _compile(chosen, check_backend(backend), device)
+    return _compare(chosen, outcomes, against, device, routes, backend is not None)
 
 
-Found = dict[str, dict[str, Outcome | None]]
-
-
-def _compiled(points: list[TablePoint], backend: Backend, device: str) -> Found:
-    """Of the points that have a gradient in eager; the others are left as they are."""
-    eager = {point.id: measured(point, EAGER, device) for point in points}
+def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, dict[str, Outcome | None]]:
+    """Only the points that have a gradient in eager mode are compiled."""
+    eager = {point.id: measure(point, EAGER, device) for point in points}
     usable = [point for point in points if (plain := eager[point.id]) is not None and plain.gradient is not None]
-    outcomes = compiled(usable, backend, device)
+    outcomes = compile_points(usable, backend, device)
     return {point.id: {name_of(backend): outcomes.get(point.id, eager[point.id])} for point in points}
 
 
-def _compared(
-    points: list[TablePoint], found: Found, against: str, device: str, routes: list[str], backend: str | None
+def _compare(
+    points: list[Point],
+    outcomes: dict[str, dict[str, Outcome | None]],
+    against: str,
+    device: str,
+    routes: list[str],
+    is_compiled: bool,
 ) -> Checked:
     new: list[New] = []
     skipped: list[str] = []
     not_compiled: dict[str, str] = {}
     for point in points:
-        for route, outcome in found[point.id].items():
+        for route, outcome in outcomes[point.id].items():
             expected = point.outcome("torch", against, route)
             if outcome is None:
                 continue
@@ -108,27 +113,17 @@ def _compared(
                 break
             if outcome.error.startswith(NOT_COMPILED):
                 not_compiled[point.id] = outcome.error.removeprefix(NOT_COMPILED)
-            elif not _same(outcome, expected, route, backend):
+                continue
+            is_filled = is_compiled or route in FILLED
+            is_same = outcome.has_same_effect_as(expected) if is_filled else outcome.same_as(expected, dtype_of(route))
+            if not is_same:
                 new.append(New(point.id, route, expected, outcome))
+    backend = routes[0] if is_compiled else None
     measured_points = len(points) - len(skipped) - len(not_compiled)
     return Checked(torch.__version__, against, device, backend, routes, measured_points, new, skipped, not_compiled)
 
 
-def _same(found: Outcome, expected: Outcome, route: str, backend: str | None) -> bool:
-    if backend is not None or route in FILLED:
-        return found.has_same_effect_as(expected)
-    return found.same_as(expected, dtype_of(route))
-
-
-def _known(table: Table, version: str) -> str:
-    known = table.known_version("torch", version)
-    if known is None:
-        oldest = table.versions("torch")[0]
-        raise ValueError(must("kinks", "torch", f"be at least {oldest}, the oldest of the table", version))
-    return known
-
-
-def _must_be_there(device: str) -> None:
+def _check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device).cpu()
     except Exception as error:

@@ -1,4 +1,7 @@
-"""Measure every point on the installed torch, for scripts/collect_kinks.py: python -m pseudograd_kinks.collect RESULT.json"""
+"""The collector of the kink table: measures every point on the installed torch, and joins what the versions gave into the table.
+
+scripts/collect_kinks.py runs it in each environment: python -m pseudograd_kinks.collect RESULT.json
+"""
 
 from __future__ import annotations
 
@@ -10,48 +13,109 @@ from typing import Any
 
 import torch
 
-from .compiled import compiled
-from .measure import EAGER, ROUTES, measured
-from .numbers import Outcome
-from .point import Point
-from .points import defined
+from .compiled import compile_points
+from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
+from .outcome import Outcome
+from .table import Point, Version, dotted, load
 
 COMPILED = ("aot_eager", "inductor")
+ByVersion = dict[Version, dict[str, Outcome]]  # and by route
+_MEASURED = ("gradients", "exceptions", "changes")  # the fields of a row that are not its definition
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pseudograd_kinks.collect")
-    parser.add_argument("result", type=Path, help="what it has of other routes stays")
+    parser.add_argument("result", type=Path, help="results of other routes in this file stay")
     parser.add_argument("--routes", nargs="+", choices=(*ROUTES, *COMPILED), default=(*ROUTES, *COMPILED))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    points = defined()
-    kept = _kept(options.result)
+    points = load().points
+    result = _read_result(options.result)
     for route in options.routes:
         print(f"  {route}", file=sys.stderr, flush=True)
-        for id, outcome in _by(route, points).items():
+        for id, outcome in _measure_route(route, points).items():
             if outcome is not None:
-                kept["outcomes"].setdefault(id, {})[route] = outcome.as_json()
-        kept["routes"] = [name for name in (*ROUTES, *COMPILED) if name in kept["routes"] or name == route]
-        options.result.write_text(json.dumps(kept), encoding="utf-8")
+                result["outcomes"].setdefault(id, {})[route] = outcome.as_json()
+        result["routes"] = [name for name in (*ROUTES, *COMPILED) if name in result["routes"] or name == route]
+        options.result.write_text(json.dumps(result), encoding="utf-8")
     return 0
 
 
-def _by(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
+def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
+    eager = {id: measure(point, EAGER if route in COMPILED else route) for id, point in points.items()}
     if route not in COMPILED:
-        return {id: measured(point, route) for id, point in points.items()}
-    plain = {id: measured(point, EAGER) for id, point in points.items()}
-    usable = [point for id, point in points.items() if (found := plain[id]) is not None and found.gradient is not None]
-    return dict(compiled(usable, route))
+        return eager
+    usable = [points[id] for id, outcome in eager.items() if outcome is not None and outcome.gradient is not None]
+    return dict(compile_points(usable, route))
 
 
-def _kept(result: Path) -> dict[str, Any]:
-    """What an earlier run on the same torch found."""
+def _read_result(file: Path) -> dict[str, Any]:
+    """The result of an earlier run on the same torch, or an empty one."""
     about = {"version": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
-    before = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if before.get("version") != torch.__version__:
         before = {"routes": [], "outcomes": {}}
     return {**before, **about}
+
+
+# --- the table from the measurements of all versions ------------------------------------------------------------------
+
+
+def join(
+    stored: dict[str, Any],
+    outcomes: dict[str, dict[str, ByVersion]],
+    measured: dict[str, dict[str, dict[str, object]]],
+) -> dict[str, Any]:
+    """table.json with new measurements. Versions that do the same are joined; routes stand apart where they differ from eager mode.
+
+    outcomes: by the id of a point and the framework. measured: how each version was measured. A sentence of "changes" stays where the
+    change stays; write one into table.json for each new change.
+    """
+    rows = [_join_row(row, outcomes.get(row["id"], {})) for row in stored["points"]]
+    return {"format": stored["format"], "measured": measured, "points": rows}
+
+
+def _join_row(row: dict[str, Any], outcomes: dict[str, ByVersion]) -> dict[str, object]:
+    joined = {key: value for key, value in row.items() if key not in _MEASURED}
+    joined["gradients"] = {framework: _join_spans(versions, EAGER) for framework, versions in outcomes.items()}
+    exceptions = {framework: _join_exceptions(versions) for framework, versions in outcomes.items()}
+    if any(exceptions.values()):
+        joined["exceptions"] = {framework: routes for framework, routes in exceptions.items() if routes}
+    starts = [span["versions"].partition("-")[0] for span in joined["gradients"].get("torch", [])[1:]]
+    changes = {start: row["changes"][start] for start in starts if start in row.get("changes", {})}
+    if changes:
+        joined["changes"] = changes
+    return joined
+
+
+def _join_exceptions(versions: ByVersion) -> dict[str, list[dict[str, Any]]]:
+    routes = dict.fromkeys(route for outcomes in versions.values() for route in outcomes if route != EAGER)
+    spans = {route: _join_spans(versions, route) for route in routes}
+    return {route: joined for route, joined in spans.items() if joined}
+
+
+def _join_spans(versions: ByVersion, route: str) -> list[dict[str, Any]]:
+    """Runs of versions with the same outcome; of a route other than eager only where it is an exception."""
+    spans: list[tuple[Version, Version, Outcome]] = []
+    is_new = True
+    for version in sorted(versions):
+        outcome = versions[version].get(route)
+        if outcome is None or outcome.is_absent or (route != EAGER and not _is_exception(versions[version], route)):
+            is_new = True
+        elif spans and not is_new and spans[-1][2].same_as(outcome, dtype_of(route)):
+            spans[-1] = (spans[-1][0], version, spans[-1][2])
+        else:
+            spans.append((version, version, outcome))
+            is_new = False
+    return [
+        {"versions": dotted(first) + (f"-{dotted(last)}" if last != first else ""), **outcome.as_json()}
+        for first, last, outcome in spans
+    ]
+
+
+def _is_exception(outcomes: dict[str, Outcome], route: str) -> bool:
+    plain, other = outcomes[EAGER], outcomes[route]
+    return not (plain.has_same_effect_as(other) if route in FILLED else plain.same_as(other, dtype_of(route)))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,37 @@
-"""The kink table as it was collected: `load()` gives every point with what each framework, version and route does there."""
+"""The kink table: points at which a function has no slope, a tie or a singular value, and what each framework does there.
+
+The points stand in table.json, a line each. To add a point, add its line without "gradients"; scripts/collect_kinks.py measures them.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pseudograd.errors import must, unknown_name
+from pseudograd.record import Record
 
-from .numbers import Outcome, nested
-from .point import FRAMEWORKS, Point
+from .outcome import Outcome, parse_number
 
 FILE = Path(__file__).with_name("table.json")
+KINDS = {
+    "kink": "the slope jumps",
+    "tie": "several entries are equal, and the gradient is given to one of them or shared",
+    "jump": "the value jumps",
+    "singular": "the slope is infinite or has no limit",
+    "guard": "infinity or NaN is near, and something may keep it away",
+}
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+_VARIABLES = "xyzw"  # what the expressions call the inputs
 Version = tuple[int, ...]
 
 
 class Span(NamedTuple):
-    """What does the same from one measured version to another, both included."""
+    """The measured versions from `first` to `last`, both included, which do the same."""
 
     first: Version
     last: Version
@@ -28,91 +42,118 @@ class Span(NamedTuple):
 
     @property
     def versions(self) -> str:
-        """ "2.8-2.13"; one version alone as it is."""
+        """ "2.8-2.13"; a single version as it is."""
         return dotted(self.first) if self.first == self.last else f"{dotted(self.first)}-{dotted(self.last)}"
 
 
-class TablePoint(Point, kw_only=True):
-    """A point with its measurements.
+class Point(Record, kw_only=True):
+    """A function, its inputs, and its gradients.
 
+    id: the op with its arguments, "@", and the place. op: the name to look it up by. kind: one of KINDS.
+    expressions: the function by framework, of the inputs x, y, z, w. inputs: numbers in nested lists. differentiated: the indices of the
+        inputs that get a gradient. weights: of the entries of the result, before they are summed; empty for ones.
+    elementwise: may the inputs be repeated, so that a vectorised kernel sees them? They are flat lists then.
     spans: by framework, the outcomes of its plain gradient, from the oldest version on. exceptions: by framework and route, the spans of
         the outcomes that are not those of the plain gradient. changes: by the version that began with it, why the gradient changed.
     """
 
+    id: str
+    family: str
+    op: str
+    kind: str
+    expressions: dict[str, str]
+    inputs: tuple[Any, ...]
+    differentiated: tuple[int, ...]
     spans: dict[str, list[Span]]
     exceptions: dict[tuple[str, str], list[Span]]
     changes: dict[str, str]
+    weights: tuple[float, ...] = ()
+    elementwise: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown_name("kinks", f"the kind of {self.id}", KINDS, self.kind)
+
+    def function(self, framework: str, names: dict[str, Any]) -> Callable[..., Any]:
+        """The expression of `framework` as a function; `names`: the modules that it uses."""
+        code = f"lambda {', '.join(_VARIABLES[: len(self.inputs)])}: {self.expressions[framework]}"
+        function: Callable[..., object] = eval(code, {**names, "math": math, "inf": math.inf, "nan": math.nan})
+        return function
 
     def gradient(self, framework: str, version: str | None = None) -> list[list[float]] | None:
-        """What each differentiated input gets; zeros for one that gets nothing. Without a version: in the last one that was measured.
+        """The gradient of each differentiated input, zeros where it gets none. Without a version: the last that was measured.
 
         None where the framework raises, lacks the function, or was not measured in that version.
         """
         outcome = self.outcome(framework, version)
         if outcome is None or outcome.gradient is None:
             return None
-        sizes = [_size(self.inputs[at]) for at in self.differentiated]
+        sizes = [_count(self.inputs[at]) for at in self.differentiated]
         rows = zip(outcome.gradient, sizes, strict=True)
         return [[0.0] * size if row is None else list(row) for row, size in rows]
 
     def outcome(self, framework: str, version: str | None = None, route: str = "eager") -> Outcome | None:
-        """With the error where it raises; None where it was not measured. Of a version between two that do the same: theirs."""
+        """The gradient or the error; None where it was not measured. A version between two that do the same does the same."""
         if framework not in FRAMEWORKS:
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
         spans = self.spans.get(framework, [])
-        asked = version_of(version) if version is not None else spans[-1].last if spans else ()
-        exception = next((span for span in self.exceptions.get((framework, route), ()) if asked in span), None)
-        found = exception or next((span for span in spans if asked in span), None)
-        return None if found is None else found.outcome
+        wanted = parse_version(version) if version is not None else spans[-1].last if spans else ()
+        for span in (*self.exceptions.get((framework, route), ()), *spans):
+            if wanted in span:
+                return span.outcome
+        return None
 
 
 class Table(NamedTuple):
     """measured: by framework and version, the version in full and the routes."""
 
-    points: dict[str, TablePoint]
+    points: dict[str, Point]
     measured: dict[str, dict[str, dict[str, Any]]]
 
     def versions(self, framework: str) -> list[str]:
-        """From the oldest on."""
+        """The measured versions, from the oldest on."""
         if framework not in FRAMEWORKS:
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
-        return sorted(self.measured.get(framework, {}), key=version_of)
+        return sorted(self.measured.get(framework, {}), key=parse_version)
 
     def known_version(self, framework: str, version: str) -> str | None:
-        """The measured version that says what this one should do: itself, or the last one before it."""
-        earlier = [known for known in self.versions(framework) if version_of(known) <= version_of(version)]
+        """The measured version that says what this one should do: itself, or the last before it."""
+        earlier = [known for known in self.versions(framework) if parse_version(known) <= parse_version(version)]
         return earlier[-1] if earlier else None
 
 
 def load(file: Path = FILE) -> Table:
-    """The table of a file; that of the package without one."""
+    """The table of a file; without one, that of the package."""
     return _load(file, file.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=4)
 def _load(file: Path, changed: int) -> Table:
-    return of_json(json.loads(file.read_text(encoding="utf-8")))
+    return parse_table(json.loads(file.read_text(encoding="utf-8")))
 
 
-def of_json(kept: dict[str, Any]) -> Table:
-    return Table({row["id"]: _point(row) for row in kept["points"]}, kept["measured"])
+def parse_table(stored: dict[str, Any]) -> Table:
+    return Table({row["id"]: _parse_point(row) for row in stored["points"]}, stored["measured"])
 
 
-def _point(row: dict[str, Any]) -> TablePoint:
-    return TablePoint(
+def _parse_point(row: dict[str, Any]) -> Point:
+    return Point(
         id=row["id"],
         family=row["family"],
         op=row["op"],
         kind=row["kind"],
         expressions=row["expressions"],
-        inputs=tuple(nested(row["inputs"])),
+        inputs=tuple(_parse_nested(row["inputs"])),
         differentiated=tuple(row["differentiated"]),
         weights=tuple(row.get("weights", ())),
         elementwise=row.get("elementwise", False),
         note=row.get("note", ""),
-        spans={framework: [_span(one) for one in spans] for framework, spans in row["gradients"].items()},
+        spans={
+            framework: [_parse_span(span) for span in spans] for framework, spans in row.get("gradients", {}).items()
+        },
         exceptions={
-            (framework, route): [_span(one) for one in spans]
+            (framework, route): [_parse_span(span) for span in spans]
             for framework, routes in row.get("exceptions", {}).items()
             for route, spans in routes.items()
         },
@@ -120,16 +161,20 @@ def _point(row: dict[str, Any]) -> TablePoint:
     )
 
 
-def _span(kept: dict[str, Any]) -> Span:
-    first, _, last = kept["versions"].partition("-")
-    return Span(version_of(first), version_of(last or first), Outcome.of_json(kept))
+def _parse_span(stored: dict[str, Any]) -> Span:
+    first, _, last = stored["versions"].partition("-")
+    return Span(parse_version(first), parse_version(last or first), Outcome.from_json(stored))
 
 
-def _size(value: object) -> int:
-    return sum(map(_size, value)) if isinstance(value, list) else 1
+def _parse_nested(stored: Any) -> Any:
+    return [_parse_nested(item) for item in stored] if isinstance(stored, list) else parse_number(stored)
 
 
-def version_of(text: str) -> Version:
+def _count(value: object) -> int:
+    return sum(map(_count, value)) if isinstance(value, list) else 1
+
+
+def parse_version(text: str) -> Version:
     """(2, 13) of "2.13.0+cpu"."""
     try:
         major, minor = text.split("+")[0].split(".")[:2]

@@ -6,27 +6,27 @@ from collections.abc import Iterable
 
 from pseudograd.errors import unknown_name
 
-from .numbers import Outcome
-from .table import Table, TablePoint, dotted, version_of
+from .outcome import Outcome, Row
+from .table import Point, Table, parse_version
 
 _LONGEST = 6  # entries of a row that are shown
 
 
-def shown(outcome: Outcome | None) -> str:
+def outcome_text(outcome: Outcome | None) -> str:
     """0.5, 0.5 of two inputs; [1 0 0] of one with three entries; - where there is nothing to say."""
     if outcome is None or outcome.is_absent:
         return "-"
     if outcome.gradient is None:
         return outcome.error.split(":")[0].lstrip("_") or "error"
-    return ", ".join("none" if row is None else _row(row) for row in outcome.gradient)
+    return ", ".join("none" if row is None else _row_text(row) for row in outcome.gradient)
 
 
-def _row(row: tuple[float, ...]) -> str:
+def _row_text(row: Row) -> str:
     entries = [f"{value + 0.0:.4g}" for value in row[:_LONGEST]] + ["..."] * (len(row) > _LONGEST)
     return entries[0] if len(row) == 1 else f"[{' '.join(entries)}]"
 
 
-def chosen(table: Table, names: Iterable[str] = (), families: Iterable[str] = ()) -> list[TablePoint]:
+def choose_points(table: Table, names: Iterable[str] = (), families: Iterable[str] = ()) -> list[Point]:
     """The points of these ops, or ids, and families; all where none is named."""
     ops = {point.op for point in table.points.values()}
     known_families = list(dict.fromkeys(point.family for point in table.points.values()))
@@ -44,32 +44,29 @@ def chosen(table: Table, names: Iterable[str] = (), families: Iterable[str] = ()
     ]
 
 
-def table_text(table: Table, points: Iterable[TablePoint], version: str) -> str:
+def table_text(table: Table, points: Iterable[Point], version: str) -> str:
     """A line for each point: the torch of `version`, the torch versions that do otherwise, JAX and TensorFlow."""
-    here = table.known_version("torch", version) or table.versions("torch")[0]
+    version = table.known_version("torch", version) or table.versions("torch")[0]
     jax, tensorflow = table.versions("jax"), table.versions("tensorflow")
-    head = ("point", f"torch {here}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")
-    rows = [head, *(_cells(point, here) for point in points)]
+    head = ("point", f"torch {version}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")
+    rows = [head, *(_cells(point, version) for point in points)]
     widths = [min(max(len(row[column]) for row in rows), 44) for column in range(len(head))]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     notes = ["", "gradients of the inputs, one after another; [ ] entries of one input; none: no gradient at all"]
     return "\n".join([*lines, *notes])
 
 
-def _cells(point: TablePoint, here: str) -> tuple[str, ...]:
-    others = [span for span in point.spans.get("torch", []) if version_of(here) not in span]
-    elsewhere = "; ".join(f"{shown(span.outcome)} ({span.versions})" for span in others)
+def _cells(point: Point, version: str) -> tuple[str, ...]:
+    others = [span for span in point.spans.get("torch", []) if parse_version(version) not in span]
+    elsewhere = "; ".join(f"{outcome_text(span.outcome)} ({span.versions})" for span in others)
     return (
         point.id,
-        shown(point.outcome("torch", here)),
+        outcome_text(point.outcome("torch", version)),
         elsewhere,
-        *(shown(point.outcome(framework)) for framework in ("jax", "tensorflow")),
+        *(outcome_text(point.outcome(framework)) for framework in ("jax", "tensorflow")),
     )
 
 
-def differing(table: Table) -> list[TablePoint]:
+def changed_points(table: Table) -> list[Point]:
     """The points at which two torch versions differ."""
     return [point for point in table.points.values() if len(point.spans.get("torch", ())) > 1]
-
-
-__all__ = ["chosen", "differing", "dotted", "shown", "table_text"]

@@ -8,7 +8,6 @@ import re
 import pytest
 import torch
 
-from pseudograd import pin_edge
 from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era
 from pseudograd_kinks import against, table
 
@@ -18,11 +17,11 @@ HERE = ".".join(torch.__version__.split("+")[0].split(".")[:2])
 
 
 def _rows(name: str) -> dict[str, tuple[str, str]]:
-    return {row["point"]: (row["here"], row["there"]) for row in against.compare(name, pin_edge)["points"]}
+    return {row["point"]: (row["here"], row["there"]) for row in against.compare(name)["points"]}
 
 
 def test_the_installed_version_differs_from_itself_nowhere() -> None:
-    found = against.compare(f"torch=={HERE}", pin_edge)
+    found = against.compare(f"torch=={HERE}")
     assert found["points"] == []
     assert found["compared"] > 400
     assert (
@@ -48,7 +47,7 @@ def test_the_other_era_differs_at_the_bound() -> None:
 
 def test_every_row_is_two_gradients_of_the_table() -> None:
     known = table.load()
-    for row in against.compare("jax", pin_edge)["points"]:
+    for row in against.compare("jax")["points"]:
         theirs = known.points[row["point"]].gradient("jax")
         assert theirs is not None
         assert row["there"] == "; ".join(", ".join(f"{value + 0.0:.4g}" for value in one) for one in theirs)
@@ -80,7 +79,7 @@ NAMES = ("jax", "tensorflow", *ERAS, *(f"torch=={version}" for version in table.
 @pytest.mark.parametrize("name", NAMES)
 def test_all_of_it_fits_a_screen(name: str) -> None:
     """Each function that differs is there, and the numbers behind + account for every point."""
-    compared = against.compare(name, pin_edge)
+    compared = against.compare(name)
     lines = against.text(compared).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
@@ -105,11 +104,11 @@ def test_what_does_not_fit_is_counted() -> None:
 
 def test_what_the_pin_reaches_is_tried_out() -> None:
     """On the installed torch, point by point."""
-    rows = {row["point"]: row["pinned"] for row in against.compare("jax", pin_edge)["points"]}
+    rows = {row["point"]: row["pinned"] for row in against.compare("jax")["points"]}
     assert rows["abs@0"]
     assert rows["clamp(0,1)@0"]
     assert not rows["i0@0"]
     other = {CLOSED_ERA: "torch==2.15", OPEN_ERA: "torch==2.13"}[installed_era()]
-    assert [row["point"] for row in against.compare(other, pin_edge)["points"] if not row["pinned"]] == [
+    assert [row["point"] for row in against.compare(other)["points"] if not row["pinned"]] == [
         id for id in _rows(other) if "quantile" in id and installed_era() == CLOSED_ERA
     ]

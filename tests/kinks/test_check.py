@@ -11,14 +11,14 @@ import torch
 
 from pseudograd_kinks import check as checking
 from pseudograd_kinks import table
-from pseudograd_kinks.measure import measured
-from pseudograd_kinks.numbers import Outcome
-from pseudograd_kinks.table import FILE, TablePoint
+from pseudograd_kinks.measure import measure
+from pseudograd_kinks.outcome import Outcome
+from pseudograd_kinks.table import FILE, Point
 
 from ..commands import answer as run
 
 TABLE = table.load()
-HERE = table.dotted(table.version_of(torch.__version__))
+HERE = table.dotted(table.parse_version(torch.__version__))
 
 
 def _planted(id: str, gradient: list[Any]) -> table.Table:
@@ -28,7 +28,7 @@ def _planted(id: str, gradient: list[Any]) -> table.Table:
     for span in row["gradients"]["torch"]:
         span["gradient"] = gradient
     row.pop("exceptions", None)
-    return table.of_json(kept)
+    return table.parse_table(kept)
 
 
 def test_the_installed_torch_has_nothing_new() -> None:
@@ -166,7 +166,7 @@ def test_a_point_that_the_installed_torch_does_not_have_is_skipped_and_said() ->
 
 
 def test_a_torch_that_is_newer_than_the_table_is_held_against_its_last_one() -> None:
-    relu: list[TablePoint] = [TABLE.points["relu@0"]]
+    relu: list[Point] = [TABLE.points["relu@0"]]
     assert checking.check(TABLE, relu, version="2.99.0").against == TABLE.versions("torch")[-1]
     assert checking.check(TABLE, relu, version="2.12.0").against == "2.10"
     with pytest.raises(ValueError, match=r"^kinks: torch must be at least 2\.8, the oldest of the table, got '1\.0'"):
@@ -175,5 +175,5 @@ def test_a_torch_that_is_newer_than_the_table_is_held_against_its_last_one() -> 
 
 def test_a_kernel_that_treats_equal_entries_unequally_is_an_outcome() -> None:
     point = TABLE.points["relu@0"].replaced(expressions={"torch": "x * torch.arange(x.numel(), device=x.device)"})
-    found = measured(point, "vector")
+    found = measure(point, "vector")
     assert found == Outcome(error="ArithmeticError: equal entries get 64 gradients in one tensor")

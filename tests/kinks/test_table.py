@@ -1,28 +1,23 @@
-"""The table is what its points and their measurements make of it."""
+"""The kink table: its values by hand and by finite differences, neither of which uses torch; its schema; how it is read and joined."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from pseudograd_kinks import table
-from pseudograd_kinks.joining import joined
-from pseudograd_kinks.points import defined
+from pseudograd_kinks.outcome import Outcome
 
 TABLE = table.load()
-
-
-def test_every_point_that_is_defined_is_in_the_table_as_it_is_defined() -> None:
-    kept = {row["id"]: row for row in joined(defined(), {}, {})["points"]}
-    assert list(kept) == list(TABLE.points)
-    for id, point in TABLE.points.items():
-        row = joined({id: point}, {}, {})["points"][0]
-        assert row == kept[id]
+STORED: dict[str, Any] = json.loads(table.FILE.read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(table.FILE.with_name("schema.json").read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +56,178 @@ def test_infinity_and_nan_come_back_from_json() -> None:
     assert math.isnan(TABLE.points["maximum@nan,0"].inputs[0][0])
 
 
-def test_where_nothing_was_measured_anew_the_table_stays_as_it_is(script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_without_new_measurements_the_table_stays_as_it_is(script: Callable[[str], Any], tmp_path: Path) -> None:
     """A machine without JAX can measure torch, and keep the rest."""
-    assert script("collect_kinks")._joined(tmp_path) == json.loads(table.FILE.read_text(encoding="utf-8"))
+    assert script("collect_kinks")._join(tmp_path) == STORED
+
+
+def test_the_table_is_as_the_schema_says() -> None:
+    VALIDATOR.validate(STORED)
+    assert len(STORED["points"]) >= 250
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "corner"},
+        {"id": "abs"},
+        {"expressions": {}},
+        {"gradients": {"torch": [{"versions": "2.8", "gradient": [["one"]]}]}},
+        {"gradients": {"torch": [{"versions": "new", "gradient": [[1.0]]}]}},
+        {"gradients": {"torch": [{"versions": "2.8"}]}},
+        {"remark": "a key that nobody knows"},
+    ],
+)
+def test_a_wrong_row_is_found(wrong: dict[str, Any]) -> None:
+    row = {**STORED["points"][0], **wrong}
+    assert not VALIDATOR.is_valid({**STORED, "points": [row]})
+
+
+def test_every_change_between_versions_is_explained() -> None:
+    for point in TABLE.points.values():
+        starts = {".".join(map(str, span.first)) for span in point.spans["torch"][1:]}
+        assert set(point.changes) == starts, point.id
+
+
+def test_versions_of_a_point_follow_one_another_and_differ() -> None:
+    for point in TABLE.points.values():
+        for spans in point.spans.values():
+            for span, later in itertools.pairwise(spans):
+                assert span.last < later.first
+                assert not span.outcome.same_as(later.outcome)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "are_same"),
+    [
+        ([[1.0]], [[1.00001]], True),
+        ([[1.0]], [[1.01]], False),
+        ([[0.0]], [[-0.0]], True),
+        ([[math.nan]], [[math.nan]], True),
+        ([[math.inf]], [[-math.inf]], False),
+        ([[math.inf]], [[math.nan]], False),
+        ([None], [[0.0]], False),
+        ([[0.0, 1.0]], [[0.0]], False),
+    ],
+)
+def test_when_two_gradients_are_the_same(mine: list[Any], theirs: list[Any], are_same: bool) -> None:
+    a, b = (Outcome(tuple(None if row is None else tuple(row) for row in rows)) for rows in (mine, theirs))
+    assert a.same_as(b) == b.same_as(a) == are_same
+    assert Outcome.from_json(a.as_json()).same_as(a)
+
+
+def test_no_gradient_has_the_effect_of_zeros_and_errors_are_compared_by_type() -> None:
+    assert Outcome((None,)).has_same_effect_as(Outcome(((0.0, 0.0),)))
+    assert not Outcome((None,)).has_same_effect_as(Outcome(((0.0, 1.0),)))
+    assert Outcome(error="RuntimeError: old words").same_as(Outcome(error="RuntimeError: new words"))
+    assert not Outcome(error="RuntimeError: x").same_as(Outcome(((0.0,),)))
+
+
+# --- values ---
+
+_STEP = 1e-7
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+# Keras writes celu with a maximum and a minimum, and TensorFlow passes the whole gradient through both where they tie.
+OUTSIDE = {("celu(2)@0", "tensorflow"): 2.0}
+# The functions for one number, written apart.
+FUNCTIONS: dict[str, Callable[[float], float]] = {
+    "abs": abs,
+    "relu": lambda x: x if x > 0 else 0.0,
+    "relu6": lambda x: min(max(x, 0.0), 6.0),
+    "leaky_relu(0.1)": lambda x: x if x > 0 else 0.1 * x,
+    "elu(2)": lambda x: x if x > 0 else 2 * math.expm1(x),
+    "celu(2)": lambda x: x if x > 0 else 2 * math.expm1(x / 2),
+    "selu": lambda x: _SELU_SCALE * (x if x > 0 else _SELU_ALPHA * math.expm1(x)),
+    "hardtanh": lambda x: min(max(x, -1.0), 1.0),
+    "hardsigmoid": lambda x: min(max(x / 6 + 0.5, 0.0), 1.0),
+    "hardswish": lambda x: x * min(max(x / 6 + 0.5, 0.0), 1.0),
+    "softshrink(0.5)": lambda x: x - 0.5 if x > 0.5 else x + 0.5 if x < -0.5 else 0.0,
+    "clamp(0,1)": lambda x: min(max(x, 0.0), 1.0),
+    "clamp(min=0)": lambda x: max(x, 0.0),
+    "clamp(max=0)": lambda x: min(x, 0.0),
+    "clip(0,1)": lambda x: min(max(x, 0.0), 1.0),
+    "maximum(x,0)": lambda x: max(x, 0.0),
+    "minimum(x,0)": lambda x: min(x, 0.0),
+    "max(x,-x)": abs,
+    "logit(eps=0.25)": lambda x: math.log(min(max(x, 0.25), 0.75) / (1 - min(max(x, 0.25), 0.75))),
+    "softplus": lambda x: math.log1p(math.exp(x)),
+    "sinc": lambda x: math.sin(math.pi * x) / (math.pi * x) if x else 1.0,
+}
+SLOPES = [
+    point
+    for point in TABLE.points.values()
+    if point.id.partition("@")[0] in FUNCTIONS and math.isfinite(point.inputs[0][0])
+]
+
+
+@pytest.mark.parametrize("point", SLOPES, ids=lambda point: point.id)
+def test_every_convention_at_a_kink_is_between_the_slopes_of_its_sides(point) -> None:  # type: ignore[no-untyped-def]
+    f, (x,) = FUNCTIONS[point.id.partition("@")[0]], point.inputs[0]
+    slopes = sorted([(f(x) - f(x - _STEP)) / _STEP, (f(x + _STEP) - f(x)) / _STEP])
+    assert point.spans
+    for framework, spans in point.spans.items():
+        for span in spans:
+            assert span.outcome.gradient is not None
+            ((slope,),) = span.outcome.gradient
+            if (point.id, framework) in OUTSIDE:
+                assert slope == OUTSIDE[point.id, framework]
+                continue
+            assert slopes[0] - 1e-5 <= slope <= slopes[1] + 1e-5, (span, slopes)
+
+
+INF = math.inf
+BY_HAND = [
+    ("relu@0", "torch", "2.8", [[0.0]]),
+    ("leaky_relu(0.1)@0", "jax", None, [[1.0]]),
+    ("leaky_relu(0.1)@0", "torch", "2.15", [[0.1]]),
+    ("abs@0", "jax", None, [[1.0]]),
+    ("clamp(0,1)@1", "torch", "2.10", [[1.0]]),
+    ("clamp(0,1)@1", "torch", "2.15", [[0.0]]),
+    ("clamp(0,1)@1", "jax", None, [[0.5]]),
+    ("clamp(tensors)@max", "torch", "2.13", [[1.0], [0.0], [0.0]]),
+    ("clamp(tensors)@max", "torch", "2.14", [[0.5], [0.0], [0.5]]),
+    ("maximum@tie", "torch", "2.8", [[0.5], [0.5]]),
+    ("maximum@tie", "tensorflow", None, [[1.0], [0.0]]),
+    ("fmax@tie", "torch", "2.13", [[1.0], [0.0]]),
+    ("fmax@tie", "jax", None, [[0.0], [1.0]]),
+    ("fmax@nan,0", "torch", "2.14", [[1.0], [1.0]]),
+    ("fmax@nan,0", "torch", "2.15", [[0.0], [1.0]]),
+    ("sqrt(clamp(min=0))@0", "torch", "2.8", [[INF]]),
+    ("sqrt(clamp(min=0))@0", "torch", "2.15", [[0.0]]),
+    ("sqrt(clamp(min=0))@0", "tensorflow", None, [[INF]]),
+    ("amax@tie", "torch", None, [[0.5, 0.5, 0.0]]),
+    ("max(dim)@tie", "torch", None, [[1.0, 0.0, 0.0]]),
+    ("max(dim)@tie", "jax", None, [[0.5, 0.5, 0.0]]),
+    ("prod@one zero", "torch", None, [[6.0, 0.0, 0.0]]),
+    ("cumprod@two zeros", "torch", None, [[1.0, 2.0, 0.0, 0.0]]),
+    ("cumprod@two zeros", "tensorflow", None, [[1.0, 0.0, 0.0, 0.0]]),
+    ("vector_norm(2)@one zero", "torch", None, [[1.0, 0.0]]),
+    ("vector_norm(2)@0", "torch", None, [[0.0, 0.0]]),
+    ("margin_ranking_loss@tie", "torch", "2.13", [[-1.0], [1.0]]),
+    ("margin_ranking_loss@tie", "torch", "2.15", [[0.0], [0.0]]),
+    ("hinge_embedding_loss@margin", "torch", "2.13", [[-1.0]]),
+    ("hinge_embedding_loss@margin", "torch", "2.14", [[0.0]]),
+    ("normalize(eps=5)@norm=eps", "torch", "2.13", [[0.128, -0.096]]),
+    ("normalize(eps=5)@norm=eps", "torch", "2.15", [[0.2, 0.0]]),
+    ("huber_loss(2)@delta", "torch", None, [[2.0], [-2.0]]),
+    ("logsumexp@-inf", "torch", None, [[0.0, 1.0]]),
+    ("pow@0,1", "torch", None, [[1.0], [0.0]]),
+]
+
+
+@pytest.mark.parametrize(("id", "framework", "version", "expected"), BY_HAND)
+def test_values_that_are_known_by_hand(
+    id: str, framework: str, version: str | None, expected: list[list[float]]
+) -> None:
+    gradient = TABLE.points[id].gradient(framework, version)
+    assert gradient is not None
+    assert [len(row) for row in gradient] == [len(row) for row in expected]
+    for row, numbers in zip(gradient, expected, strict=True):
+        assert row == pytest.approx(numbers, rel=1e-5, abs=1e-6)
+
+
+def test_where_slopes_are_infinite_they_are_kept_so() -> None:
+    assert TABLE.points["sqrt@0"].gradient("torch") == [[INF]]
+    assert TABLE.points["sqrt@0"].gradient("jax") == [[INF]]
+    assert TABLE.points["vector_norm(2)@0"].gradient("jax") is not None
+    assert all(math.isnan(value) for value in TABLE.points["vector_norm(2)@0"].gradient("jax")[0])  # type: ignore[index]

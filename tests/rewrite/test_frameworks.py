@@ -19,7 +19,7 @@ from pseudograd.errors import UnknownNameError
 from pseudograd.torch_table.conventions import FAMILIES, FRAMEWORKS, KINKED
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 from pseudograd_kinks import table
-from pseudograd_kinks.table import TablePoint
+from pseudograd_kinks.table import Point
 
 from .trainings import TRAININGS, trained
 
@@ -63,7 +63,7 @@ LEFT = {
 PINNED = {kinked.spelling.form.names[0] for found in KINKED.values() for kinked in found}  # the names of the functions
 
 
-def gradients(point: TablePoint, function: Callable[..., Tensor], away: float = 0.0) -> list[list[float]]:
+def gradients(point: Point, function: Callable[..., Tensor], away: float = 0.0) -> list[list[float]]:
     """Each entry of what is differentiated by itself up to `away` from where the point has it, the same at each call."""
     chance = torch.Generator().manual_seed(len(point.id))
     inputs = [torch.tensor(value) for value in point.inputs]
@@ -82,11 +82,11 @@ def is_near(found: list[list[float]], wanted: list[list[float]]) -> bool:
     return all(a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=2e-4) for a, b in pairs)
 
 
-def _of_torch(point: TablePoint) -> Callable[..., Tensor]:
+def _of_torch(point: Point) -> Callable[..., Tensor]:
     return point.function("torch", {"torch": torch, "F": functional})
 
 
-def _points(of: str, version: str | None) -> Iterator[tuple[TablePoint, list[list[float]]]]:
+def _points(of: str, version: str | None) -> Iterator[tuple[Point, list[list[float]]]]:
     """Those that both have, with what is measured; where the installed torch has no derivative there is nothing to pin."""
     here = ".".join(map(str, installed_version()))
     for point in TABLE.points.values():

@@ -13,10 +13,9 @@ import pytest
 from pseudograd import pin_edge
 from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era, installed_version
 from pseudograd_kinks import table
-from pseudograd_kinks.compiled import compiled
-from pseudograd_kinks.measure import EAGER, measured
-from pseudograd_kinks.numbers import Outcome
-from pseudograd_kinks.table import TablePoint
+from pseudograd_kinks.measure import EAGER
+from pseudograd_kinks.outcome import Outcome
+from pseudograd_kinks.table import Point
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
 LAST = dict(zip(ERAS, ("2.13", "2.15"), strict=True))
@@ -80,18 +79,18 @@ def _wanted(era: str) -> dict[str, Outcome]:
     """Where the last version of the era has a gradient, and the installed torch, too."""
     found = {}
     for id, point in POINTS.items():
-        wanted, here = point.outcome("torch", LAST[era]), measured(point, EAGER)
+        wanted, here = point.outcome("torch", LAST[era]), measure(point, EAGER)
         if wanted is not None and wanted.gradient is not None and here is not None and here.gradient is not None:
             found[id] = wanted
     return found
 
 
-def _differs_between_eras(point: TablePoint) -> bool:
+def _differs_between_eras(point: Point) -> bool:
     one, other = (point.outcome("torch", version) for version in LAST.values())
     return one is not None and other is not None and not one.same_as(other)
 
 
-def _compiles(point: TablePoint, backend: str) -> bool:
+def _compiles(point: Point, backend: str) -> bool:
     """Does the installed torch compile it without us? 2.8 refuses some that look at their values."""
     outcome = point.outcome("torch", ".".join(map(str, installed_version())), backend)
     return outcome is not None and outcome.gradient is not None
@@ -107,7 +106,7 @@ def test_every_point_in_eager_mode(era: str) -> None:
     wanted = _wanted(era)
     assert len(wanted) > 530
     with pin_edge(era):
-        found = {id: measured(POINTS[id], EAGER) for id in wanted}
+        found = {id: measure(POINTS[id], EAGER) for id in wanted}
     assert _unlike(found, wanted) == _left(EAGER_ONES, era, [*wanted])  # type: ignore[arg-type]
 
 
@@ -126,7 +125,7 @@ def test_every_point_compiled(points: str, era: str) -> None:
     wanted = {id: one for id, one in wanted.items() if _compiles(POINTS[id], "aot_eager")}
     assert len(wanted) > (510 if points == "all" else 45)
     with pin_edge(era):
-        found = compiled([POINTS[id] for id in wanted], "aot_eager")
+        found = compile_points([POINTS[id] for id in wanted], "aot_eager")
     assert _unlike(found, wanted) == _left(COMPILED_ONES, era, [*wanted])
 
 
@@ -136,7 +135,7 @@ def test_points_where_eras_differ_by_inductor(era: str) -> None:
     wanted = {id: one for id, one in _wanted(era).items() if _differs_between_eras(POINTS[id])}
     wanted = {id: one for id, one in wanted.items() if _compiles(POINTS[id], "inductor")}
     with pin_edge(era):
-        found = compiled([POINTS[id] for id in wanted], "inductor")
+        found = compile_points([POINTS[id] for id in wanted], "inductor")
     assert _unlike(found, wanted) == _left(INDUCTOR_ONES, era, [*wanted])
 
 
@@ -144,5 +143,5 @@ def test_without_the_pin_the_other_era_differs() -> None:
     """So that the tests above have something to find."""
     other = next(era for era in ERAS if era != installed_era())
     wanted = {id: one for id, one in _wanted(other).items() if _differs_between_eras(POINTS[id])}
-    found = {id: measured(POINTS[id], EAGER) for id in wanted}
+    found = {id: measure(POINTS[id], EAGER) for id in wanted}
     assert len(_unlike(found, wanted)) > 45  # type: ignore[arg-type]

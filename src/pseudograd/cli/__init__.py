@@ -78,7 +78,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     asked = next((word for word in arguments if not word.startswith("-")), None)
     for name, command in commands().items():
         of_command = added.add_parser(name, help=command.help)
-        of_command.set_defaults(run=command.run)
+        of_command.set_defaults(run=command.run, extensions=command.extensions)
         if name == asked:
-            command.add_arguments(of_command)
+            for part in (command, *command.extensions):
+                part.add_arguments(of_command)
     return parser

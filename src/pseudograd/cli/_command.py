@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,15 +21,35 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    extensions: tuple[Extension, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a neighbour adds to a command of the same name: more arguments, and a text that the command prints in place of its own.
+
+    answer(options) returns that text; None where the arguments of the extension are not given.
+    """
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    answer: Callable[[argparse.Namespace], str | None]
 
 
 def commands() -> dict[str, Command]:
-    """Every command by its name, in the order of `place`. A file whose name begins with an underscore is no command."""
+    """Every command by its name, in the order of `place`. A file whose name begins with an underscore is no command; a
+    neighbour's file may have an EXTENSION of the command of that name.
+    """
     table: dict[str, Command] = {}
     for package in (__package__, *_neighbours()):
         for module in pkgutil.iter_modules(import_module(package).__path__):
-            if not module.name.startswith("_"):
-                table[module.name] = import_module(f"{package}.{module.name}").COMMAND
+            if module.name.startswith("_"):
+                continue
+            file = import_module(f"{package}.{module.name}")
+            if hasattr(file, "COMMAND"):
+                table[module.name] = file.COMMAND
+            else:
+                extended = table[module.name]
+                table[module.name] = replace(extended, extensions=(*extended.extensions, file.EXTENSION))
     return dict(sorted(table.items(), key=lambda item: (item[1].place, item[0])))
 
 

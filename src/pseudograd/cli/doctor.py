@@ -14,26 +14,15 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
     )
-    command.add_argument(
-        "--against",
-        metavar="NAME",
-        help="what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table",
-    )
-    command.add_argument("--all", action="store_true", help="with --against: a line for every point")
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from pseudograd_kinks import against
-
     from ..doctor import edge_text, examine, text
-    from ..rewrite.pin_edge import pin_edge
 
     is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
-    if options.all and options.against is None:
-        raise ValueError("doctor: --all must stand with --against, got it alone. Add --against jax.")
-    if options.against is not None:
-        found = against.compare(options.against, pin_edge)
-        print(json.dumps(found, indent=1) if options.json else against.text(found, options.all))
+    answers = [answer for extension in options.extensions if (answer := extension.answer(options)) is not None]
+    if answers:
+        print(*answers, sep="\n")
     elif options.json:
         print(json.dumps(examine(), indent=1))
     elif not line:

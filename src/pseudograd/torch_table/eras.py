@@ -119,6 +119,13 @@ _ONE_UNTIL_2_13 = Beside(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_na
 _ONE_SINCE_2_14 = Beside(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
+SUPPORTED = (
+    "2.8.0",
+    "2.10.0",
+    "2.13.0",
+    "2.14.1",
+    "2.15.0",
+)  # the versions of torch that the suite runs on, and nowhere else a list
 FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era

@@ -35,17 +35,17 @@ def _kinks(options: argparse.Namespace) -> int:
     import torch
 
     from ..table import load
-    from ..text import chosen, differing, table_text
+    from ..text import changed_points, choose_points, table_text
 
     table = load()
-    points = chosen(table, options.ops, options.family)
+    points = choose_points(table, options.ops, options.family)
     if options.check:
         return _check(options, table, points)
     for name in ("device", "backend", "json"):
         if getattr(options, name) is not None:
             raise ValueError(f"kinks: --{name} must stand with --check, got it alone. Add --check.")
     if options.changed:
-        points = [point for point in points if point in differing(table)]
+        points = [point for point in points if point in changed_points(table)]
     print(table_text(table, points, torch.__version__))
     if options.changed:
         sentences = dict.fromkeys(f"{since}: {why}" for point in points for since, why in point.changes.items())
@@ -63,11 +63,11 @@ def _check(options: argparse.Namespace, table: Any, points: Any) -> int:
     with current_folder():
         if backend is not None and ":" in backend:
             backend = function_named("kinks", "--backend", backend)
-        found = check(table, points, device=options.device or "cpu", backend=backend)
+        checked = check(table, points, device=options.device or "cpu", backend=backend)
     if file is not None:
-        write("kinks", "--json", file, json.dumps(found.as_json(), indent=1) + "\n")
-    print(found)
-    return 1 if found.new else 0
+        write("kinks", "--json", file, json.dumps(checked.as_json(), indent=1) + "\n")
+    print(checked)
+    return 1 if checked.new else 0
 
 
 COMMAND = Command(

@@ -1,0 +1,74 @@
+"""What a framework does at a point: a gradient or an error, how it stands in JSON, and when two outcomes are the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+_TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
+_EXACT = 1e-4  # for float32 and float64: processors and libraries that do the same differ by as much
+Row = tuple[float, ...]
+
+
+class Outcome(NamedTuple):
+    """A gradient for each differentiated input, None where the input gets none; or the error that the framework raises.
+
+    is_absent: the framework has no such function in this version.
+    """
+
+    gradient: tuple[Row | None, ...] | None = None
+    error: str = ""
+    is_absent: bool = False
+
+    def same_as(self, other: Outcome, dtype: str = "float32") -> bool:
+        """Are the gradients equal up to rounding? Errors are the same if they have one type: torch words its texts anew."""
+        if self.gradient is None or other.gradient is None:
+            return self.gradient is other.gradient and self.error.split(":")[0] == other.error.split(":")[0]
+        tolerance = _TOLERANCE.get(dtype, _EXACT)
+        return len(self.gradient) == len(other.gradient) and all(
+            _are_same_rows(mine, theirs, tolerance) for mine, theirs in zip(self.gradient, other.gradient, strict=True)
+        )
+
+    def has_same_effect_as(self, other: Outcome) -> bool:
+        """No gradient has the effect of a gradient of zero."""
+        return self._fill(other).same_as(other._fill(self))
+
+    def _fill(self, like: Outcome) -> Outcome:
+        if self.gradient is None or like.gradient is None or len(self.gradient) != len(like.gradient):
+            return self
+        pairs = zip(self.gradient, like.gradient, strict=True)
+        return Outcome(tuple((0.0,) * len(b or (0.0,)) if a is None else a for a, b in pairs))
+
+    def as_json(self) -> dict[str, Any]:
+        if self.is_absent:
+            return {"absent": True}
+        if self.gradient is None:
+            return {"error": self.error}
+        return {"gradient": [None if row is None else [_rounded_text(value) for value in row] for row in self.gradient]}
+
+    @staticmethod
+    def from_json(stored: dict[str, Any]) -> Outcome:
+        if "gradient" not in stored:
+            return Outcome(error=stored.get("error", ""), is_absent=stored.get("absent", False))
+        return Outcome(tuple(None if row is None else tuple(map(parse_number, row)) for row in stored["gradient"]))
+
+
+def _are_same_rows(mine: Row | None, theirs: Row | None, tolerance: float) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    return len(mine) == len(theirs) and all(
+        abs(a - b) <= tolerance * max(abs(a), abs(b), 0.1)
+        if math.isfinite(a) and math.isfinite(b)
+        else a == b or (math.isnan(a) and math.isnan(b))
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _rounded_text(value: float) -> float | str:
+    """A number of six digits, or text for what JSON has no number for. Zero loses its sign."""
+    return float(f"{value:.6g}") + 0.0 if math.isfinite(value) else str(value)
+
+
+def parse_number(stored: float | str) -> float:
+    return _TEXTS[stored] if isinstance(stored, str) else float(stored)
