@@ -13,7 +13,8 @@ import pytest
 from pseudograd import pin_edge
 from pseudograd.torch_table.eras import CLOSED_ERA, ERAS, OPEN_ERA, installed_era, installed_version
 from pseudograd_kinks import table
-from pseudograd_kinks.measure import EAGER
+from pseudograd_kinks.compiled import compile_points
+from pseudograd_kinks.measure import EAGER, measure
 from pseudograd_kinks.outcome import Outcome
 from pseudograd_kinks.table import Point
 
