@@ -12,7 +12,7 @@ from pathlib import Path
 import vector_page
 
 import pseudograd as pg
-from pseudograd.public_names import place_of
+from pseudograd.public_names import public_path
 from pseudograd.rule import OPS, Op
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "gallery.md"
@@ -59,7 +59,7 @@ def text() -> str:
 def _card_of(op: Op) -> str:
     """A picture with a panel for each of many rules takes the whole width."""
     columns = "12" if len(op.rules) > 2 else _NARROW
-    return _card(op.name, _sentence(attrgetter(place_of(op.name))(pg)), _properties(op), columns)
+    return _card(op.name, _sentence(attrgetter(public_path(op.name))(pg)), _properties(op), columns)
 
 
 def _sentence(function: object) -> str:

@@ -16,7 +16,7 @@ import vector_page
 
 import pseudograd as pg
 from pseudograd.look.rule_table import what_is_saved
-from pseudograd.public_names import place_of
+from pseudograd.public_names import public_path
 from pseudograd.rule import OPS, Op
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,13 +95,13 @@ def _page(op: Op) -> str:
 
 
 def _function(op: Op) -> Any:
-    return attrgetter(place_of(op.name))(pg)
+    return attrgetter(public_path(op.name))(pg)
 
 
 def _signature(op: Op) -> str:
     """As it is written: annotations come as strings, and need no quotes of their own."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(_function(op))))
-    return f"pseudograd.{place_of(op.name)}{text}".replace("'", '"')
+    return f"pseudograd.{public_path(op.name)}{text}".replace("'", '"')
 
 
 def _sentence(op: Op) -> str:

@@ -20,7 +20,7 @@ import pseudograd as pg
 from pseudograd.look.curves import Curve, curve_of
 from pseudograd.look.gradient import gradient
 from pseudograd.look.palette import colour
-from pseudograd.public_names import place_of
+from pseudograd.public_names import public_path
 from pseudograd.rule import BOUNDED, OPS, Edge, Op
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +43,7 @@ def _of(op: Op) -> dict[str, Any]:
     x = grid(op, [curve_of(name, op, op.picture, None, False, 0) for name in names])
     return {
         "name": op.name,
-        "does": (inspect.getdoc(attrgetter(place_of(op.name))(pg)) or "").splitlines()[0].replace("`", ""),
+        "does": (inspect.getdoc(attrgetter(public_path(op.name))(pg)) or "").splitlines()[0].replace("`", ""),
         "bounds": list(op.picture.others) if movable else None,
         "x": _short(x),
         "y": _short(curve_of(names[0], op, op.picture, None, False, 0).f(x)),

@@ -20,7 +20,7 @@ import torch
 
 import pseudograd as pg
 from pseudograd import ops, rules
-from pseudograd.public_names import MOVED, place_of
+from pseudograd.public_names import public_path
 from pseudograd.rule import OPS, RuleObject
 
 FUNCTIONS = {name: getattr(pg, name) for name in pg.__all__ if inspect.isfunction(getattr(pg, name))}
@@ -45,17 +45,6 @@ def test_all_is_sorted_and_what_the_package_shows() -> None:
         assert getattr(ops, name) is getattr(pg, name)
 
 
-@pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_a_name_that_has_moved_works_and_says_where_it_is(old: str, new: str) -> None:
-    assert old not in dir(pg)
-    module, _, name = new.partition(".")
-    with pytest.warns(DeprecationWarning, match=rf"^pseudograd\.{old} is pseudograd\.{re.escape(new)} now") as caught:
-        found = getattr(pg, old)
-    assert caught[0].filename == __file__
-    assert found is getattr(getattr(pg, module), name)
-    assert name in getattr(pg, module).__all__
-
-
 def test_star_import_gives_exactly_all() -> None:
     names: dict[str, object] = {}
     exec("from pseudograd import *", names)
@@ -72,7 +61,7 @@ def test_every_op_of_the_table_is_public_under_its_name() -> None:
     assert set(OPS) <= set(ops.__all__)
     for name, op in OPS.items():
         assert op.name == name
-        assert attrgetter(place_of(name))(pg) is getattr(ops, name)
+        assert attrgetter(public_path(name))(pg) is getattr(ops, name)
         assert op.default_rule in op.rules
         assert op.default_edge in (op.edges or (None,))
         defaults = {key: p.default for key, p in inspect.signature(getattr(ops, name)).parameters.items()}

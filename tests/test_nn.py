@@ -19,7 +19,7 @@ from torch.nn import Linear, Module, Parameter, Sequential
 
 import pseudograd as pg
 from pseudograd import nn, rules
-from pseudograd.public_names import MOVED
+from pseudograd.public_names import public_path
 
 X = torch.tensor([[-9.0, -1.0, -0.5], [0.0, 0.3, 0.5], [1.0, 1.7, 6.5]])
 WEIGHTS = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 4.0, -0.25], [3.0, -1.0, -2.0]])
@@ -138,7 +138,7 @@ def test_options_are_those_of_the_op(name: str) -> None:
         "JumpReLU": "jumprelu",
     }
     name_of_op = known.get(name) or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-    op = attrgetter(MOVED.get(name_of_op, name_of_op))(pg)
+    op = attrgetter(public_path(name_of_op))(pg)
     of_op = dict(inspect.signature(op).parameters)
     of_op.pop("x")
     of_module = dict(inspect.signature(getattr(nn, name)).parameters)

@@ -38,7 +38,7 @@ from .ops import (
     trunc,
     upper_bound,
 )
-from .public_names import MOVED, dir_of
+from .public_names import dir_of
 
 if TYPE_CHECKING:
     from . import codebook, familiar, nn, optim, policy, rules
@@ -128,16 +128,6 @@ _MODULES = (
 )  # a script that clamps by a rule's name needs none of them
 
 
-def _moved(name: str) -> object:
-    import warnings
-    from importlib import import_module
-
-    module, _, now = MOVED[name].partition(".")
-    said = f"pseudograd.{name} is pseudograd.{MOVED[name]} now; the old name goes with 1.0."
-    warnings.warn(said, DeprecationWarning, stacklevel=3)
-    return getattr(import_module(f".{module}", __name__), now)
-
-
 def _on_demand(name: str) -> object:
     if name == "__version__":
         from .version import own_version
@@ -152,8 +142,6 @@ def _on_demand(name: str) -> object:
         from importlib import import_module
 
         return import_module(f".{name}", __name__)
-    if name in MOVED:
-        return _moved(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from .public_names import place_of
+from .public_names import public_path
 
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
@@ -13,7 +13,7 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
     text = f"{where}: {argument} must {requirement}, got {shown(got)}."
     if _is_traced(got):
         remedy = (
-            f"To trace it call pseudograd.{place_of(where)}, or write torch.fx.wrap({where!r}) below your import of it"
+            f"To trace it call pseudograd.{public_path(where)}, or write torch.fx.wrap({where!r}) below your import of it"
         )
     return f"{text} {remedy}." if remedy else text
 

@@ -341,7 +341,7 @@ def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     given: dict[str, object] = {}
     for key, value in zip(row.parameters, rest):  # noqa: B905  there are more leaves
         given[key] = function_named(value) if isinstance(value, str) else value
-    return Call(primitive, row, given, _edge_of(primitive, edge), maximize), tuple(rest[len(given) :])
+    return Call(primitive, row, given, edge, maximize), tuple(rest[len(given) :])
 
 
 def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
@@ -362,15 +362,9 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
-    edge = _edge_of(op, edge)
     if op.edges and edge not in op.edges:
         raise unknown_name(op.name, "edge", op.edges, edge)
     return Call(op, row, parameters, edge if op.edges else None, maximize)
-
-
-def _edge_of(op: Primitive, edge: Edge | None) -> Edge | None:
-    """By the name that the table has. "projected" is what the edge "inward" was called before, here and in what is stored."""
-    return "inward" if edge == "projected" and "inward" in op.edges else edge
 
 
 def _defaults(row: Rule) -> dict[str, object]:

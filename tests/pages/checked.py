@@ -9,7 +9,7 @@ from functools import cache
 from operator import attrgetter
 
 import pseudograd as pg
-from pseudograd.public_names import place_of
+from pseudograd.public_names import public_path
 from pseudograd.rule import OPS
 
 from .. import test_adding, test_codes
@@ -53,7 +53,7 @@ def _upstream() -> Iterable[str]:
 
 def _signatures() -> Iterable[str]:
     for name in (*OPS, "vector_quantize"):
-        place = place_of(name)
+        place = public_path(name)
         signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(attrgetter(place)(pg))))
         yield f"pseudograd.{place}{signature}".replace("'", '"')
 

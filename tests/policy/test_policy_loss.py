@@ -497,9 +497,9 @@ BAD = {
         "level must be one of geometric, sequence, token, got 'seq'",
     ),
     "edge": (
-        lambda: pg.policy.loss(X, A, edge="projected"),
+        lambda: pg.policy.loss(X, A, edge="inward"),
         ValueError,
-        "edge must be one of closed, half, open, got 'projected'",
+        "edge must be one of closed, half, open, got 'inward'",
     ),
     "half of a rule": (
         lambda: pg.policy.loss(X, A, rule={"positive": "inward"}),

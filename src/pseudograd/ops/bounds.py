@@ -129,8 +129,8 @@ def clamp(
             what they replaced, summed to their shape. Where a tensor min exceeds max, y = max.
         rule: a name or a rule object; `pseudograd rules clamp` lists them.
         edge: what x gets exactly at a bound: "closed" grad (torch <= 2.13), "open" 0 (torch >= 2.14 with numbers), "half" 0.5 * grad
-            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside; "projected" is an earlier name of the last, which
-            every op, module and text of a rule takes too. "identity" and "inverting" ignore the edge.
+            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside.
+            "identity" and "inverting" ignore the edge.
         maximize: True for gradient ascent: computes -rule(-grad). No effect on rules that are linear in grad.
     Returns: shape, dtype and device of torch.clamp(x, min, max).
     Raises: ValueError if both bounds are None, a number bound is NaN or does not fit the dtype of x, min > max (numbers only: comparing
