@@ -12,9 +12,7 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
     """The text of an error; strings are quoted, everything else is shown as it prints."""
     text = f"{where}: {argument} must {requirement}, got {shown(got)}."
     if _is_traced(got):
-        remedy = (
-            f"To trace it call pseudograd.{public_path(where)}, or write torch.fx.wrap({where!r}) below your import of it"
-        )
+        remedy = f"To trace it call pseudograd.{public_path(where)}, or write torch.fx.wrap({where!r}) below your import of it"
     return f"{text} {remedy}." if remedy else text
 
 
