@@ -1,20 +1,23 @@
-"""Write the list of all ops, src/pseudograd/ops/__init__.py, from what each file beside it says in its `__all__`.
+"""Write two files that type checkers read: the list of all ops, and the stubs of the modules.
 
-A type checker knows only names that are imported one by one, so they are written out; nobody has to do that by hand.
+src/pseudograd/ops/__init__.py  every op, from what each file beside it names in its `__all__`
+src/pseudograd/nn.pyi           every module with its arguments, from the signatures of the ops
 
-python scripts/list_ops.py           write it
-python scripts/list_ops.py --check   fail if it says anything else
+python scripts/list_ops.py           write them
+python scripts/list_ops.py --check   fail if one of them differs
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "src" / "pseudograd" / "ops" / "__init__.py"
+STUBS = ROOT / "src" / "pseudograd" / "nn.pyi"
 _TEXT = '''"""The public ops, one file per family. scripts/list_ops.py writes this list: each file names its ops in `__all__`."""
 
 import torch.fx
@@ -32,6 +35,32 @@ for _name in __all__:
         torch.fx.wrap(_name)
 del _name
 '''
+_STUBS = '''"""The modules of nn.py as type checkers see them. scripts/list_ops.py writes this file."""
+# fmt: off
+# ruff: noqa: E501
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from .ops.bound_rules import Bound
+from .rule import RuleLike
+
+__all__ = {names}
+
+class _Layer(Module):
+    def __getattr__(self, name: str) -> Any: ...  # a number, a buffer or a parameter
+    def __call__(self, x: Tensor) -> Any: ...
+    def forward(self, x: Tensor) -> Any: ...
+
+{classes}
+'''
+_FROM_TENSOR = """
+    @classmethod
+    def from_tensor(
+        cls, x: Tensor, bits: int = 8, *, signed: bool = True, axis: int | None = None, **options: Any
+    ) -> FakeQuantize: ..."""
 
 
 def names_in(file: Path) -> list[str]:
@@ -43,21 +72,43 @@ def names_in(file: Path) -> list[str]:
 
 
 def text(folder: Path = LIST.parent) -> str:
-    found = {file.stem: names_in(file) for file in sorted(folder.glob("[!_]*.py"))}
-    imports = [f"from .{module} import {', '.join(names)}" for module, names in found.items() if names]
-    names = sorted(name for several in found.values() for name in several)
+    names_by_module = {file.stem: names_in(file) for file in sorted(folder.glob("[!_]*.py"))}
+    imports = [f"from .{module} import {', '.join(names)}" for module, names in names_by_module.items() if names]
+    names = sorted(name for several in names_by_module.values() for name in several)
     return _TEXT.format(imports="\n".join(imports), names="\n".join(f'    "{name}",' for name in names))
+
+
+def stubs() -> str:
+    from pseudograd import nn  # which needs the list
+
+    classes = [_stub(name, inspect.signature(getattr(nn, name))) for name in nn.__all__]
+    return _STUBS.format(names=repr(nn.__all__).replace("'", '"'), classes="\n\n".join(classes))
+
+
+def _stub(name: str, signature: inspect.Signature) -> str:
+    parts, has_star = ["self"], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
+            parts, has_star = [*parts, "*"], True
+        kind = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default).__name__
+        kind = kind.replace("Parameter", "float | Tensor")
+        default = "" if parameter.default is parameter.empty else " = ..."
+        parts.append(f"{parameter.name}: {kind}{default}")
+    more = _FROM_TENSOR if name == "FakeQuantize" else ""
+    return f"class {name}(_Layer):\n    def __init__({', '.join(parts)}) -> None: ...{more}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        LIST.write_text(text(), encoding="utf-8")
-    elif LIST.read_text(encoding="utf-8") != text():
-        print(f"{LIST.relative_to(ROOT)}: differs from the files beside it. Run scripts/list_ops.py.", file=sys.stderr)
-        return 1
-    return 0
+    is_check, status = parser.parse_args().check, 0
+    for file, write in ((LIST, text), (STUBS, stubs)):
+        if not is_check:
+            file.write_text(write(), encoding="utf-8")
+        elif file.read_text(encoding="utf-8") != write():
+            print(f"{file.relative_to(ROOT)}: differs. Run scripts/list_ops.py.", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

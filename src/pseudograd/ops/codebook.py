@@ -15,11 +15,12 @@ from .replace import replace_grad
 
 __all__ = ["codebook_loss", "commitment_loss", "vector_quantize"]
 
+DEFAULT_RULE = "identity"
 TRANSLATES = {"ste": "identity", "straight_through": "identity", "replace": "identity", "rotate": "rotation"}
 
 
 @engine.unscriptable
-def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = "identity") -> tuple[Tensor, Tensor]:
+def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RULE) -> tuple[Tensor, Tensor]:
     """The nearest code of each vector, and its index.
 
     Forward:  indices = argmin over k of |x - codebook[k]|^2 in float64, the first where several are equal; codes = codebook[indices],
