@@ -4,8 +4,10 @@ import ast
 import copy
 import hashlib
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -29,55 +31,36 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Div: ast.Mult,
 }
 WHERE = {"where"}
-NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}  # arguments that change no value
-LOOKS = {
-    "alpha",
-    "width",
-    "linewidth",
-    "lw",
-    "fontsize",
-    "figsize",
-    "zorder",
-    "pad",
-    "pad_inches",
-    "dpi",
-    "s",
-    "labelpad",
+# Arguments on which no value hangs: hints for Python, the looks of a figure, and data of the tests in a row.
+NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}
+LOOKS = set(
+    "alpha width linewidth lw fontsize figsize zorder pad pad_inches dpi s labelpad markersize markeredgewidth hspace wspace top "  # noqa: SIM905
+    "bottom left right handlelength capsize".split()
+)
+DATA_OF_TESTS = {"samples", "picture", "jumps", "ulps", "cancels"}
+
+
+# Mutants that no test can kill: (file below src, function, change) -> the reason.
+EXPLAINED: dict[tuple[str, str, str], str] = {
+    (file, function, change): reason
+    for file, function, change, reason in json.loads(Path(__file__).with_name("explained.json").read_text())
 }
-LOOKS |= {
-    "markersize",
-    "markeredgewidth",
-    "hspace",
-    "wspace",
-    "top",
-    "bottom",
-    "left",
-    "right",
-    "handlelength",
-    "capsize",
-}
-DATA_OF_TESTS = {
-    "samples",
-    "picture",
-    "jumps",
-    "ulps",
-    "cancels",
-}  # where a row is tested, how it is drawn, how exact the tests ask it to be
 
 
 class Mutant(NamedTuple):
-    """Where a change is made, and what it says there before and after. `number` counts the changes of a file."""
+    """Where a change is made, and the code before and after it. `number` counts the changes of a file."""
 
     file: str
     function: str
     line: int
+    last_line: int
     before: str
     after: str
     number: int
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What names a mutant when lines move."""
+        """Names a mutant when lines move."""
         return self.file, self.function, f"{self.before} -> {self.after}"
 
     def __str__(self) -> str:
@@ -91,11 +74,13 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     for number, (node, change) in enumerate(_changes_in(tree)):
         changed = ast.unparse(change(copy.deepcopy(node)))
         function = functions.get(id(node), "module")
-        yield Mutant(file, function, getattr(node, "lineno", 0), ast.unparse(node), changed, number)
+        first = getattr(node, "lineno", 0)
+        last = getattr(getattr(node, "test", node), "end_lineno", None) or first
+        yield Mutant(file, function, first, last, ast.unparse(node), changed, number)
 
 
 def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many of them at random, in the order in which they were drawn; what else is changed in the package changes few of them."""
+    """A random sample. A change elsewhere in the package changes few of its members."""
     times: Counter[tuple[str, str, str]] = Counter()
     ranks = []
     for mutant in mutants:
@@ -124,7 +109,7 @@ def _changes_in(tree: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], as
 
 
 def _without_a_value(tree: ast.AST) -> set[int]:
-    """The nodes on which no value of the package hangs, by their ids."""
+    """Ids of the nodes that change no value of the package."""
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
     no_value = NO_VALUE | (LOOKS if _draws(tree) else set())
     silent = {id(node.value) for node in keywords if node.arg in no_value}

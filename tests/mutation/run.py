@@ -1,222 +1,235 @@
-"""Are the tests good? Change the package in hundreds of small ways; the tests must fail for each.
+"""Do the tests notice a fault? This script breaks the package in small ways, one at a time; a test must fail for each.
 
-    python tests/mutation/run.py --sample 300                                 300 changes over all files, the same for one --seed
-    python tests/mutation/run.py --files optim.py ops/codebook.py --sample 30   thirty of these files
-    python tests/mutation/run.py --sample 300 --minutes 60                    what can be tried in an hour; called again, it goes on
+    python tests/mutation/run.py --sample 300                      300 changes over all files of src, the same for one --seed
+    python tests/mutation/run.py --files pseudograd/optim.py --tests tests/test_optim.py     one file, by one file of tests
 
-First the suite runs once, slowly, and notes which test enters which functions (reach.py). Then each mutant is a copy of the package in
-a temporary directory, tested in a forked child of this process, which has imported torch and pytest but not pseudograd: the tests that
-enter the changed function run, the likely and fast ones first, until one fails. That one must pass on the package as it is.
+First the suite runs once under coverage, which records the tests that run each line. Then each mutant runs in a forked child of this
+process, which has imported torch and pytest but not pseudograd: the tests of the changed line, the fast ones first, until one fails. A
+test that fails without the change as well does not count. Exit status 1 if fewer than 95 % of the mutants are killed, without those
+that explained.json shows to change no value.
 
-Notes and verdicts are kept under --keep, by the content of package and tests: a run that was broken off goes on, only changed files of
-tests are noted again, and the test that killed a mutant last time is the first to meet it. Exit status 1 if fewer than 95 % are killed,
-not counting those that explained.py shows to change no value.
+mutmut and cosmic-ray do not fit: the first changes functions alone, but the rows of this library are data of modules; the second starts
+one command for each mutant, and the whole suite takes minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
+import types
+import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
+os.environ.setdefault("MPLBACKEND", "Agg")
 
-import reach  # noqa: E402
-from explained import EXPLAINED  # noqa: E402
-from files import files_beginning_with, place_of  # noqa: E402
-from mutants import Mutant, drawn, mutants_of  # noqa: E402
-from workplace import TIME_LIMIT, Workplace  # noqa: E402
+import coverage  # noqa: E402
+import hypothesis  # noqa: E402, F401
+import matplotlib.pyplot  # noqa: E402, F401
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402  (all of these before the fork, so that no child imports them again)
+from mutants import EXPLAINED, Mutant, changed_source, drawn, mutants_of  # noqa: E402
 
 THRESHOLD = 0.95
-VERDICTS = "verdicts"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pseudograd" / "mutants"
+ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--assert=plain"]
+_SETTINGS = "[run]\nsource = {source}\ndynamic_context = test_function\nparallel = true\npatch = subprocess, fork\ndata_file = {data}\n"
+_IMPORTED = ""  # the context of lines that run while a module is imported
 
 
-class Verdict(NamedTuple):
-    """What became of a mutant: the test that killed it, or None, how many tests ran, and what names the content of the killer's file."""
+class Suite:
+    """The tests of a copy of the project: which of them run a line, and how long each takes."""
 
-    mutant: Mutant
-    killed_by: str | None
-    tests: int
-    seconds: float
-    content: str = ""
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "project"
+        self.source = self.root / "src"
+        leave = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".*_cache", ".hypothesis", "build", "*.egg-info")
+        shutil.copytree(ROOT, self.root, ignore=leave)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.passes: dict[str, bool] = {}
 
+    def record(self, jobs: int, tests: Sequence[str]) -> None:
+        settings, data, times = (self.root / name for name in ("coveragerc", "coverage-data", "times.xml"))
+        settings.write_text(_SETTINGS.format(source=self.source, data=data))
+        environment = {**os.environ, "PYTHONPATH": str(self.source), "COVERAGE_RCFILE": str(settings)}
+        parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
+        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "--tb=no"]
+        subprocess.run(
+            [*command, *parallel, f"--junitxml={times}", *tests], cwd=self.root, env=environment, check=False
+        )
+        recording = coverage.Coverage(config_file=str(settings))
+        recording.combine([str(self.root)])
+        self.data = recording.get_data()
+        for case in ElementTree.parse(times).iter("testcase"):
+            name = f"{case.get('classname')}.{case.get('name', '').partition('[')[0]}"
+            self.seconds[name] += float(case.get("time") or 0)
 
-class Court:
-    """Judges mutants, and keeps what it found."""
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Test functions that run the changed lines, the fast ones first; those of a whole file where the change is data of a module."""
+        contexts = self.data.contexts_by_lineno(str(self.source / mutant.file))
+        lines = range(mutant.line, mutant.last_line + 1)
+        tests = {name for line in lines for name in contexts.get(line, ())} - {_IMPORTED}
+        if not tests:
+            tests = {name for names in contexts.values() for name in names} - {_IMPORTED}
+        return sorted(tests, key=lambda name: (self._distance(name, mutant.file), self.seconds.get(name, 1.0)))
 
-    def __init__(self, place: Workplace, notes: Path, kept: Path, most_seconds: float) -> None:
-        self.place = place
-        self.files = place.files_of_tests()
-        self.tests = reach.read(notes, self.files)
-        self.kept = kept
-        self.most_seconds = most_seconds
-        self.passes_as_it_is: dict[str, bool] = {}
-        self.lock = threading.Lock()
-        self.killed_before = self._killed_before()
+    @staticmethod
+    def _distance(test: str, file: str) -> bool:
+        """Tests of the folder or the file that changed come first."""
+        parts = Path(file).with_suffix("").parts[1:]
+        return not any(part in test for part in parts if len(part) > 3)
 
-    def check(self) -> None:
-        """What fails on the package as it is would kill every mutant."""
-        found = self.place.first_failure(self.place.source, sorted(self.tests, key=lambda test: test.seconds)[:3], 300)
-        if found is not None:
-            raise SystemExit(f"run.py: the tests must pass on the package as it is, got {found!r}. Mend that first.")
+    def killer(self, mutant: Mutant) -> str | None:
+        """The first test that fails for the mutant and passes without it."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(shutil.copytree(self.source, Path(folder) / "src"))
+            (source / mutant.file).write_text(changed_source(mutant, (self.source / mutant.file).read_text()))
+            tests = self.tests_of(mutant)
+            while tests:
+                failed = self.first_failure(source, tests)
+                if failed is None or not self._is_a_test(failed) or self._passes(failed):
+                    return failed
+                tests = [test for test in tests if test != failed]
+        return None
 
-    def already(self) -> dict[Mutant, Verdict]:
-        """What was found of this package with these tests, or by a test whose file has not changed since."""
-        found = {}
-        for file in [*self.kept.parent.glob(f"{VERDICTS}.*.jsonl"), self.kept]:
-            for one in _verdicts_in(file):
-                if file == self.kept or (one.content and one.content == self._content(one.killed_by)):
-                    found[one.mutant] = one
-        return found
+    @staticmethod
+    def _is_a_test(failed: str) -> bool:
+        return ".test_" in failed
 
-    def _content(self, test: str | None) -> str:
-        """What names the content of its file."""
-        return self.files.get((test or "").split("::")[0], "")
+    def _passes(self, test: str) -> bool:
+        """On the package as it is."""
+        if test not in self.passes:
+            self.passes[test] = self.first_failure(self.source, [test]) is None
+        return self.passes[test]
 
-    def _killed_before(self) -> dict[tuple[str, str, str], list[str]]:
-        """The tests that killed a mutant with other tests beside them, or in another state of the package."""
-        killers = defaultdict(list)
-        for file in sorted(self.kept.parent.parent.glob(f"*/{VERDICTS}.*.jsonl")):
-            for verdict in _verdicts_in(file):
-                if verdict.killed_by:
-                    killers[verdict.mutant.key].append(verdict.killed_by)
-        return killers
-
-    def judge(self, mutant: Mutant) -> Verdict:
-        start = time.monotonic()
-        with tempfile.TemporaryDirectory() as directory:
-            source = self.place.with_change(mutant, Path(directory))
-            killer, tests = self._killer(source, mutant)
-        verdict = Verdict(mutant, killer, tests, round(time.monotonic() - start, 1), self._content(killer))
-        with self.lock, self.kept.open("a") as file:
-            print(json.dumps(verdict._asdict()), file=file)
-        return verdict
-
-    def _killer(self, source: Path, mutant: Mutant) -> tuple[str | None, int]:
-        """The test that fails, and how many were to run."""
-        importing = {file for file in self.files if reach.imports((self.place.root / file).read_text(), mutant.file)}
-        tests = reach.in_order(self.tests, (mutant.file, mutant.function), importing)
-        count = 0
-        before = self.killed_before.get(mutant.key, ())
-        for part in reach.in_parts(tests, self.most_seconds, [test for test in self.tests if test.name in before]):
-            count += len(part)
-            while part:
-                failed = self.place.first_failure(source, part, 60 + 5 * sum(test.seconds for test in part))
-                if failed is None:
-                    break
-                if self._counts(failed):
-                    return failed, count
-                part = [test for test in part if test.name != failed]
-        return None, count
-
-    def _counts(self, failed: str) -> bool:
-        """Not if it fails on the package as it is; what is no test's name, as a file that cannot be collected, does."""
-        test = next((test for test in self.tests if test.name == failed), None)
-        if test is None:
-            return True
-        if failed not in self.passes_as_it_is:
-            found = self.place.first_failure(self.place.source, [test], 120 + 5 * test.seconds)
-            self.passes_as_it_is[failed] = found is None
-        return self.passes_as_it_is[failed]
+    def first_failure(self, source: Path, tests: Sequence[str]) -> str | None:
+        """The test function that fails first on the package under `source`, None if all pass."""
+        limit = 60 + 5 * sum(self.seconds.get(test, 1.0) for test in tests)
+        with tempfile.NamedTemporaryFile("r") as answer:
+            child = os.fork()
+            if child == 0:
+                os.setsid()  # what the tests start ends with them
+                os._exit(_run_tests(self.root, source, tests, Path(answer.name)))
+            status = _status_of(child, limit)
+            return (answer.read() or f"pytest ended with {status}") if status else None
 
 
-def _verdicts_in(file: Path) -> list[Verdict]:
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return [Verdict(Mutant(*one.pop("mutant")), **one) for one in found]
+def _status_of(child: int, limit: float) -> object:
+    """The exit status of a child whose process group is stopped at its end, or after `limit` seconds."""
+    end = time.monotonic() + limit
+    done, status = 0, 0
+    while not done and time.monotonic() < end:
+        time.sleep(0.02)
+        done, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if done:
+        return os.waitstatus_to_exitcode(status)
+    os.waitpid(child, 0)
+    return "the time limit"
 
 
-def chosen(place: Workplace, only: list[str], texts: list[str]) -> list[Mutant]:
-    """Of the files whose names begin with one of `only`; all if there is none."""
-    files = files_beginning_with(only, place.source)
-    found = [mutant for file in files for mutant in mutants_of(file, place_of(file, place.source).read_text())]
-    return [mutant for mutant in found if any(text in str(mutant) for text in texts)]
+def _run_tests(root: Path, source: Path, tests: Sequence[str], answer: Path) -> int:
+    """In the child: `source` is first on the path, here and in the processes that tests start."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(devnull, stream)
+    os.chdir(root)
+    sys.path[:] = [str(source), *(path for path in sys.path if path not in (str(ROOT / "src"), str(HERE)))]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+    sys.argv, sys.modules["__main__"] = ["pytest"], types.ModuleType("__main__")  # a spawned process would import ours
+    os.environ["PYTHONPATH"] = str(source)
+    torch.set_num_threads(1)
+    names = {_node_of(root, test): test for test in tests}
+    try:
+        return int(pytest.main([*ARGUMENTS, f"--rootdir={root}", *names], plugins=[_FirstFailure(names, answer)]))
+    except BaseException as error:  # a broken package may do anything
+        answer.write_text(f"pytest ended with {type(error).__name__}")
+        return 1
 
 
-def parsed() -> argparse.Namespace:
+def _node_of(root: Path, test: str) -> str:
+    """tests.ops.test_abs.test_values -> tests/ops/test_abs.py::test_values"""
+    parts = test.split(".")
+    length = next(n for n in range(len(parts), 0, -1) if root.joinpath(*parts[:n]).with_suffix(".py").is_file())
+    return "::".join(["/".join(parts[:length]) + ".py", *parts[length:]])
+
+
+class _FirstFailure:
+    """A pytest plugin that writes the name of the test function that fails first."""
+
+    def __init__(self, names: Mapping[str, str], answer: Path) -> None:
+        self.names, self.answer = names, answer
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "xdist_group: of a plugin that is not loaded here")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.failed and not self.answer.stat().st_size:
+            self.answer.write_text(self.names.get(report.nodeid.partition("[")[0], "collection"))
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--files", nargs="*", default=[], help="as in ops/bounds.py, or rewrite/; default: all")
-    parser.add_argument("--only", nargs="*", default=[""], help="only mutants whose text holds one of these")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample; default: 0")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of tests for one mutant; default: 300")
-    parser.add_argument("--keep", type=Path, default=CACHE, help=f"where notes and verdicts are; default: {CACHE}")
-    parser.add_argument("--notes", type=Path, help="notes of another state of the package, if it is much the same")
-    parser.add_argument("--again", action="store_true", help="judge survivors again")
+    parser.add_argument("--files", nargs="*", default=[], help="beginnings of paths below src (default: all)")
+    parser.add_argument("--tests", nargs="*", default=[], help="files of tests (default: all)")
+    parser.add_argument("--sample", type=int, metavar="N", help="N of the mutants, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="only list the mutants")
-    parser.add_argument("--explained", action="store_true", help="also those in explained.py, else survivors untried")
     return parser.parse_args()
 
 
+def all_mutants(source: Path, beginnings: Sequence[str]) -> list[Mutant]:
+    files = sorted(file.relative_to(source).as_posix() for file in source.rglob("*.py"))
+    files = [file for file in files if not beginnings or file.startswith(tuple(beginnings))]
+    if not files:
+        raise SystemExit(f"run.py: --files must be beginnings of paths below src, got {beginnings}.")
+    return [mutant for file in files for mutant in mutants_of(file, (source / file).read_text())]
+
+
 def main() -> int:
-    arguments = parsed()
-    end = time.monotonic() + 60 * arguments.minutes
-    with tempfile.TemporaryDirectory() as directory:
-        place = Workplace(Path(directory))
-        mutants = chosen(place, arguments.files, arguments.only)
-        if arguments.sample is not None and arguments.sample < len(mutants):
-            mutants = drawn(mutants, arguments.sample, arguments.seed)
-        if arguments.list:
-            print(*mutants, sep="\n")
-            return 0
-        folder = arguments.keep / place.state_of_source()
-        folder.mkdir(parents=True, exist_ok=True)
-        notes = arguments.notes or folder / "notes"
-        place.record(notes, arguments.jobs)
-        court = Court(place, notes, folder / f"{VERDICTS}.{place.state_of_tests()}.jsonl", arguments.seconds)
-        court.check()
-        verdicts = verdicts_of(court, mutants, arguments, end)
-    return report(verdicts, len(mutants))
-
-
-def verdicts_of(court: Court, mutants: list[Mutant], arguments: argparse.Namespace, end: float) -> list[Verdict]:
-    already = court.already()
-    if arguments.again:
-        already = {mutant: verdict for mutant, verdict in already.items() if verdict.killed_by}
-
-    def verdict_of(mutant: Mutant) -> Verdict | None:
-        if mutant.key in EXPLAINED and not arguments.explained:
-            return Verdict(mutant, None, 0, 0.0)
-        if mutant in already:
-            return already[mutant]
-        if time.monotonic() > end:
-            return None
-        verdict = court.judge(mutant)
-        print("." if verdict.killed_by else f"\nsurvived {verdict.tests} tests: {mutant}\n", end="", flush=True)
-        return verdict
-
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        return [verdict for verdict in pool.map(verdict_of, mutants) if verdict is not None]
-
-
-def report(verdicts: list[Verdict], asked: int) -> int:
-    killed = [verdict for verdict in verdicts if verdict.killed_by]
-    survivors = [verdict.mutant for verdict in verdicts if not verdict.killed_by]
-    explained = [mutant for mutant in survivors if mutant.key in EXPLAINED]
-    unexplained = [mutant for mutant in survivors if mutant.key not in EXPLAINED]
-    print(f"\n\n{len(explained)} survivors are explained:")
-    for mutant in explained:
-        print(f"  {mutant}\n      {EXPLAINED[mutant.key]}")
-    print(f"{len(unexplained)} survivors are not:", *unexplained, sep="\n  ")
-    slow = [str(verdict.mutant) for verdict in killed if verdict.killed_by == TIME_LIMIT]
-    print(f"{len(slow)} were killed by the time limit:", *slow, sep="\n  ")
-    if len(verdicts) < asked:
-        print(f"{asked - len(verdicts)} of {asked} were not tried: the time was over")
-    change_a_value = len(verdicts) - len(explained)
-    rate = len(killed) / max(1, change_a_value)
-    print(f"{len(killed)} of {change_a_value} mutants that change a value killed: {rate:.1%}")
-    print(f"at least {THRESHOLD:.0%} must be")
+    options = parse_arguments()
+    mutants = all_mutants(ROOT / "src", options.files)
+    if options.sample is not None:
+        mutants = drawn(mutants, options.sample, options.seed)
+    if options.list:
+        print(*mutants, sep="\n")
+        return 0
+    explained = [mutant for mutant in mutants if mutant.key in EXPLAINED]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        suite = Suite(Path(folder))
+        suite.record(options.jobs, options.tests)
+        judged = [mutant for mutant in mutants if mutant not in explained]
+        survivors = []
+        for mutant, killer in zip(judged, pool.map(suite.killer, judged), strict=True):
+            print("." if killer else f"\nsurvived: {mutant}\n", end="", flush=True)
+            if not killer:
+                survivors.append(mutant)
+    print(f"\n{len(explained)} change no value:", *(f"{m}\n      {EXPLAINED[m.key]}" for m in explained), sep="\n  ")
+    print(f"{len(survivors)} survive:", *survivors, sep="\n  ")
+    rate = 1 - len(survivors) / max(1, len(judged))
+    print(
+        f"{len(judged) - len(survivors)} of {len(judged)} mutants killed: {rate:.1%}; at least {THRESHOLD:.0%} must be"
+    )
     return 0 if rate >= THRESHOLD else 1
 
 
