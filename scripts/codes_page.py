@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.diagnosis.judge.findings import CODES
-from pseudograd_lint.code import Code
-from pseudograd_lint.codes import LINT
+from pseudograd_lint.rules import CODES as LINT
+from pseudograd_notices.code import Code
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "codes.md"
@@ -27,7 +27,7 @@ def text() -> str:
 
 def _section(code: Code) -> str:
     off = "" if code.is_default else " Off by default: `--select " + code.number + "`."
-    parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}. Said by `{code.said_by}`.{off}"]
+    parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}. Said by `{code.command}`.{off}"]
     if code.why:
         parts.append(code.why)
     parts.append(f"Instead: {code.mend}" if code.from_source else f"Next step: {code.mend}.")

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from pseudograd_lint.codes import LINT  # noqa: E402
-from pseudograd_lint.sources import files, of_file  # noqa: E402
+from pseudograd_lint.rules import CODES as LINT  # noqa: E402
+from pseudograd_lint.sources import check_file, files  # noqa: E402
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
         if not root.is_dir():
             _download(package, version, root)
         for file in files([str(root)], []):
-            for one in of_file(file, numbers)[0]:
+            for one in check_file(file, numbers)[0]:
                 found.add((package, Path(one.path).relative_to(root).as_posix(), one.code, one.line))
     for row in sorted(known - found):
         print("no longer found:", *row)

@@ -6,6 +6,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from pseudograd_lint.start import alone
+from pseudograd_notices.command_line import main
 
-sys.exit(alone(["lint", *sys.argv[1:]]))
+sys.exit(main(["lint", *sys.argv[1:]]))

@@ -15,8 +15,8 @@ import pseudograd as pg
 from pseudograd.diagnosis.judge.findings import CODES
 from pseudograd_command import main
 from pseudograd_lint.check import check, parsed
-from pseudograd_lint.code import Code
-from pseudograd_lint.codes import LINT
+from pseudograd_lint.rules import CODES as LINT
+from pseudograd_notices.code import Code
 
 OLD, NEW = "torch<=2.13", "torch>=2.14"
 TABLE = (*LINT, *CODES)
@@ -61,7 +61,7 @@ def test_diagnose_says_it_at_the_line(code: Code, tmp_path: Path) -> None:
 def test_explain_shows_them(code: Code, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code.number]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{code.number} {code.name}  (pseudograd {code.said_by})\n")
+    assert shown.startswith(f"{code.number} {code.name}  (pseudograd {code.command})\n")
     lines = [line.removeprefix("    ") for line in shown.split("\n")]
     for program in (code.bad, code.good):
         assert re.search(re.escape(program.rstrip()), "\n".join(lines)), "as it is run above"

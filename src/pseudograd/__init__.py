@@ -130,7 +130,7 @@ _MODULES = (
 
 def _on_demand(name: str) -> object:
     if name == "__version__":
-        from .version import own_version
+        from pseudograd_notices import own_version
 
         return own_version()
     if name in _ELSEWHERE:  # most programs plot, rewrite and audit nothing

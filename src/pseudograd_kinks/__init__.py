@@ -7,7 +7,7 @@ measures it anew.
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
     "pseudograd.cli._arguments",
-    "pseudograd.cli._command",
+    "pseudograd.doctor",
     "pseudograd.errors",
     "pseudograd.listen.program.files",
     "pseudograd.record",

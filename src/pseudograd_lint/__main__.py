@@ -2,6 +2,6 @@
 
 import sys
 
-from .start import alone
+from pseudograd_notices.command_line import main
 
-sys.exit(alone(["lint", *sys.argv[1:]]))
+sys.exit(main(["lint", *sys.argv[1:]]))

@@ -7,7 +7,8 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from .notice import Notice
+from pseudograd_notices.notice import Notice
+
 from .rules import RULES, Rule
 from .terms import key_of, written
 from .walk import Spot, Walker

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from .check import check
-from .codes import LINT
+from .rules import CODES
 
 
 class Plugin:
     name = "pseudograd"
     version = "1"
     # not `off_by_default`, by which flake8 would leave out the whole plugin
-    opinions = tuple(code.number for code in LINT if not code.is_default)
+    opinions = tuple(code.number for code in CODES if not code.is_default)
 
     def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
         self.tree, self.lines, self.filename = tree, lines, filename
@@ -25,5 +25,5 @@ class Plugin:
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:
         lines = [line.rstrip("\r\n") for line in self.lines]
-        for one in check(self.tree, lines, self.filename, {code.number for code in LINT}):
+        for one in check(self.tree, lines, self.filename, {code.number for code in CODES}):
             yield one.line, one.column - 1, f"{one.code} {one.message}", type(self)

@@ -7,13 +7,14 @@ import fnmatch
 import io
 import json
 import os
-import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pseudograd_notices.notice import Notice, Problem
+from pseudograd_notices.source import split_lines, without_magics
+
 from .check import check, parsed
-from .notice import Notice, Problem
 
 SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
 _LEFT_OUT = frozenset(
@@ -46,21 +47,6 @@ _LEFT_OUT = frozenset(
 )
 _LARGEST = 32 * 1024 * 1024  # bytes; larger than any file that a person wrote
 _TOO_DEEP = "is nested too deeply to be read"
-_MAGIC = re.compile(r"^\s*(?:%|!|\?)|^\s*[\w.]+\s*\?\??\s*$|^\s*[\w, ]+=\s*[%!]")
-_ELSEWHERE = (
-    "%%bash",
-    "%%sh",
-    "%%html",
-    "%%javascript",
-    "%%js",
-    "%%latex",
-    "%%markdown",
-    "%%writefile",
-    "%%cython",
-    "%%R",
-    "%%sql",
-    "%%script",
-)
 
 
 def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
@@ -99,7 +85,7 @@ def _matches(path: str, name: str, exclude: Sequence[str]) -> bool:
     )
 
 
-def of_file(path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
+def check_file(path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
     try:
         if os.path.getsize(path) > _LARGEST:
             return [], [
@@ -110,10 +96,10 @@ def of_file(path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Probl
         content = Path(path).read_bytes()
     except OSError as error:
         return [], [Problem(path, 0, f"cannot be read: {error.strerror or error}")]
-    return of_bytes(content, path, numbers)
+    return check_bytes(content, path, numbers)
 
 
-def of_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
+def check_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem]]:
     if path.endswith(".ipynb"):
         return _of_notebook(content, path, numbers)
     try:
@@ -128,7 +114,7 @@ def of_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[No
         ]
     tree, problem = _tree(text, path)
     try:
-        return ([], [problem]) if tree is None else (check(tree, _lines(text), path, numbers), [])  # type: ignore[list-item]
+        return ([], [problem]) if tree is None else (check(tree, split_lines(text), path, numbers), [])  # type: ignore[list-item]
     except RecursionError:
         return [], [Problem(path, 0, _TOO_DEEP)]
 
@@ -136,11 +122,6 @@ def of_bytes(content: bytes, path: str, numbers: Sequence[str]) -> tuple[list[No
 def _decoded(content: bytes) -> str:
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     return content.decode(encoding)
-
-
-def _lines(text: str) -> list[str]:
-    """As ast counts them: a form feed ends none."""
-    return re.split(r"\r\n|\r|\n", text)
 
 
 def _tree(text: str, path: str) -> tuple[ast.Module | None, Problem | None]:
@@ -181,7 +162,7 @@ def _of_notebook(content: bytes, path: str, numbers: Sequence[str]) -> tuple[lis
         if tree is not None:
             ast.increment_lineno(tree, len(lines))
             whole.body += tree.body
-        lines += _lines(text)
+        lines += split_lines(text)
     try:
         found = check(whole, lines, path, numbers)
     except RecursionError:
@@ -192,21 +173,3 @@ def _of_notebook(content: bytes, path: str, numbers: Sequence[str]) -> tuple[lis
 def _in_cell(one: Notice, starts: Sequence[int]) -> Notice:
     cell = max(at for at, start in enumerate(starts) if start < one.line)
     return one._replace(cell=cell + 1, line=one.line - starts[cell], end_line=one.end_line - starts[cell])
-
-
-def without_magics(source: str) -> str:
-    """Lines that are IPython's are `pass`, so that every other line keeps its number."""
-    lines = _lines(source)
-    first = next((line for line in lines if line.strip()), "")
-    if first.startswith(_ELSEWHERE):
-        return ""
-    made = []
-    continues = False
-    indent = ""
-    for line in lines:
-        is_magic = continues or (_MAGIC.match(line) is not None and not line.lstrip().startswith("%s"))
-        if is_magic and not continues:  # what continues it may be indented as it likes
-            indent = line[: len(line) - len(line.lstrip())]
-        made.append(f"{indent}pass" if is_magic else line)
-        continues = is_magic and line.rstrip().endswith("\\")
-    return "\n".join(made)

@@ -42,7 +42,6 @@ def by_name(tasks: Iterable[str | Task]) -> dict[str, Task]:
 USES = (
     "pseudograd",
     "pseudograd.cli._arguments",
-    "pseudograd.cli._command",
     "pseudograd.comparison.arrays",
     "pseudograd.comparison.compare",
     "pseudograd.comparison.compared",

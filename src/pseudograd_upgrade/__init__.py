@@ -8,7 +8,6 @@ compares two, `answer` says what it was, and `upgrade` does one after the other.
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
     "pseudograd.cli._arguments",
-    "pseudograd.cli._command",
     "pseudograd.diagnosis.count.influence",
     "pseudograd.diagnosis.count.leaves",
     "pseudograd.dynamo",

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-import pseudograd_lint
+import pseudograd_notices
 
 from ..commands import answer
 
@@ -25,7 +25,7 @@ for step in range(2):
     optimizer.step()
 print("done")
 """
-SCHEMA = json.loads((Path(pseudograd_lint.__file__).parent / "findings.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((Path(pseudograd_notices.__file__).parent / "findings.schema.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)

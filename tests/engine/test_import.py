@@ -48,7 +48,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_table.private"},
     {"geometry"},
-    {"reference", "errors", "record", "notebook", "wording", "version"},
+    {"reference", "errors", "record", "notebook", "wording"},
     {"public_names"},
 ]
 

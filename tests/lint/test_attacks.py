@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pseudograd_command import main
-from pseudograd_lint.codes import LINT
-from pseudograd_lint.sources import of_bytes
+from pseudograd_lint.rules import CODES as LINT
+from pseudograd_lint.sources import check_bytes
 
 from ..choices import slow_but
 
@@ -21,7 +21,7 @@ GUARD = "x.clamp(min=0).sqrt()"
 
 
 def codes(text: str, name: str = "x.py") -> list[str]:
-    found, problems = of_bytes((HEAD + text).encode(), name, ALL)
+    found, problems = check_bytes((HEAD + text).encode(), name, ALL)
     assert problems == []
     return [one.code for one in found]
 
@@ -49,7 +49,7 @@ DEEP = {
 @pytest.mark.parametrize("name", slow_but(DEEP.keys() - {"many uses"}, DEEP, pytest.mark.program))
 def test_no_source_takes_long(name: str) -> None:
     start = time.process_time()
-    of_bytes((HEAD + DEEP[name]).encode(), "x.py", ALL)
+    check_bytes((HEAD + DEEP[name]).encode(), "x.py", ALL)
     assert time.process_time() - start < 5
 
 
@@ -131,7 +131,7 @@ def test_an_index_is_no_mask() -> None:
 )
 def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) -> None:
     cells = [{"cell_type": "code", "source": one} for one in (HEAD, source)]
-    found, problems = of_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ALL)
+    found, problems = check_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ALL)
     assert problems == []
     assert [(one.cell, one.line) for one in found] == [(2, line)]
 
@@ -144,7 +144,7 @@ def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) ->
     ],
 )  # fmt: skip
 def test_what_is_no_notebook_is_a_line(text: str) -> None:
-    found, (problem,) = of_bytes(text.encode(), "n.ipynb", ALL)
+    found, (problem,) = check_bytes(text.encode(), "n.ipynb", ALL)
     assert (found, problem.message[:26]) == ([], "is no notebook of version ")
 
 

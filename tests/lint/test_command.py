@@ -14,8 +14,8 @@ import pytest
 
 import pseudograd_lint
 from pseudograd_command import main
-from pseudograd_lint.codes import LINT
 from pseudograd_lint.flake8 import Plugin
+from pseudograd_lint.rules import CODES as LINT
 
 BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"
@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     _, out, _ = run(capsys, "lint", *arguments, "--output-format", "json")
     whole: dict[str, Any] = json.loads(out)
-    jsonschema.validate(whole, json.loads((HOME / "findings.schema.json").read_text()))
+    jsonschema.validate(whole, json.loads((HOME.parent / "pseudograd_notices" / "findings.schema.json").read_text()))
     return whole
 
 

@@ -59,7 +59,8 @@ def test_pre_commit_runs_it_from_a_clone(project: Path, tmp_path: Path) -> None:
     """Nothing is installed: a clone of this checkout is enough."""
     pytest.importorskip("pre_commit")
     clone = tmp_path / "pseudograd"
-    shutil.copytree(HOME, clone / "src" / "pseudograd_lint", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("pseudograd_lint", "pseudograd_notices"):
+        shutil.copytree(HOME.parent / package, clone / "src" / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in (".pre-commit-hooks.yaml", "scripts/pre_commit_lint.py"):
         (clone / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, clone / name)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pseudograd_lint.check import check, parsed
-from pseudograd_lint.notice import Notice
 from pseudograd_lint.numbers import _FINFO
 from pseudograd_lint.rules import RULES
+from pseudograd_notices.notice import Notice
 
 ALL = [rule.code.number for rule in RULES]
 HEAD = "import math  # the loss\nimport torch\nimport torch as th\nfrom torch import nn\nfrom torch.nn import functional as F\n"

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pseudograd.cli import _parser
 from pseudograd.rule import OPS
+from pseudograd_notices.command_line import build_parser
 
 from .blocks import PAGES, ROOT, prose_of
 from .checked import SHELL
@@ -62,7 +62,7 @@ def ours(words: Sequence[str]) -> list[str] | None:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """As the command line parses them; exits with status 2 where it would."""
-    return _parser(arguments).parse_args(arguments)
+    return build_parser(arguments).parse_args(arguments)
 
 
 def fault(words: Sequence[str]) -> str:

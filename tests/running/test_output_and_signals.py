@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pseudograd.listen.program.output import abandon, plain
 from pseudograd.listen.program.signals import Stopped, held, stoppable
+from pseudograd_notices.output import abandon, plain
 
 # --- streams ------------------------------------------------------------------------------------------------------------
 

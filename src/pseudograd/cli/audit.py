@@ -11,10 +11,12 @@ from typing import Any
 from ..errors import must
 from ..listen.program.signals import stoppable
 from ._arguments import function_named, require_extras
-from ._command import Command
+
+PLACE = 20
+HELP = "what the backward of a function does, beside its derivative"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "function", metavar="MODULE:FUNCTION", help="of one tensor; a module or an autograd.Function, too"
     )
@@ -30,7 +32,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-def _audit(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from ..listen.program.files import checked_file, json_text, write
     from ..look.audit import audit
 
@@ -67,11 +69,3 @@ def _numbers(argument: str, text: str | None, kind: Callable[[str], object]) -> 
     except ValueError as error:
         kinds = "integers" if kind is int else "numbers"
         raise ValueError(must("audit", argument, f"be {kinds} with commas between", text)) from error
-
-
-COMMAND = Command(
-    place=20,
-    help="what the backward of a function does, beside its derivative",
-    add_arguments=_add_arguments,
-    run=_audit,
-)

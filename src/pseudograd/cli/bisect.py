@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 from ._arguments import add_change, add_program
-from ._command import Command
+
+PLACE = 70
+HELP = "which line decides how a program behaves under another edge or rule?"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add_change(command)
     command.add_argument("--check", metavar="CMD", help="its status, not the program's, is the verdict of each run")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the answer there, too, as JSON")
     add_program(command)
 
 
-def _bisect(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from ..listen.program.files import checked_file, json_text, write
     from ..rewrite.bisect import FOUND, bisect
 
@@ -39,11 +41,3 @@ def _bisect(options: argparse.Namespace) -> int:
         write("bisect", "--json", target, json_text(found.to_json()))
     print(found)
     return 0 if found.outcome == FOUND else 1
-
-
-COMMAND = Command(
-    place=70,
-    help="which line decides how a program behaves under another edge or rule?",
-    add_arguments=_add_arguments,
-    run=_bisect,
-)

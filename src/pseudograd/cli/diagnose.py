@@ -6,18 +6,21 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pseudograd_lint import baseline
-from pseudograd_lint.options import add_output, checked_format
+from pseudograd_notices.notice import read_baseline
+from pseudograd_notices.options import add_output, check_format
 
 from ..errors import must
 from ._arguments import add_program
-from ._command import Command
 
 if TYPE_CHECKING:
     from ..diagnosis.tell.notices import Output
 
+PLACE = 60
+HELP = "run a program, unedited, and say which line cuts its gradient"
+CODES = "pseudograd.diagnosis.judge.findings"
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--steps", type=int, metavar="N", help="end the program after N backward passes")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a page, too: one file, no network")
     command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
@@ -44,16 +47,16 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     add_program(command)
 
 
-def _diagnose(options: argparse.Namespace) -> int:
-    from ..diagnosis import run
+def run(options: argparse.Namespace) -> int:
+    from ..diagnosis import run as program_run
 
     if options.steps is not None and options.steps < 1:
         raise ValueError(must("diagnose", "--steps", "be at least 1", options.steps))
     output = _output(options)
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else run.condition(fail_on, output.is_known)
-    ignore = run.left_out(options.select, options.ignore, options.fail_on)
-    return run.run(
+    ignore = program_run.left_out(options.select, options.ignore, options.fail_on)
+    return program_run.run(
         options.program,
         options.arguments,
         options.is_module,
@@ -76,16 +79,8 @@ def _output(options: argparse.Namespace) -> Output:
 
     return Output(
         options.program,
-        checked_format("diagnose", options.output_format),
+        check_format("diagnose", options.output_format),
         options.output_file,
-        None if options.baseline is None else baseline.read("diagnose", options.baseline),
+        None if options.baseline is None else read_baseline("diagnose", options.baseline),
         options.write_baseline,
     )
-
-
-COMMAND = Command(
-    place=60,
-    help="run a program, unedited, and say which line cuts its gradient",
-    add_arguments=_add_arguments,
-    run=_diagnose,
-)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._command import Command
+PLACE = 75
+HELP = "replace the classes that an old script defines by the import of ours"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="a script or a notebook")
     command.add_argument("--apply", action="store_true", help="write what is shown")
 
 
-def _migrate(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from ..listen.program.files import write
     from ..migrate import migrated
 
@@ -32,11 +33,3 @@ def _migrate(options: argparse.Namespace) -> int:
     if any(one.after != one.before for one in found):
         print("Where it runs: pip install pseudograd")
     return 0
-
-
-COMMAND = Command(
-    place=75,
-    help="replace the classes that an old script defines by the import of ours",
-    add_arguments=_add_arguments,
-    run=_migrate,
-)

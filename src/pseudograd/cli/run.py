@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from ._arguments import add_change, add_import, add_program, imported
-from ._command import Command
+
+PLACE = 50
+HELP = "run a program, unedited, with another edge or rule in torch's own clamps"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add_change(command)
     add_import(command)
     command.add_argument("--json", type=Path, metavar="FILE", help="write the reports there, too, as JSON")
@@ -21,7 +23,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     add_program(command)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from ..rewrite import whole_program
 
     for name in options.imports:
@@ -34,11 +36,3 @@ def _run(options: argparse.Namespace) -> int:
         json_file=options.json,
         requires=options.require,
     )
-
-
-COMMAND = Command(
-    place=50,
-    help="run a program, unedited, with another edge or rule in torch's own clamps",
-    add_arguments=_add_arguments,
-    run=_run,
-)

@@ -10,10 +10,12 @@ from typing import Any
 from ..listen.program.signals import stoppable
 from ..parse_rule import items
 from ._arguments import add_import, add_own_case, current_folder, imported, own_case
-from ._command import Command
+
+PLACE = 40
+HELP = "find the rule for a training of yours with a budget of runs"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add_own_case(command)
     command.add_argument("--rules", metavar="A,B", help="rules to choose from, as for compare")
     add_import(command)
@@ -22,7 +24,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write all of it, too, as JSON")
 
 
-def _tune(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from ..comparison.tune import tune
     from ..listen.program.files import checked_file, json_text, write
 
@@ -43,11 +45,3 @@ def _tune(options: argparse.Namespace) -> int:
 def _told_on_a_terminal(one: Any, done: int, of: int) -> None:
     if sys.stderr.isatty():
         print(f"\rtune: {one.variant}, seed {one.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
-
-
-COMMAND = Command(
-    place=40,
-    help="find the rule for a training of yours with a budget of runs",
-    add_arguments=_add_arguments,
-    run=_tune,
-)

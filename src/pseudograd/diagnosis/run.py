@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd_lint.codes import selected
-from pseudograd_lint.options import ignored, words
+from pseudograd_notices.code import select_codes
+from pseudograd_notices.options import split_ignore, split_words
 
 from ..errors import must
 from ..listen.program import follow as programs
@@ -63,8 +63,8 @@ def condition(
 def left_out(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
     """What `diagnose` takes as ignore: patterns and the numbers of codes. A code that is not told cannot be what the status hangs on."""
     known = findings.CODES
-    told = selected("diagnose", "--select", words(select) or ["all"], known)
-    numbers, patterns = ignored("diagnose", ignore, known)
+    told = select_codes("diagnose", "--select", split_words(select) or ["all"], known)
+    numbers, patterns = split_ignore("diagnose", ignore, known)
     numbers |= {code.number for code in known} - told
     asked = None if fail_on is None else fail_on.partition(">")[0].strip()
     if any(code.name == asked and code.number in numbers for code in known):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pseudograd_lint.sources import without_magics
+from pseudograd_notices.source import without_magics
 
 from ..errors import must
 from ..notebook import shown

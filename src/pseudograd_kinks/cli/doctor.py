@@ -1,31 +1,40 @@
-"""`pseudograd doctor --against`: the installed torch compared with another version or framework, at every point of the kink table."""
+"""The command `pseudograd doctor`; it stands here because `--against` reads the kink table."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 
-from pseudograd.cli._command import Extension
+PLACE = 80
+HELP = "what the installed torch does at a bound, and which kernels run"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="the findings as JSON")
     command.add_argument(
-        "--against",
-        metavar="NAME",
-        help="what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table",
+        "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
     )
-    command.add_argument("--all", action="store_true", help="with --against: a line for every point")
 
 
-def _answer(options: argparse.Namespace) -> str | None:
+<<<<<<<< HEAD:src/pseudograd/cli/doctor.py
+def _doctor(options: argparse.Namespace) -> int:
+    from ..doctor import edge_text, examine, text
+========
+def run(options: argparse.Namespace) -> int:
+    from pseudograd.doctor import edge_text, examine, text
+
     from .. import against
+>>>>>>>> 8a3ece2 (notices: move what lint and diagnose share into pseudograd_notices):src/pseudograd_kinks/cli/doctor.py
 
-    if options.against is None:
-        if options.all:
-            raise ValueError("doctor: --all must stand with --against, got it alone. Add --against jax.")
-        return None
-    differences = against.compare(options.against)
-    return json.dumps(differences, indent=1) if options.json else against.text(differences, options.all)
-
-
-EXTENSION = Extension(add_arguments=_add_arguments, answer=_answer)
+    is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
+    answers = [answer for extension in options.extensions if (answer := extension.answer(options)) is not None]
+    if answers:
+        print(*answers, sep="\n")
+    elif options.json:
+        print(json.dumps(examine(), indent=1))
+    elif not line:
+        print(text(examine()))
+    if line:
+        print(line, file=sys.stderr if options.json else sys.stdout)
+    return 0 if is_right else 1

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.cli._arguments import current_folder, function_named
-from pseudograd.cli._command import Command
+
+PLACE = 75
+HELP = "which gradient torch, JAX and TensorFlow give at every kink, and what is new in the installed torch"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("ops", nargs="*", metavar="OP", help="of these ops or points only, such as clamp or abs@0")
     command.add_argument(
         "--family", action="append", default=[], metavar="NAME", help="of this family only, such as norms"
@@ -31,7 +33,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", metavar="FILE", help="with --check: write what was found there")
 
 
-def _kinks(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     import torch
 
     from ..table import load
@@ -68,11 +70,3 @@ def _check(options: argparse.Namespace, table: Any, points: Any) -> int:
         write("kinks", "--json", file, json.dumps(checked.as_json(), indent=1) + "\n")
     print(checked)
     return 1 if checked.new else 0
-
-
-COMMAND = Command(
-    place=75,
-    help="which gradient torch, JAX and TensorFlow give at every kink, and what is new in the installed torch",
-    add_arguments=_add_arguments,
-    run=_kinks,
-)

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .rule import Rule
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["CODES", "RULES", "Rule"]
 
 
 def _rows() -> tuple[Rule, ...]:
@@ -17,3 +17,4 @@ def _rows() -> tuple[Rule, ...]:
 
 
 RULES = _rows()
+CODES = tuple(rule.code for rule in RULES)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..ops import called, clamp_of, is_detached, may_learn, peeled
 from ..tensors import moved
 from ..terms import Term

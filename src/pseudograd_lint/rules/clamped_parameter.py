@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..ops import clamp_of, is_detached, parameter_of
 from ..walk import Spot
 from .rule import Rule

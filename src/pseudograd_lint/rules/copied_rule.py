@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..walk import Spot
 from .rule import Rule
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..numbers import shown
 from ..ops import clamp_of, is_detached, is_in_place, is_named, may_learn, peeled, singular_of
 from ..uses import reaches_loss

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..uses import only_chooses, reaches_loss
 from ..walk import Spot
 from .era_guard import guard

@@ -6,7 +6,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..numbers import number
 from ..ops import called, is_detached, parameter_of
 from ..quiet import QUIET_FUNCTIONS

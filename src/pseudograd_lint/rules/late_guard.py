@@ -6,7 +6,8 @@ import ast
 import operator
 from collections.abc import Iterator
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..numbers import number
 from ..ops import Called, Singular, called, clamp_of, is_detached, may_learn, singular_of
 from ..tensors import moved

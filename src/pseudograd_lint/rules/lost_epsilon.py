@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..numbers import number, shown, single
 from ..ops import Clamp, Singular, called, clamp_of, may_learn, peeled, singular_of
 from ..terms import Term

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..walk import Spot
 
 

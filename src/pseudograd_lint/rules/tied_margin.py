@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..code import Code
+from pseudograd_notices.code import Code
+
 from ..numbers import number
 from ..ops import has_rest
 from ..walk import Spot

@@ -19,18 +19,21 @@ from pseudograd.cli._arguments import (
     own_case,
     require_extras,
 )
-from pseudograd.cli._command import Command
 from pseudograd.errors import must
-from pseudograd.listen.program.signals import Stopped, stoppable
+from pseudograd.listen.program.signals import stoppable
 from pseudograd.parse_rule import items
 
 if TYPE_CHECKING:
     from ..base import Settings
 
+PLACE = 30
+HELP = "run every rule on real problems and write a report"
+
+
 _OUT = Path("pseudograd-report")
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     from .. import DEFAULT_TASKS, TASKS
 
     command.add_argument(
@@ -63,7 +66,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _compare(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     with stoppable(), current_folder():
         for name in options.imports:
             imported("compare", "--import", name, name)
@@ -78,7 +81,7 @@ def _compare(options: argparse.Namespace) -> int:
 
             older = set_aside(results, folder)
             page = write(results, folder, argument, None if options.redraw else unfinished(folder))
-        except (Stopped, KeyboardInterrupt):
+        except KeyboardInterrupt:
             _tell_of_finished_runs(options)
             raise
         show(results)
@@ -221,11 +224,3 @@ def _loss(path: str) -> Callable[..., Any]:
 
 def _require_report_extras() -> None:
     require_extras("compare", "matplotlib", "rich", "sklearn", "scipy", "jinja2", "cloudpickle", "joblib")
-
-
-COMMAND = Command(
-    place=30,
-    help="run every rule on real problems and write a report",
-    add_arguments=_add_arguments,
-    run=_compare,
-)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd.cli._arguments import add_program
-from pseudograd.cli._command import Command
+
+PLACE = 75
+HELP = "will this training survive the new torch? Which line differs first?"
 
 
-def _add_arguments(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", dest="old", metavar="PY", help="the interpreter with the torch of today")
     command.add_argument("--to", dest="new", metavar="PY", help="the interpreter with the torch to upgrade to")
     command.add_argument(
@@ -36,7 +38,7 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     add_program(command)
 
 
-def _upgrade(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from pseudograd.listen.program.files import checked_file, write
 
     from ..upgrade import upgrade
@@ -108,11 +110,3 @@ def _answered(found: Any, json_file: Path | None) -> int:
 
 def _shown(run: int, said: str) -> None:
     print(f"upgrade: run {run}: {said}", file=sys.stderr, flush=True)
-
-
-COMMAND = Command(
-    place=75,
-    help="will this training survive the new torch? Which line differs first?",
-    add_arguments=_add_arguments,
-    run=_upgrade,
-)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pseudograd_lint import baseline
-from pseudograd_lint.formats import FORMATS, Report
-from pseudograd_lint.notice import Notice, Problem
+from pseudograd_notices.formats import FORMATS, Report
+from pseudograd_notices.notice import Key, Notice, Problem, baseline_text, new_notices
 
-from ...version import own_version
 from ..judge import findings
 from ..records import Finding
 
@@ -37,20 +35,20 @@ class Output:
     program: str
     format: str = "text"
     file: Path | None = None
-    known: Counter[baseline.Key] | None = None
+    known: Counter[Key] | None = None
     to_be_known: Path | None = None
 
     def is_known(self, number: str, where: str, expression: str) -> bool:
         path, line = _place(where, self.program)
         one = Notice(number, "", path, line, 0, line, 0, "", expression)
-        return self.known is not None and self.known[baseline.key(one)] > 0
+        return self.known is not None and self.known[one.key] > 0
 
     def new(self, found: Any) -> Any:
         """The same diagnosis without the findings that are known; it says how many these were."""
         if self.known is None:
             return found
         some = [notice(one, self.program) for one in found.findings]
-        told = set(map(id, baseline.new(some, self.known)))
+        told = set(map(id, new_notices(some, self.known)))
         left = [one for one, shown in zip(found.findings, some, strict=True) if id(shown) in told]
         return found.without_known(left)
 
@@ -62,12 +60,10 @@ class Output:
         if not found.backwards:
             problems.append(Problem(self.program, 0, "no backward pass was seen, so nothing is known"))
         shown = self._notices(found)
-        return FORMATS[self.format](
-            Report("diagnose", own_version(), shown, problems, findings.CODES, known=len(found.known))
-        )
+        return FORMATS[self.format](Report("diagnose", shown, problems, findings.CODES, known=len(found.known)))
 
     def as_baseline(self, found: object) -> str:
-        return baseline.text(self._notices(found))
+        return baseline_text(self._notices(found))
 
     def _notices(self, found: Any) -> Sequence[Notice]:
         return [notice(one, self.program) for one in found.findings]

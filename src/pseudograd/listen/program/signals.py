@@ -11,8 +11,8 @@ from types import FrameType
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
-class Stopped(BaseException):
-    """A signal asked the command to stop. No Exception, so that no handler of errors takes it for one."""
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to stop. The command line says its text, and that nothing is left half-written."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {_NAMES[signal.Signals(number)]}")

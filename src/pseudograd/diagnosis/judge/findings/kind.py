@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pseudograd_lint.code import Code
+from pseudograd_notices.code import Code
 
 from ....listen.frames import Place, named
 from ...count.tally import Tally

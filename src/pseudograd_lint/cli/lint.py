@@ -1,0 +1,91 @@
+"""The command `pseudograd lint`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from pseudograd_notices.code import select_codes
+from pseudograd_notices.formats import Report
+from pseudograd_notices.notice import Notice, Problem
+from pseudograd_notices.options import (
+    add_output,
+    apply_baseline,
+    check_format,
+    is_at,
+    render,
+    split_ignore,
+    split_words,
+)
+
+from ..rules import CODES as TABLE
+from ..sources import check_bytes, check_file, files
+
+PLACE = 65
+HELP = "find risky clamps and their relatives in source, without running it"
+CODES = "pseudograd_lint.rules"
+CLEAN, FINDINGS, WRONG = 0, 1, 2
+_WORTH_A_PROCESS = 400  # files
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or - for the standard input")
+    add_output(command)
+    command.add_argument(
+        "--exclude", metavar="PATTERN", action="append", default=[], help="folders and files not to read"
+    )
+    command.add_argument(
+        "--stdin-filename", metavar="FILE", default="<stdin>", help="what the standard input is called"
+    )
+    command.add_argument("--jobs", type=int, metavar="N", default=0, help="processes (default: two for many files)")
+    command.add_argument("--exit-zero", action="store_true", help="status 0 with findings, too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 clean, 1 findings, 2 for a wrong call or a file that cannot be read."""
+    numbers = select_codes("lint", "--select", split_words(options.select) or ["default"], TABLE)
+    ignored, patterns = split_ignore("lint", options.ignore, TABLE)
+    check_format("lint", options.output_format)
+    _check_paths(options)
+    notices, problems, count = _check_all(options, sorted(numbers - ignored))
+    notices = [notice for notice in notices if not any(is_at(notice, pattern) for pattern in patterns)]
+    new = apply_baseline("lint", notices, options)
+    report = Report("lint", new, problems, TABLE, count, len(notices) - len(new))
+    print(render("lint", report, options), end="")
+    return WRONG if problems else FINDINGS if new and not options.exit_zero else CLEAN
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    if options.jobs < 0:
+        raise ValueError(
+            f"lint: --jobs must be at least 1, or 0 for the default, got {options.jobs}. Name how many processes."
+        )
+    for path in options.paths:
+        if path == "-" or os.path.exists(path):
+            continue
+        if os.path.islink(path):
+            raise ValueError(
+                f"lint: PATH must exist, got {path!r}, a link to {os.readlink(path)!r} that leads nowhere. "
+                "Mend or remove the link."
+            )
+        raise ValueError(f"lint: PATH must exist, got {path!r}. Name files, folders or - for the standard input.")
+
+
+def _check_all(options: argparse.Namespace, numbers: Sequence[str]) -> tuple[list[Notice], list[Problem], int]:
+    """The notices, the problems, and how many files were read."""
+    paths = list(files(list(dict.fromkeys(options.paths)), split_words(options.exclude)))
+    results: list[tuple[list[Notice], list[Problem]]] = []
+    if "-" in options.paths:
+        results.append(check_bytes(sys.stdin.buffer.read(), options.stdin_filename, numbers))
+        paths.remove("-")
+    jobs = options.jobs or (2 if len(paths) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1 else 1)
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            results += pool.map(check_file, paths, [numbers] * len(paths), chunksize=32)
+    else:
+        results += [check_file(path, numbers) for path in paths]
+    notices = [notice for part, _ in results for notice in part]
+    return notices, [problem for _, part in results for problem in part], len(results)

@@ -1,0 +1,48 @@
+"""The command `pseudograd explain`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+from ..code import Code, explain, find_code, list_codes, unknown_code
+from ..command_line import command_files, literals
+
+PLACE = 66
+HELP = "what a code that lint or diagnose prints means, and what to do"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "code", nargs="?", metavar="CODE", help="such as PG101 or born-on-bound; all of them if left out"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    codes: list[Code] = []
+    error: ImportError | None = None
+    for module in _tables():
+        try:
+            table: Sequence[Code] = import_module(module).CODES
+        except ImportError as missing:
+            error = missing
+            continue
+        code = None if options.code is None else find_code(options.code, table)
+        if code is not None:
+            print(explain(code), end="")
+            return 0
+        codes += table
+    if error is not None and options.code is not None:
+        names = f"{codes[0].number} to {codes[-1].number}"
+        raise ValueError(f"explain: {options.code!r} is none of {names}, and every other code needs torch: {error}.")
+    if options.code is not None:
+        raise unknown_code("explain", "code", codes, options.code)
+    print(list_codes(codes), end="")
+    return 0
+
+
+def _tables() -> Iterator[str]:
+    """The module of the codes of each command that names one as `CODES`; those that need torch last."""
+    modules = {literals(file).get("CODES") for file in command_files().values()} - {None}
+    yield from sorted(modules, key=lambda module: (module.startswith("pseudograd."), module))

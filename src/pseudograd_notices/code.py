@@ -1,0 +1,96 @@
+"""What a code is, how a user names codes, and the page that `pseudograd explain` prints."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_MISREAD = str.maketrans("OIL", "011")
+_NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
+
+
+class Code(NamedTuple):
+    """A row of the table that `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) speak from. No number is given twice.
+
+    number, name: two ways to ask for the code. meaning: what holds at the line, one sentence without its full stop. why: why that is bad.
+    mend: what to do instead. bad: a program that shows it; good: a program in which the command is silent, in most cases the mended one.
+    Tests run both. is_default: is it reported without `--select`? from_source: does `lint` report it?
+    """
+
+    number: str
+    name: str
+    meaning: str
+    why: str
+    mend: str
+    bad: str
+    good: str
+    is_default: bool = True
+    from_source: bool = True
+
+    @property
+    def command(self) -> str:
+        return "lint" if self.from_source else "diagnose"
+
+    @property
+    def sentence(self) -> str:
+        """The meaning as a sentence."""
+        return f"{self.meaning[0].upper()}{self.meaning[1:]}."
+
+
+def find_code(word: str, codes: Iterable[Code]) -> Code | None:
+    """The code with this number or name."""
+    return next((code for code in codes if word.upper() == code.number or word.lower() == code.name), None)
+
+
+def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequence[Code]) -> set[str]:
+    """The numbers that these words mean: a number or the beginning of one, a name, `default` or `all`."""
+    numbers: set[str] = set()
+    for word in words:
+        if word in ("all", "default"):
+            numbers |= {code.number for code in codes if word == "all" or code.is_default}
+            continue
+        is_number = _NUMBER.fullmatch(word) is not None
+        matches = {
+            code.number
+            for code in codes
+            if (code.number.startswith(word.upper()) if is_number else code.name == word.lower())
+        }
+        if not matches:
+            raise unknown_code(where, argument, codes, word)
+        numbers |= matches
+    return numbers
+
+
+def unknown_code(where: str, argument: str, codes: Sequence[Code], word: str) -> ValueError:
+    names = [code.number for code in codes] + [code.name for code in codes]
+    is_number = word[:2].upper() == "PG"
+    close = difflib.get_close_matches(
+        f"PG{word[2:].upper().translate(_MISREAD)}" if is_number else word.lower(), names, n=1
+    )
+    hint = f"Did you mean {close[0]!r}?" if close else "`pseudograd explain` lists them."
+    return ValueError(f"{where}: {argument} must be a code such as {names[0]} or {codes[0].name}, got {word!r}. {hint}")
+
+
+def explain(code: Code) -> str:
+    """The page of a code, as text."""
+    off = "" if code.is_default else "\nOff by default: told only where --select asks for it."
+    parts = [f"{code.number} {code.name}  (pseudograd {code.command})", f"{code.sentence}{off}"]
+    parts += [f"{'Why' if code.from_source else 'More'}: {code.why}"] if code.why else []
+    parts.append(f"Do: {code.mend}")
+    if code.bad:
+        parts += ["Shows it:", _indent(code.bad), "Is silent:", _indent(code.good)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _indent(program: str) -> str:
+    return "\n".join(f"    {line}" if line.strip() else line for line in program.rstrip().split("\n"))
+
+
+def list_codes(codes: Iterable[Code]) -> str:
+    rows = [
+        f"{code.number}  {code.name:24}  {code.meaning}{'' if code.is_default else ' (off by default)'}\n"
+        for code in codes
+    ]
+    return "".join(rows)

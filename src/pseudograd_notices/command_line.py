@@ -1,0 +1,104 @@
+"""The command line. Each public file of the folder `cli` of a package `pseudograd*` is the command of its name; no list names them.
+
+A command's file has four names: `PLACE`, a number that orders the lines of `pseudograd --help`; `HELP`, its line there;
+`add_arguments(parser)`; and `run(options)`, which returns the exit status. The file is imported only when the command is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import output, own_version
+
+
+def command_files() -> dict[str, Path]:
+    """The file of every command, by the command's name."""
+    return {file.stem: file for file in Path(__file__).parents[1].glob("pseudograd*/cli/[!_]*.py")}
+
+
+def literals(file: Path) -> dict[str, Any]:
+    """The constants at the top of a command's file, read without importing it."""
+    values: dict[str, Any] = {}
+    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            values |= {target.id: statement.value.value for target in statement.targets if isinstance(target, ast.Name)}
+    return values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 for success, 2 for a call that cannot be answered, with one line on stderr.
+
+    Also 141 where the reader of a pipe left, 130 or 143 after Ctrl-C or SIGTERM, and what the command itself returns.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        with output.plain():
+            return _run(words)
+    except BrokenPipeError:
+        output.abandon(sys.stdout)
+        return 128 + 13
+    except OSError as error:  # a full disk behind the standard output
+        output.abandon(sys.stdout)
+        print(f"pseudograd: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        options = build_parser(words).parse_args(words)
+        return options.run(options) or 0
+    except (ValueError, TypeError, ImportError) as error:
+        print(f"pseudograd: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:  # with a text and a status where the command cleaned up behind itself
+        reason = f"{stop}; nothing is left half-written" if stop.args else "stopped by Ctrl-C"
+        print(f"pseudograd: {reason}", file=sys.stderr)
+        return getattr(stop, "status", 130)
+    finally:
+        sys.stdout.flush()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"pseudograd: {message}. See {self.prog} --help.", file=sys.stderr)
+        raise SystemExit(2)
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"pseudograd {own_version()}")
+        parser.exit()
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for these words: with all arguments of the command that they begin with, or with the list of the commands."""
+    parser = _Parser(prog="pseudograd", description="Choose the gradient of a clamp, and see what the choice does.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.set_defaults(run=lambda options: print(parser.format_help(), end=""))
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    files = command_files()
+    name = words[0] if words else "--help"
+    if name in files:
+        module = import_module(f"{files[name].parts[-3]}.cli.{name}")
+        command = subparsers.add_parser(name)
+        command.set_defaults(run=module.run)
+        module.add_arguments(command)
+        return parser
+    for name_, text in sorted(
+        ((name_, literals(file)) for name_, file in files.items()), key=lambda row: (row[1]["PLACE"], row[0])
+    ):
+        subparsers.add_parser(name_, help=text["HELP"])
+    if not name.startswith("-"):
+        close = difflib.get_close_matches(name, files, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        parser.error(f"COMMAND must be one of {', '.join(subparsers.choices)}, got {name!r}{hint}")
+    return parser

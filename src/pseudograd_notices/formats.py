@@ -1,0 +1,174 @@
+"""Findings as text, as JSON (`findings.schema.json`), as annotations of GitHub and as SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+from urllib.parse import quote
+
+from . import own_version
+from .code import Code
+from .notice import Key, Notice, Problem
+
+_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+class Report(NamedTuple):
+    """What a command has to print. codes: the table of its notices. known: how many notices a baseline held."""
+
+    command: str
+    notices: Sequence[Notice]
+    problems: Sequence[Problem]
+    codes: Sequence[Code]
+    files: int = 0
+    known: int = 0
+
+
+def text(report: Report) -> str:
+    lines = [f"{notice.where}: {notice.code} [{notice.name}] {notice.message}" for notice in report.notices]
+    lines += [f"{problem.where}: {problem.message}" for problem in report.problems]
+    count = len(report.notices)
+    summary = f"{count} finding{'' if count == 1 else 's'}" if count else "no findings"
+    if report.files:
+        summary += f" in {report.files:,} file{'' if report.files == 1 else 's'}"
+    if report.known:
+        summary += f", {report.known} known from the baseline"
+    if report.problems:
+        summary += f", {len(report.problems)} file{'' if len(report.problems) == 1 else 's'} or cells not read"
+    lines.append(
+        f"{report.command}: {summary}" + (f"; pseudograd explain {report.notices[0].code} says more" if count else "")
+    )
+    return "\n".join(lines) + "\n"
+
+
+def as_json(report: Report) -> str:
+    numbers = {notice.code for notice in report.notices}
+    document = {
+        "kind": "pseudograd findings",
+        "version": 1,
+        "command": report.command,
+        "pseudograd": own_version(),
+        "findings": [_row(notice) for notice in report.notices],
+        "problems": [problem._asdict() for problem in report.problems],
+        "known": report.known,
+        "codes": [
+            {"code": code.number, "name": code.name, "meaning": code.meaning, "mend": code.mend}
+            for code in report.codes
+            if code.number in numbers
+        ],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _row(notice: Notice) -> dict[str, object]:
+    return {**notice._asdict(), "path": PurePath(notice.path).as_posix()}
+
+
+def github(report: Report) -> str:
+    """Commands of a workflow: GitHub shows each at its line."""
+    lines = []
+    for notice in report.notices:
+        location = {"file": _relative(notice.path)}
+        if notice.line and notice.cell is None:
+            location |= {"line": str(notice.line), "endLine": str(notice.end_line)}
+            if notice.line == notice.end_line and notice.column:
+                location |= {"col": str(notice.column), "endColumn": str(notice.end_column)}
+        inside = f"cell {notice.cell}, line {notice.line}: " if notice.cell is not None else ""
+        title = f"{notice.code} {notice.name}"
+        lines.append(_annotation("warning", {**location, "title": title}, inside + notice.message))
+    for problem in report.problems:
+        location = {"file": _relative(problem.path)} | ({"line": str(problem.line)} if problem.line else {})
+        lines.append(_annotation("error", {**location, "title": "not read"}, problem.message))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation(kind: str, location: dict[str, str], message: str) -> str:
+    properties = ",".join(
+        f"{name}={_escape(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in location.items()
+    )
+    return f"::{kind} {properties}::{_escape(message)}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def sarif(report: Report) -> str:
+    """With what GitHub's code scanning asks for: rules with help, locations, and fingerprints that hold when lines move."""
+    numbers = [code.number for code in report.codes]
+    counts: Counter[Key] = Counter()
+    results = []
+    for notice in report.notices:
+        counts[notice.key] += 1
+        results.append(_result(notice, numbers.index(notice.code), counts[notice.key]))
+    errors = [
+        {
+            "level": "error",
+            "message": {"text": f"{problem.where}: {problem.message}"},
+            "locations": [_location(problem.path, None)],
+        }
+        for problem in report.problems
+    ]
+    rules = [_rule(code) for code in report.codes]
+    run = {
+        "tool": {"driver": {"name": "pseudograd", "semanticVersion": own_version(), "rules": rules}},
+        "invocations": [{"executionSuccessful": not errors, "toolExecutionNotifications": errors}],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _rule(code: Code) -> dict[str, object]:
+    """Without an address of a page, as none is published: GitHub shows the help."""
+    help_text = "\n\n".join(part for part in (code.why, code.mend) if part)
+    return {
+        "id": code.number,
+        "name": "".join(part.capitalize() for part in code.name.split("-")),
+        "shortDescription": {"text": code.sentence},
+        "fullDescription": {"text": f"{code.sentence} {code.why}".rstrip()},
+        "help": {"text": help_text, "markdown": help_text},
+        "defaultConfiguration": {"level": "warning" if code.is_default else "note", "enabled": code.is_default},
+        "properties": {"tags": ["gradient"], "precision": "high" if code.is_default else "medium"},
+    }
+
+
+def _result(notice: Notice, index: int, occurrence: int) -> dict[str, object]:
+    key = "\n".join((*notice.key, str(occurrence)))
+    inside = f"Cell {notice.cell}, line {notice.line}: " if notice.cell is not None else ""
+    return {
+        "ruleId": notice.code,
+        "ruleIndex": index,
+        "level": "warning",
+        "message": {"text": inside + notice.message},
+        "locations": [_location(notice.path, notice)],
+        "partialFingerprints": {
+            "pseudogradFinding/v1": hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+        },
+    }
+
+
+def _location(path: str, notice: Notice | None) -> dict[str, object]:
+    region: dict[str, object] = {"startLine": 1}
+    if notice is not None and notice.line and notice.cell is None:
+        region = {"startLine": notice.line, "endLine": notice.end_line, "snippet": {"text": notice.expression}}
+        if notice.column:
+            region |= {"startColumn": notice.column, "endColumn": notice.end_column}
+    return {"physicalLocation": {"artifactLocation": {"uri": quote(_relative(path))}, "region": region}}
+
+
+def _relative(path: str) -> str:
+    """The path from the current folder, which in a workflow is the root of the repository."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        relative = path
+    return PurePath(path if relative.startswith("..") else relative).as_posix()
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {"text": text, "json": as_json, "github": github, "sarif": sarif}

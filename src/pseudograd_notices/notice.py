@@ -1,0 +1,94 @@
+"""A notice of `lint` or `diagnose`, and baselines: files of notices that are known, so that only new ones count.
+
+A baseline knows a notice by its file, its code and the text of its expression, never by its line, and as often as it stood there. A notice
+whose line moves stays known; a copy of it is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+_KIND = "pseudograd baseline"
+Key = tuple[str, str, str]
+
+
+class Notice(NamedTuple):
+    """A code at a location. Lines and columns count from 1, columns in characters; `end_column` is the first behind the expression. 0
+    stands for an unknown line or column. cell: in a notebook, the number among the cells of code; then lines are those of the cell.
+    """
+
+    code: str
+    name: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    message: str
+    expression: str
+    cell: int | None = None
+
+    @property
+    def where(self) -> str:
+        if not self.line:
+            return self.path
+        inside = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{self.path}:{inside}{self.line}:{self.column}"
+
+    @property
+    def key(self) -> Key:
+        """What a baseline knows the notice by. The path has the slashes of every system, and layout does not count."""
+        return PurePath(self.path).as_posix().removeprefix("./"), self.code, " ".join(self.expression.split())
+
+
+class Problem(NamedTuple):
+    """A file that could not be read, and why."""
+
+    path: str
+    line: int
+    message: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+def baseline_text(notices: Iterable[Notice]) -> str:
+    counts = Counter(notice.key for notice in notices)
+    rows = [
+        {"path": path, "code": code, "expression": expression, "count": n}
+        for (path, code, expression), n in sorted(counts.items())
+    ]
+    return json.dumps({"kind": _KIND, "version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_baseline(where: str, file: Path) -> Counter[Key]:
+    """Raises ValueError for a file that is no baseline."""
+    remedy = f"Write one with --write-baseline {file}."
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if stored["kind"] != _KIND or stored["version"] != 1:
+            raise KeyError("kind")
+        return Counter({(row["path"], row["code"], row["expression"]): int(row["count"]) for row in stored["findings"]})
+    except OSError as error:
+        raise ValueError(f"{where}: --baseline must be a file that can be read, got {str(file)!r}. {remedy}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{where}: --baseline must be a file that --write-baseline wrote, got {str(file)!r}. {remedy}"
+        ) from error
+
+
+def new_notices(notices: Sequence[Notice], known: Counter[Key]) -> list[Notice]:
+    """The notices that are not known. Of equal notices the first are known, as many as the baseline counts."""
+    left = Counter(known)
+    new = []
+    for notice in notices:
+        if left[notice.key] > 0:
+            left[notice.key] -= 1
+        else:
+            new.append(notice)
+    return new
