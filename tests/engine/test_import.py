@@ -222,11 +222,7 @@ def _against_the_order(path: Path) -> Iterator[str]:
     for name in _imports(path):
         if name == "pseudograd" and _level(own) > _level("doctor"):
             yield f"{path}: the list of public names stands above all but what uses it"
-        if name.startswith("pseudograd_") and name.split(".")[0] not in (
-            "pseudograd_notices",
-            "pseudograd_lint",
-            "pseudograd_kinks",
-        ):
+        if name.startswith("pseudograd_") and name.split(".")[0] != "pseudograd_notices":
             yield f"{path}: the library imports {name}, a neighbour"
         other = _part(name)
         if other is not None and other != own and other != "__version__" and _level(own) >= _level(other):
