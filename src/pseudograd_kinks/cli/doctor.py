@@ -15,22 +15,25 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--expect", metavar="EDGE", help="closed or open: one line, and status 1 if number bounds have the other edge"
     )
+    command.add_argument(
+        "--against",
+        metavar="NAME",
+        help="what differs from jax, tensorflow or a version such as torch==2.9, at every point of the kink table",
+    )
+    command.add_argument("--all", action="store_true", help="with --against: a line for every point")
 
 
-<<<<<<<< HEAD:src/pseudograd/cli/doctor.py
-def _doctor(options: argparse.Namespace) -> int:
-    from ..doctor import edge_text, examine, text
-========
 def run(options: argparse.Namespace) -> int:
     from pseudograd.doctor import edge_text, examine, text
 
     from .. import against
->>>>>>>> 8a3ece2 (notices: move what lint and diagnose share into pseudograd_notices):src/pseudograd_kinks/cli/doctor.py
 
     is_right, line = edge_text(options.expect) if options.expect is not None else (True, "")
-    answers = [answer for extension in options.extensions if (answer := extension.answer(options)) is not None]
-    if answers:
-        print(*answers, sep="\n")
+    if options.all and options.against is None:
+        raise ValueError("doctor: --all must stand with --against, got it alone. Add --against jax.")
+    if options.against is not None:
+        differences = against.compare(options.against)
+        print(json.dumps(differences, indent=1) if options.json else against.text(differences, options.all))
     elif options.json:
         print(json.dumps(examine(), indent=1))
     elif not line:
