@@ -1,6 +1,6 @@
 """Programs that a command follows, each in a copy of the process of the tests, which has torch: its import takes most of their time.
 
-For tests of what a command says of a program. How it follows one from its very start, and how a process can end, is held by tests/running
+For tests of what a command says of a program. How it follows one from its very start, and how a process can end, is held by tests/listen
 and tests/diagnosis/test_processes.py, with processes that begin with nothing.
 """
 

@@ -13,7 +13,7 @@ USES = (
     "pseudograd.dynamo",
     "pseudograd.errors",
     "pseudograd.formula",
-    "pseudograd.listen.around_backward",
+    "pseudograd.listen.around",
     "pseudograd.listen.frames",
     "pseudograd.listen.harmless",
     "pseudograd.listen.nodes",

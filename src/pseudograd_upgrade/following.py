@@ -19,7 +19,8 @@ from pseudograd.diagnosis.count.influence import SILENT
 from pseudograd.diagnosis.count.leaves import LEAF as LEAF_NODE
 from pseudograd.dynamo import when_dynamo_arrives
 from pseudograd.formula import own
-from pseudograd.listen import around_backward, frames, nodes
+from pseudograd.listen import frames, nodes
+from pseudograd.listen.around import backwards
 from pseudograd.listen.harmless import Errors, harmless
 from pseudograd.listen.program.follow import Enough
 from pseudograd.listen.quietly import quietly, unheard
@@ -291,10 +292,10 @@ class Following:
         self._arrange(asked)
         if asked["is_shaken"]:
             shaking.begin()
-        around_backward.subscribe(heard.around)
+        backwards.subscribe(heard.around)
         self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]
         if self.hears_in_backward:
-            around_backward.subscribe(self.mode.in_backward)
+            backwards.subscribe(self.mode.in_backward)
         self.mode.__enter__()
         process.mark()
 

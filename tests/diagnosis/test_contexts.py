@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd import diagnose, engine
 from pseudograd.diagnosis import Diagnosis, force_eager
-from pseudograd.listen import around_backward, functions, harmless, quietly
+from pseudograd.listen import functions, harmless, quietly
+from pseudograd.listen.around import backwards
 from pseudograd.torch_table.eras import installed_version
 from pseudograd.torch_table.private import mode_stack
 
@@ -47,7 +48,7 @@ OF_TORCH = torch.utils.swap_tensors, torch.optim.Optimizer.zero_grad
 def _compiled_afresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
-    assert (force_eager._count, force_eager._stance, functions._watchers, around_backward._subscribers) == (
+    assert (force_eager._count, force_eager._stance, functions._watchers, backwards.subscribers) == (
         0,
         None,
         (),

@@ -25,7 +25,8 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder
 from pseudograd.formula import Depth, own
-from pseudograd.listen import around_backward, functions, harmless, quietly, swaps, zero_grad
+from pseudograd.listen import functions, harmless, quietly
+from pseudograd.listen.around import backwards, clearings, swaps
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
 
 SOURCE = Path(pg.__file__).parent
@@ -50,20 +51,18 @@ NOT_WRAPPED = {
     },  # torch swaps no tensor that somebody refers to: to let go is all that can be done
     "influence": {"Influence.let_go"},
     "not_heard": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
-    "around_backward": {"_Announced.__call__", "_end", "_given"},
-    "around": {"Around.begins", "ends"},
-    "swaps": {"_announced.<locals>.swap_tensors"},
-    "zero_grad": {"_announced.<locals>.zero_grad"},
+    "around": {"Around._announced.<locals>.call", "_end", "_read_backward", "<lambda>"},
     "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},
     "checkpoints": {
-        "_AsNoted.__set__",
-        "_AsNoted.__get__",
-        "_noted",
-        "_under",
+        "_RecomputeFn.__set__",
+        "_RecomputeFn.__get__",
+        "_Surrounded.__init__",
+        "_Surrounded.__call__",
+        "_notes",
         "_noting.<locals>.noting",
-        "_as_noted.<locals>.as_noted",
+        "_recomputing.<locals>.recomputing",
     },
-    "force_eager": {"_as_then", "eagerly.<locals>.<lambda>", "_arrived"},
+    "force_eager": {"_as_then", "<lambda>", "_arrived"},
     "quietly": {"quiet.<locals>.wrap.<locals>.call", "quietly.__enter__", "quietly._enter", "quietly.__exit__"},
 }
 WHATIF: dict[str, Any] = {"inward": {"clamp": "inward"}, "open": "open"}
@@ -232,8 +231,8 @@ def assert_nothing_is_left() -> None:
     assert (own.depth, quietly.unheard.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
-    assert around_backward._subscribers == functions._watchers == harmless._listening == ()
-    assert swaps.hook.subscribers == zero_grad.hook.subscribers == ()
+    assert backwards.subscribers == functions._watchers == harmless._listening == ()
+    assert swaps.subscribers == clearings.subscribers == ()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
-from pseudograd.listen import around_backward
+from pseudograd.listen.around import backwards
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
 
@@ -292,7 +292,7 @@ def test_everything_is_as_before_when_it_has_ended() -> None:
         clamp(x).sum().backward()
     assert vars(torch.autograd.Function).get("apply") is apply
     assert torch.autograd._engine_run_backward is backward_of_torch  # type: ignore[attr-defined]
-    assert around_backward._subscribers == ()
+    assert backwards.subscribers == ()
     assert not mode_stack()
     with diagnose() as d:
         pass

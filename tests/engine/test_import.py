@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pseudograd
-from pseudograd import dynamo
+from pseudograd.import_hook import WhenImported
 
 ROOT = Path(pseudograd.__file__).parent
 SRC = ROOT.parent
@@ -48,7 +48,7 @@ LEVELS = [
     {"user_function"},
     {"arguments", "torch_table.private"},
     {"geometry"},
-    {"reference", "errors", "record", "notebook", "wording"},
+    {"reference", "errors", "import_hook", "record", "notebook", "wording"},
     {"public_names"},
 ]
 
@@ -81,15 +81,16 @@ def test_dynamo_learns_of_us_whoever_comes_first(order: str) -> None:
 
 
 def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
-    assert dynamo._WhenDynamoArrives().find_spec("torch._dynamo.config") is None
-    assert dynamo._WhenDynamoArrives().find_spec("math") is None
+    hook = WhenImported("torch._dynamo", print)
+    assert hook.find_spec("torch._dynamo.config") is None
+    assert hook.find_spec("math") is None
 
 
 @pytest.mark.slow
 def test_the_import_hook_comes_before_whoever_finds_torch() -> None:
     program = "import sys, pseudograd; print(type(sys.meta_path[0]).__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "_WhenDynamoArrives"
+    assert done.stdout.strip() == "WhenImported"
 
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
@@ -101,7 +102,7 @@ def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pyte
         def find_spec(*asked: object) -> object:
             return spec
 
-    finder = dynamo._WhenDynamoArrives()
+    finder = WhenImported("torch._dynamo", print)
     monkeypatch.setattr(sys, "meta_path", [finder, Other])
     assert finder.find_spec("torch._dynamo") is spec
     assert sys.meta_path == [finder, Other]
@@ -111,7 +112,7 @@ _COMPILES = (
     "f = torch.compile(torch.func.grad(lambda x: pg.clamp(x, -1, 1).sum()), backend='aot_eager', fullgraph=True)\n"
     "assert f(torch.tensor([-2., 0., 2.])).tolist() == [0, 1, 1]\n"
     "assert engine.registration() == 'registered with Dynamo'\n"
-    "assert not [hook for hook in sys.meta_path if type(hook).__name__ == '_WhenDynamoArrives']\n"
+    "assert not [hook for hook in sys.meta_path if type(hook).__name__ == 'WhenImported']\n"
 )
 # What happens between our import and that of torch._dynamo.
 _BEFORE = {
@@ -135,7 +136,7 @@ threads = [threading.Thread(target=importlib.import_module, args=('torch._dynamo
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 """,
     "our own reload": """
-from pseudograd import dynamo
+from pseudograd.import_hook import WhenImported
 importlib.reload(dynamo); importlib.reload(engine); importlib.util.find_spec('torch._dynamo')
 """,
 }

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..listen import around_backward, frames, functions, nodes
+from ..listen import frames, functions, nodes
+from ..listen.around import backwards
 from ..look.copies import known
 from ..rewrite.report import Report
 
@@ -88,12 +89,12 @@ class OwnFunctions:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        around_backward.subscribe(self._look)
+        backwards.subscribe(self._look)
         try:
             with functions.watched(self._see_ours):
                 yield
         finally:
-            around_backward.unsubscribe(self._look)
+            backwards.unsubscribe(self._look)
 
     def _look(self, roots: Any, grads: object, inputs: object) -> Callable[[object], None]:
         with suppress(Exception):  # nothing of ours may end the program

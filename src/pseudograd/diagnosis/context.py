@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ..errors import must
-from ..listen import around_backward, functions, swaps
+from ..listen import functions
+from ..listen.around import backwards, swaps
 from ..listen.harmless import harmless, leave, listen
 from ..listen.program.files import checked_file, write
 from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
@@ -83,10 +84,10 @@ class Diagnosis:
             stack.callback(setattr, recorder, "is_on", False)
             listen(recorder.noted)
             stack.callback(leave, recorder.noted)
-            swaps.hook.subscribe(recorder.let_go)
-            stack.callback(swaps.hook.unsubscribe, recorder.let_go)
-            around_backward.subscribe(recorder.around_backward)
-            stack.callback(around_backward.unsubscribe, recorder.around_backward)
+            swaps.subscribe(recorder.let_go)
+            stack.callback(swaps.unsubscribe, recorder.let_go)
+            backwards.subscribe(recorder.around_backward)
+            stack.callback(backwards.unsubscribe, recorder.around_backward)
             if node_creation_hook is not None:
                 stack.enter_context(node_creation_hook(recorder.made))
             stack.enter_context(functions.watched(recorder.applied))

@@ -27,13 +27,13 @@ _stance: Any = None  # of torch.compiler: entered, while a diagnosis is and Dyna
 def eagerly() -> Iterator[None]:
     """The stance before the first of them comes back when the last has ended, in whatever order they end."""
     global _count
-    checkpoints.remember("diagnosis", lambda: _count > 0, _as_then)
     with _lock:
         _count += 1
     try:
         with _entering:
             when_dynamo_arrives(_arrived)
-        yield
+        with checkpoints.kept():
+            yield
     finally:
         with _lock:
             _count -= 1
@@ -100,3 +100,6 @@ def _undo(undo: Callable[[], object]) -> None:
 
 def _dynamo_is_here() -> bool:
     return "torch._dynamo" in sys.modules
+
+
+checkpoints.surround("diagnosis", lambda: _count > 0, _as_then)

@@ -1,55 +1,92 @@
-"""One hook around a function of torch that has none of its own, to which others subscribe."""
+"""Hooks around functions of torch that have none of their own, to which others subscribe: each backward, swaps of tensors, zero_grad."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-Ending = Callable[[], None]
+from . import patches
+
+Ending = Callable[[Any], object]
 Subscriber = Callable[..., Ending | None]
 
 
 class Around:
-    """Of owner.name. announced(function): what stands in its place, with its arguments in order; it calls `begins` and `ends`."""
+    """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
 
-    def __init__(
-        self, owner: object, name: str, announced: Callable[[Callable[..., Any]], Callable[..., object]]
-    ) -> None:
-        self._owner, self._name, self._announced = owner, name, announced
+    def __init__(self, patches: Iterable[patches.Patch], read: Callable[..., tuple[Any, ...]]) -> None:
+        self._patches, self._read = tuple(patches), read
         self._lock = threading.RLock()
-        self._installed: tuple[Any, Any] | None = None  # ours, and what it stands in front of
         self.subscribers: tuple[Subscriber, ...] = ()
 
-    def subscribe(self, around: Subscriber) -> None:
-        """around(*arguments) is called before each call, and what that returns after it. The subscriber sees to it that neither raises."""
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """subscriber(*arguments) is called before each call, in its thread, and the function that it returns after the call: with the result,
+        () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
+        """
         with self._lock:
-            self.subscribers = (*self.subscribers, around)
-            if not self.is_in_place:
-                here = getattr(self._owner, self._name)
-                ours = functools.wraps(here, updated=())(self._announced(here))
-                self._installed = ours, here
-                setattr(self._owner, self._name, ours)
+            if subscriber not in self.subscribers:
+                self.subscribers = (*self.subscribers, subscriber)
+            for patch in self._patches:
+                patch.apply(self._announced)
 
-    def unsubscribe(self, around: Subscriber) -> None:
-        """With the last, torch's function is back, unless somebody has put another in front of ours: then ours does nothing."""
-        with self._lock:
-            self.subscribers = tuple(other for other in self.subscribers if other != around)
-            if not self.subscribers and self._installed is not None:
-                if self.is_in_place:
-                    setattr(self._owner, self._name, self._installed[1])
-                self._installed = None
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """With the last subscriber, torch has its own function again."""
+        with self._lock:  # a method is another object each time
+            self.subscribers = tuple(other for other in self.subscribers if other != subscriber)
+            if not self.subscribers:
+                for patch in self._patches:
+                    patch.remove()
 
-    @property
-    def is_in_place(self) -> bool:
-        return self._installed is not None and getattr(self._owner, self._name) is self._installed[0]
+    def _announced(self, function: Callable[..., Any]) -> Callable[..., object]:
+        @functools.wraps(function, updated=())
+        def call(*args: object, **kwargs: object) -> object:
+            arguments, subscribers = self._read(*args, **kwargs), self.subscribers
+            outcome: object = None
+            if len(subscribers) == 1:  # the usual case, written out for small backwards
+                end = subscribers[0](*arguments)
+                try:
+                    result = function(*args, **kwargs)
+                    outcome = () if result is None else result
+                    return result
+                finally:
+                    if end is not None:
+                        end(outcome)
+            endings: list[Ending | None] = []
+            try:
+                for subscriber in subscribers:
+                    endings.append(subscriber(*arguments))  # noqa: PERF401  (those before one that raises must end)
+                result = function(*args, **kwargs)
+                outcome = () if result is None else result
+                return result
+            finally:
+                _end(endings, outcome)
 
-    def begins(self, *arguments: object) -> list[Ending | None]:
-        return [around(*arguments) for around in self.subscribers]
+        return call
 
 
-def ends(endings: list[Ending | None]) -> None:
-    for end in endings:
-        if end is not None:
-            end()
+def _end(endings: list[Ending | None], result: object) -> None:
+    """The last first. Each is called, whatever another of them raises."""
+    while endings:
+        end = endings.pop()
+        try:
+            if end is not None:
+                end(result)
+        finally:
+            _end(endings, result)
+
+
+def _read_backward(
+    roots: object, grads: object = None, *switches: object, inputs: object = None, **others: object
+) -> tuple[object, ...]:
+    """Of `_engine_run_backward`, as torch itself calls it: two switches stand before the inputs."""
+    return roots, grads, switches[2] if len(switches) > 2 else inputs
+
+
+# subscriber(roots, their gradients, inputs whose gradients are asked for)
+backwards = Around(patches.BACKWARD, _read_backward)
+# subscriber(tensor, other tensor): by a swap a module changes what its parameters are
+swaps = Around([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
+# subscriber(optimizer, set_to_none)
+clearings = Around([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, set_to_none))

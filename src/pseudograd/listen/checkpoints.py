@@ -1,86 +1,109 @@
-"""A checkpoint runs its forward twice. What surrounded the first run surrounds the second, wherever and in whatever thread that is.
+"""A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
 
-Torch compares what the two runs keep: under another rule, or compiled where the first was not, they would keep other tensors.
+Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Torch is
+patched while somebody has entered `kept`. What a checkpoint noted then lives as long as its graph, and needs no patch any more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..torch_table import private as torch_private
+from . import patches
 
 
-class _Surrounding(NamedTuple):
+class Surrounding(NamedTuple):
+    """note(): what surrounds the forward of a checkpoint. under(note): a context around its recomputation; under(None) where nobody noted."""
+
     note: Callable[[], object]
     under: Callable[[Any], contextlib.AbstractContextManager[object]]
 
 
-_surroundings: dict[str, _Surrounding] = {}
+_surroundings: dict[str, Surrounding] = {}
+_lock = threading.RLock()
+_count = 0
 
 
-def remember(
-    what: str, note: Callable[[], object], under: Callable[[Any], contextlib.AbstractContextManager[object]]
-) -> None:
-    """From now on note() is asked at the forward of each checkpoint, and under(what it said) is entered around its recomputation.
-
-    Under None for a checkpoint whose forward nobody noted. For good: its backward may run when every context has ended. Twice is once.
-    """
-    _surroundings[what] = _Surrounding(note, under)
-    _watch()
+def surround(what: str, note: Callable[[], object], under: Callable[[Any], Any]) -> None:
+    """Every checkpoint notes this from now on, while anybody has entered `kept`."""
+    _surroundings[what] = Surrounding(note, under)
 
 
-@functools.cache
-def _watch() -> None:
-    if torch_private.checkpoint_frame is not None:
-        torch_private.checkpoint_frame.recompute_fn = _AsNoted()
-    function = torch_private.checkpoint_function
-    function.forward = staticmethod(_noting(function.forward))
-    function.backward = staticmethod(_as_noted(function.backward))
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """While it is entered, checkpoints note their surroundings, and recompute without any where nobody has noted."""
+    global _count
+    with _lock:
+        _count += 1
+        if _count == 1:
+            if torch_private.checkpoint_frame is not None:
+                patches.CHECKPOINT_FRAME.apply(lambda hidden: _RecomputeFn())
+            patches.CHECKPOINT_FORWARD.apply(lambda forward: staticmethod(_noting(forward.__func__)))
+            patches.CHECKPOINT_BACKWARD.apply(lambda backward: staticmethod(_recomputing(backward.__func__)))
+    try:
+        yield
+    finally:
+        with _lock:
+            _count -= 1
+            if not _count:
+                for patch in (patches.CHECKPOINT_FRAME, patches.CHECKPOINT_FORWARD, patches.CHECKPOINT_BACKWARD):
+                    patch.remove()
 
 
-def _noted() -> dict[str, object]:
-    return {what: one.note() for what, one in _surroundings.items()}
+class _Surrounded:
+    """The function of a checkpoint, which runs under what surrounded its forward."""
+
+    def __init__(self, function: Callable[..., object], notes: dict[str, object]) -> None:
+        self.function, self.notes = function, notes
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        with contextlib.ExitStack() as stack:
+            for what, surrounding in _surroundings.items():
+                stack.enter_context(surrounding.under(self.notes.get(what)))
+            return self.function(*args, **kwargs)
 
 
-def _under(noted: dict[str, object], function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    with contextlib.ExitStack() as stack:
-        for what, one in _surroundings.items():
-            stack.enter_context(one.under(noted.get(what)))
-        return function(*args, **kwargs)
+def _notes() -> dict[str, object]:
+    return {what: surrounding.note() for what, surrounding in _surroundings.items()}
 
 
-class _AsNoted:
-    """`recompute_fn` of a checkpoint without reentry."""
+class _RecomputeFn:
+    """`recompute_fn` of a checkpoint without reentry, which a frame keeps among its own attributes."""
 
     def __set__(self, frame: object, recompute: Callable[..., object]) -> None:
-        vars(frame)["recompute_fn"] = recompute
-        vars(frame)["pseudograd_noted"] = _noted()
+        vars(frame)["recompute_fn"] = _Surrounded(recompute, _notes())
 
-    def __get__(self, frame: object, owner: object = None) -> Any:
+    def __get__(self, frame: object, owner: object = None) -> object:
         if frame is None:
             return self
-        return functools.partial(_under, vars(frame).get("pseudograd_noted", {}), vars(frame)["recompute_fn"])
+        recompute = vars(frame)["recompute_fn"]
+        return recompute if isinstance(recompute, _Surrounded) else _Surrounded(recompute, {})
 
 
 def _noting(forward: Callable[..., object]) -> Callable[..., object]:
-    """The forward of a checkpoint with reentry."""
+    """The forward of a checkpoint with reentry, whose context keeps the function for its backward."""
 
     @functools.wraps(forward)
     def noting(ctx: Any, *args: object) -> object:
-        ctx.pseudograd_noted = _noted()
-        return forward(ctx, *args)
+        notes = _notes()
+        result = forward(ctx, *args)
+        ctx.run_function = _Surrounded(ctx.run_function, notes)
+        return result
 
     return noting
 
 
-def _as_noted(backward: Callable[..., object]) -> Callable[..., object]:
-    """Its backward, which runs the forward again."""
+def _recomputing(backward: Callable[..., object]) -> Callable[..., object]:
+    """Its backward, which runs the function again: without any surroundings where nobody noted them."""
 
     @functools.wraps(backward)
-    def as_noted(ctx: object, *grads: object) -> object:
-        return _under(getattr(ctx, "pseudograd_noted", {}), backward, ctx, *grads)
+    def recomputing(ctx: Any, *grads: object) -> object:
+        if not isinstance(ctx.run_function, _Surrounded):
+            ctx.run_function = _Surrounded(ctx.run_function, {})
+        return backward(ctx, *grads)
 
-    return as_noted
+    return recomputing

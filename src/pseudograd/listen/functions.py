@@ -12,12 +12,13 @@ import torch
 
 from .. import engine
 from ..formula import Depth
+from . import patches
 
-Seen = Callable[[object], None]
+Watcher = Callable[[object], None]
 
 _inside = Depth()
 _lock = threading.RLock()
-_watchers: tuple[Seen | None, ...] = ()
+_watchers: tuple[Watcher | None, ...] = ()
 _engine = ExitStack()  # what watches ours
 
 
@@ -27,26 +28,28 @@ def is_inside() -> bool:
 
 
 @contextmanager
-def watched(seen: Seen | None) -> Iterator[None]:
-    """While it is entered, seen(result) is called after each Function, in every thread. Contexts may end in any order."""
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """While it is entered, watcher(result) is called after each Function, in every thread. Contexts may end in any order."""
     global _watchers
     with _lock:
         if not _watchers:
-            _install()
-        _watchers = (*_watchers, seen)
+            _engine.enter_context(engine.watch(_ours_begins))
+            patches.APPLY.apply(_Apply)
+        _watchers = (*_watchers, watcher)
     try:
         yield
     finally:
         with _lock:
-            found = list(_watchers)
-            found.remove(seen)
-            _watchers = tuple(found)
+            rest = list(_watchers)
+            rest.remove(watcher)
+            _watchers = tuple(rest)
             if not _watchers:
-                _uninstall()
+                _engine.close()
+                patches.APPLY.remove()
 
 
 class _Apply:
-    """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits, or somebody's before ours."""
+    """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits (None), or somebody's before ours."""
 
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
@@ -56,25 +59,6 @@ class _Apply:
         above: Any = super(torch.autograd.Function, cls)  # type: ignore[misc]
         bound = above.apply if hidden is None else hidden.__get__(None, cls)
         return bound if cls.__module__ == engine.__name__ else partial(_noting, bound)
-
-
-def _install() -> None:
-    _engine.enter_context(engine.watch(_ours_begins))
-    function: Any = torch.autograd.Function
-    if not isinstance(vars(function).get("apply"), _Apply):
-        function.apply = _Apply(vars(function).get("apply"))
-
-
-def _uninstall() -> None:
-    """What was hidden again, unless somebody has put another in front of ours: that one stays, and ours behind it does nothing."""
-    _engine.close()
-    function: Any = torch.autograd.Function
-    ours = vars(function).get("apply")
-    if isinstance(ours, _Apply):
-        if ours.hidden is None:
-            del function.apply
-        else:
-            function.apply = ours.hidden
 
 
 def _noting(call: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -95,6 +79,6 @@ def _ours_ended(result: object) -> None:
 
 
 def _tell(result: object) -> None:
-    for seen in _watchers:
-        if seen is not None and result is not None:
-            seen(result)
+    for watcher in _watchers:
+        if watcher is not None and result is not None:
+            watcher(result)

@@ -9,14 +9,18 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-from ..listen import around_backward, checkpoints
+from ..listen import checkpoints
+from ..listen.around import backwards
 from ..torch_table import private as torch_private
 from . import entered_contexts
 
 _lock = threading.Lock()
 _count = 0
+_checkpoints = ExitStack()
+checkpoints.surround("rewriting", entered_contexts.modes, lambda modes: entered_contexts.exactly(modes or ()))
 
 
 def enter(mode: Any) -> None:
@@ -27,10 +31,8 @@ def enter(mode: Any) -> None:
     with _lock:
         _count += 1
         if _count == 1:
-            checkpoints.remember(
-                "rewriting", entered_contexts.modes, lambda modes: entered_contexts.exactly(modes or ())
-            )
-            around_backward.subscribe(_put_back)
+            _checkpoints.enter_context(checkpoints.kept())
+            backwards.subscribe(_put_back)
 
 
 def leave(mode: Any) -> None:
@@ -40,7 +42,8 @@ def leave(mode: Any) -> None:
     with _lock:
         _count -= 1
         if _count == 0:
-            around_backward.unsubscribe(_put_back)
+            _checkpoints.close()
+            backwards.unsubscribe(_put_back)
 
 
 def _put_back(roots: object, grads: object, inputs: object) -> Callable[[object], None]:

@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ...listen import zero_grad
+from ...listen.around import clearings
 from ...listen.harmless import Errors, harmless
 from ...listen.quietly import quietly, unheard
 from ...torch_table.private import local, without_torch_function
@@ -62,11 +62,11 @@ class Optimisers:
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
         ]
-        zero_grad.hook.subscribe(self.clears)
+        clearings.subscribe(self.clears)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        zero_grad.hook.unsubscribe(self.clears)
+        clearings.unsubscribe(self.clears)
         for handle in self._handles:
             handle.remove()
 
@@ -103,7 +103,7 @@ class Optimisers:
                 one.after(optimizer)
 
     @harmless("a zero_grad of an optimiser")
-    def clears(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[], None] | None:
+    def clears(self, optimizer: Optimizer, set_to_none: bool) -> Callable[[object], None] | None:
         """Its calls set `.grad` alone, in which there is nothing to hear, and are half of those of a step. Returns what comes after it."""
         rest = self.rest
         if rest is None or rest.is_on or not set_to_none or not self._hears():
@@ -112,7 +112,7 @@ class Optimisers:
         return self._has_cleared
 
     @harmless("a zero_grad of an optimiser")
-    def _has_cleared(self) -> None:
+    def _has_cleared(self, result: object) -> None:
         assert self.rest is not None
         self.rest.end()
 

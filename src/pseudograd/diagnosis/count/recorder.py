@@ -564,13 +564,13 @@ class Recorder:
             self.after_backward(self.backwards)
 
     @harmless("a swap of tensors")
-    def let_go(self, one: Any, other: Any) -> Callable[[], None]:
+    def let_go(self, one: Any, other: Any) -> Callable[[object], None]:
         """Torch refuses to swap tensors that somebody holds a weak reference to. Returns what takes them again."""
         endings = self.leaves.let_go((one, other)), self.influence.let_go(one, other)
         return partial(self._take_again, endings)
 
     @harmless("a swap of tensors")
-    def _take_again(self, endings: tuple[Callable[[], None], ...]) -> None:
+    def _take_again(self, endings: tuple[Callable[[], None], ...], result: object) -> None:
         for end in endings:
             end()
 

@@ -131,9 +131,10 @@ def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[
     """A folder for the parts, and the environment in which python reports to it."""
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
-        here = Path(__file__).resolve().parent
-        shutil.copyfile(here / "sitecustomize.py", folder / "sitecustomize.py")
-        (folder / "root.txt").write_text(str(here.parents[2]), encoding="utf-8")
+        source = Path(__file__).resolve().parent
+        shutil.copyfile(source / "sitecustomize.py", folder / "sitecustomize.py")
+        shutil.copyfile(source.parents[1] / "import_hook.py", folder / "pseudograd_import_hook.py")
+        (folder / "root.txt").write_text(str(source.parents[2]), encoding="utf-8")
         (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
         others = around.get("PYTHONPATH")
         path = os.pathsep.join([str(folder), *([others] if others else [])])

@@ -1,6 +1,7 @@
 """Copied into a folder that stands first on PYTHONPATH: python runs it at the start of every process of a program.
 
-It waits for torch and imports nothing itself, so that a process without torch starts as fast. Nothing here may harm a program.
+It waits for torch and imports nothing but the finder that is copied beside it, so that a process without torch starts as fast. Nothing
+here may harm a program.
 """
 
 from __future__ import annotations
@@ -25,45 +26,9 @@ def _other_sitecustomize() -> None:
         sys.modules.setdefault("sitecustomize", ours)
 
 
-class _WhenTorchArrives:
-    """A finder that stands first until an import of torch has succeeded."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != "torch":
-            return None
-        behind = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0  # type: ignore[arg-type]
-        for finder in sys.meta_path[behind:]:
-            spec = getattr(finder, "find_spec", lambda *_: None)(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, self)
-                return spec
-        return None
-
-
-class _Telling:
-    """A loader that begins to follow once it has run the module."""
-
-    def __init__(self, loader: Any, finder: object) -> None:
-        self.loader = loader
-        self.finder = finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
-            module.__spec__._initializing = (
-                False  # it is whole: a thread of ours that imports it must not wait for this import
-            )
-            _follow()
-
-
-def _follow() -> None:
+def _follow(torch: Any) -> None:
     """Whatever goes wrong is written down, and the program goes on without us."""
+    torch.__spec__._initializing = False  # it is whole: a thread of ours that imports it must not wait for this import
     try:
         try:
             from pseudograd.listen.program import process
@@ -85,5 +50,7 @@ def _follow() -> None:
 
 if __name__ == "sitecustomize":  # else somebody imports us by our name in the package
     if os.path.isdir(_HERE):
-        sys.meta_path.insert(0, _WhenTorchArrives())  # type: ignore[arg-type]
+        from pseudograd_import_hook import WhenImported  # type: ignore[import-not-found]
+
+        WhenImported("torch", _follow).wait()
     _other_sitecustomize()

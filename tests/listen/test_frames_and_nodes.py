@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.listen import around_backward, frames, functions, nodes
+from pseudograd.listen import frames, functions, nodes
+from pseudograd.listen.around import backwards
 
 AT_FIRST = vars(torch.autograd.Function).get("apply")
 
@@ -25,7 +26,7 @@ def _here() -> Any:
 def test_the_calling_frame_is_the_line_that_calls() -> None:
     frame = _here()
     assert frame.f_code.co_name == "_here"  # neither torch's nor ours
-    assert frames.shown(frame.f_code, frame.f_lineno).startswith("tests/trace/test_trace.py:")
+    assert frames.shown(frame.f_code, frame.f_lineno).startswith("tests/listen/test_frames_and_nodes.py:")
 
 
 def test_ranges_that_start_afresh_find_no_earlier_node() -> None:
@@ -275,10 +276,10 @@ def heard() -> Iterator[list[str]]:
         notes.append(f"begins, {len(roots)}")
         return lambda result: notes.append("raised" if result is None else f"ends, {len(result)} of {len(inputs)}")
 
-    around_backward.subscribe(around)
-    around_backward.subscribe(around)
+    backwards.subscribe(around)
+    backwards.subscribe(around)
     yield notes
-    around_backward.unsubscribe(around)
+    backwards.unsubscribe(around)
 
 
 def test_each_backward_is_announced_once(heard: list[str]) -> None:
@@ -306,9 +307,9 @@ def test_without_subscribers_torch_has_its_own_function() -> None:
         return lambda result: None
 
     before = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    around_backward.subscribe(around)
+    backwards.subscribe(around)
     assert torch.autograd._engine_run_backward is not before  # type: ignore[attr-defined]
-    around_backward.unsubscribe(around)
+    backwards.unsubscribe(around)
     assert torch.autograd._engine_run_backward is before  # type: ignore[attr-defined]
 
 
@@ -320,11 +321,11 @@ def test_torchs_function_keeps_its_name_among_subscribers() -> None:
         return function.__module__, function.__name__, function.__qualname__, function.__doc__
 
     before = described(torch.autograd._engine_run_backward)  # type: ignore[attr-defined]
-    around_backward.subscribe(around)
+    backwards.subscribe(around)
     try:
         assert described(torch.autograd._engine_run_backward) == before  # type: ignore[attr-defined]
     finally:
-        around_backward.unsubscribe(around)
+        backwards.unsubscribe(around)
 
 
 def test_watchers_of_functions_see_results_and_nothing_else() -> None:

@@ -1,0 +1,160 @@
+"""Everything of torch and of Python that this library ever replaces or adds to: what, when and for how long.
+
+`docs/patched.md` lists the same rows, and `pseudograd doctor` shows which of them are applied now. Nothing else is replaced anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+_MISSING = object()
+PATCHES: list[Patch] = []
+
+
+class Patch:
+    """An attribute, by its dotted name, that ours stands in for; or an entry of ours in a list, where `is_there` tells whether it stands.
+
+    why: what needs it. until: when torch's or Python's own is back.
+    """
+
+    def __init__(self, name: str, why: str, until: str, is_there: Callable[[], bool] | None = None) -> None:
+        self.name, self.why, self.until = name, why, until
+        self._path, _, self._attribute = name.rpartition(".")
+        self._lock = threading.RLock()
+        self._replacement: object = None
+        self._hidden: object = None
+        self._is_there = is_there
+        PATCHES.append(self)
+
+    def apply(self, replace: Callable[[Any], object]) -> None:
+        """Put replace(what stands there, None where it is inherited) in front. Nothing happens where ours stands there already."""
+        with self._lock:
+            owner = _object_of(self._path)
+            if owner is None or self.is_applied:
+                return
+            self._hidden = vars(owner).get(self._attribute, _MISSING)
+            self._replacement = replace(None if self._hidden is _MISSING else self._hidden)
+            setattr(owner, self._attribute, self._replacement)
+
+    def remove(self) -> None:
+        """Put back what stood there. Where somebody has put another in front of ours that one stays, and ours behind it does nothing."""
+        with self._lock:
+            if self.is_applied:
+                owner = _object_of(self._path)
+                if self._hidden is _MISSING:
+                    delattr(owner, self._attribute)
+                else:
+                    setattr(owner, self._attribute, self._hidden)
+            self._replacement = self._hidden = None
+
+    @property
+    def is_applied(self) -> bool:
+        if self._is_there is not None:
+            return self._is_there()
+        owner = None if self._replacement is None else _object_of(self._path)
+        return owner is not None and vars(owner).get(self._attribute) is self._replacement
+
+
+def _object_of(path: str) -> Any:
+    """What a dotted name stands for; None where its module has not been imported, or does not have it."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        owner: Any = sys.modules.get(".".join(parts[:end]))
+        if owner is not None:
+            for part in parts[end:]:
+                owner = getattr(owner, part, None)
+            return owner
+    return None
+
+
+def _awaits(module: str) -> Callable[[], bool]:
+    """Does an import hook of ours wait for this module?"""
+    return lambda: any(type(finder).__name__ == "WhenImported" and finder.module == module for finder in sys.meta_path)
+
+
+def status() -> list[dict[str, str]]:
+    """What is applied now."""
+    return [{"name": patch.name, "until": patch.until} for patch in PATCHES if patch.is_applied]
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+_CONTEXTS = "the last `override`, `pin_edge` or diagnosis has ended"
+_DIAGNOSES = "the last diagnosis has ended"
+_RUNS = "the last run of `compare` has ended"
+_PROCESS = "the process ends"
+
+IMPORT_OF_DYNAMO = Patch(
+    "sys.meta_path: torch._dynamo",
+    "Dynamo learns of this library when the program imports it; to import Dynamo with pseudograd would cost 0.7 s",
+    "torch._dynamo has been imported",
+    _awaits("torch._dynamo"),
+)
+BACKWARD = [
+    Patch(f"{owner}._engine_run_backward", "contexts act on a forward inside a backward", _CONTEXTS)
+    for owner in ("torch.autograd.graph", "torch.autograd")
+]
+CHECKPOINT_FORWARD, CHECKPOINT_BACKWARD, CHECKPOINT_FRAME = (
+    Patch(f"torch.utils.checkpoint.{name}", "a checkpoint recomputes as its forward ran", _CONTEXTS)
+    for name in ("CheckpointFunction.forward", "CheckpointFunction.backward", "_CheckpointFrame.recompute_fn")
+)
+APPLY = Patch(
+    "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES}, and {_RUNS}"
+)
+SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
+ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "its calls need not be heard", _DIAGNOSES)
+READERS_OF_RANDOM_STATES = [
+    Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)
+    for module, name in (
+        ("torch", "get_rng_state"),
+        ("torch", "initial_seed"),
+        ("torch.random", "get_rng_state"),
+        ("torch.random", "initial_seed"),
+        ("random", "getstate"),
+        ("numpy.random", "get_state"),
+    )
+]
+CALLS_IN_COMPILED_CODE = [
+    Patch(
+        f"torch._dynamo.variables.higher_order_ops.{name}.call_function",
+        "contexts act inside a compiled checkpoint",
+        _PROCESS,
+    )
+    for name in ("CheckpointHigherOrderVariable", "ScanHigherOrderVariable")
+]
+# In a program that a command runs: `pseudograd diagnose train.py`, `run`, `bisect` and `upgrade`.
+FOLDER = Patch(
+    "PYTHONPATH: sitecustomize",
+    "each python process of a program that a command runs reports to the command",
+    "the command has ended; it exists in the environment of that program alone",
+    lambda: "pseudograd-" in os.environ.get("PYTHONPATH", ""),
+)
+IMPORT_OF_TORCH = Patch(
+    "sys.meta_path: torch", "the command begins when torch has been imported", "torch has been imported", _awaits("torch")
+)
+WARNING_FILTER = Patch(
+    "warnings.filters",
+    "a warning is located at the program's line",
+    _PROCESS,
+    lambda: any(type(entry[1]).__module__.startswith("pseudograd.") for entry in warnings.filters),
+)
+WARNING_FUNCTIONS = [
+    Patch(f"warnings.{name}", "that filter stays the first", _PROCESS) for name in ("_add_filter", "resetwarnings")
+]
+EXIT = Patch("os._exit", "the report is written before a process ends so", _PROCESS)
+SET_SIGNAL, GET_SIGNAL = (
+    Patch(f"signal.{name}", "the report is written before SIGTERM ends the process", _PROCESS)
+    for name in ("signal", "getsignal")
+)
+BOOTSTRAP = Patch(
+    "multiprocessing.process.BaseProcess._bootstrap", "processes that load data are not followed", _PROCESS
+)
+COMPILE, MODULE_CALL = (
+    Patch(name, "`upgrade --routes` runs a program's modules as compiled blocks", _PROCESS)
+    for name in ("torch.compile", "torch.nn.Module.__call__")
+)
