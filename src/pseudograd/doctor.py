@@ -8,6 +8,7 @@ import torch
 
 from . import engine, kernels
 from .errors import unknown_name
+from .listen import patches
 from .torch_table.eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
 from .torch_table.forms import AtTheBound, at_the_bound
 from .torch_table.private import status
@@ -28,6 +29,7 @@ def examine() -> dict[str, Any]:
         "kernels": kernels.status(),
         "compile_over_functorch": engine.registration(),
         "missing_private_names": status(),
+        "patched": patches.status(),
     }
 
 
@@ -72,6 +74,8 @@ def text(findings: dict[str, Any]) -> str:
     lines.append(f"  torch.compile over torch.func: {findings['compile_over_functorch']}")
     for row in findings["missing_private_names"]:
         lines.append(f"  this torch has no {row['name']}: {row['without']}")
+    lines += ["", "patched now" if findings["patched"] else "patched now: nothing"]
+    lines += [f"  {row['name']}, until {row['until']}" for row in findings["patched"]]
     if findings["era"] != findings["expected_era"]:
         lines.append(
             f"  This torch behaves as {findings['era']}, its version says {findings['expected_era']}: please report it."

@@ -31,7 +31,7 @@ def when_dynamo_arrives(act: Callable[[object], None]) -> None:
 
 def is_awaited() -> bool:
     """Does the hook wait for its import?"""
-    return any(isinstance(finder, WhenImported) and finder.module == _NAME for finder in sys.meta_path)
+    return any(isinstance(finder, WhenImported) and finder.awaits == _NAME for finder in sys.meta_path)
 
 
 if _NAME not in sys.modules:

@@ -1,4 +1,4 @@
-"""A finder that waits for the first import of one module. This file imports nothing but `sys`: commands copy it into the start of a program."""
+"""A finder that waits for the first import of a module. It needs `sys` alone, so that commands can copy it into the start of a program."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class WhenImported:
     """
 
     def __init__(self, module: str, act: Callable[[Any], object]) -> None:
-        self.module, self.act = module, act
+        self.awaits, self.act = module, act
 
     def wait(self) -> None:
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self.module:
+        if name != self.awaits:
             return None
         finders: list[Any] = sys.meta_path  # type: ignore[assignment]
         behind = finders.index(self) + 1 if self in finders else 0

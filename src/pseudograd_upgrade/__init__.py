@@ -17,6 +17,7 @@ USES = (
     "pseudograd.listen.frames",
     "pseudograd.listen.harmless",
     "pseudograd.listen.nodes",
+    "pseudograd.listen.patches",
     "pseudograd.listen.program.files",
     "pseudograd.listen.program.follow",
     "pseudograd.listen.quietly",

@@ -17,15 +17,7 @@ from typing import Any
 
 import torch
 
-# Looked up by name in their module when they are called, by torch's own fork_rng and checkpoint too.
-_READERS = (
-    ("torch", "get_rng_state"),
-    ("torch", "initial_seed"),
-    ("torch.random", "get_rng_state"),
-    ("torch.random", "initial_seed"),
-    ("random", "getstate"),
-    ("numpy.random", "get_state"),
-)
+from ..listen.patches import READERS_OF_RANDOM_STATES
 
 
 class Chance:
@@ -38,35 +30,29 @@ class Chance:
     @contextmanager
     def watched(self) -> Iterator[None]:
         before = _states()
-        hidden = list(self._install())
+        for patch in READERS_OF_RANDOM_STATES:
+            patch.apply(_noting)
         _open.append(self)
         try:
             yield
         finally:
             _open.remove(self)
-            for module, name, reader, original in hidden:
-                if getattr(module, name) is reader:  # unless somebody put another in front
-                    setattr(module, name, original)
+            if not _open:
+                for patch in READERS_OF_RANDOM_STATES:
+                    patch.remove()
         self.none = not self._was_read and before is not None and _equal(before, _states())
 
     def note(self) -> None:
         self._was_read = True
 
-    def _install(self) -> Iterator[tuple[object, str, object, object]]:
-        for path, name in _READERS:
-            module = sys.modules.get(path)
-            original = getattr(module, name, None)
-            if original is not None:
-                reader = self._noting(original)
-                setattr(module, name, reader)
-                yield module, name, reader, original
 
-    def _noting(self, original: Callable[..., object]) -> Callable[..., object]:
-        def reader(*args: object, **kwargs: object) -> object:
-            self.note()
-            return original(*args, **kwargs)
+def _noting(read: Callable[..., object]) -> Callable[..., object]:
+    def reader(*args: object, **kwargs: object) -> object:
+        for chance in _open:
+            chance.note()
+        return read(*args, **kwargs)
 
-        return reader
+    return reader
 
 
 _open: list[Chance] = []
@@ -74,8 +60,8 @@ _open: list[Chance] = []
 
 def _forked() -> None:
     """What a child draws, nobody here sees."""
-    for one in _open:
-        one.note()
+    for chance in _open:
+        chance.note()
 
 
 if hasattr(os, "register_at_fork"):

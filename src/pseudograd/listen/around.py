@@ -22,8 +22,8 @@ class Around:
         self.subscribers: tuple[Subscriber, ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """subscriber(*arguments) is called before each call, in its thread, and the function that it returns after the call: with the result,
-        () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
+        """subscriber(*arguments) is called before each call, in its thread. The function that it returns is called after the call, with the
+        result, with () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
         """
         with self._lock:
             if subscriber not in self.subscribers:
@@ -56,7 +56,7 @@ class Around:
             endings: list[Ending | None] = []
             try:
                 for subscriber in subscribers:
-                    endings.append(subscriber(*arguments))  # noqa: PERF401  (those before one that raises must end)
+                    endings.append(subscriber(*arguments))
                 result = function(*args, **kwargs)
                 outcome = () if result is None else result
                 return result

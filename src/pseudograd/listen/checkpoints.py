@@ -17,7 +17,7 @@ from . import patches
 
 
 class Surrounding(NamedTuple):
-    """note(): what surrounds the forward of a checkpoint. under(note): a context around its recomputation; under(None) where nobody noted."""
+    """note(): what surrounds the forward of a checkpoint. under(note), or under(None) without a note: a context for its recomputation."""
 
     note: Callable[[], object]
     under: Callable[[Any], contextlib.AbstractContextManager[object]]

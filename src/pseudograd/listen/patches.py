@@ -37,8 +37,8 @@ class Patch:
             owner = _object_of(self._path)
             if owner is None or self.is_applied:
                 return
-            self._hidden = vars(owner).get(self._attribute, _MISSING)
-            self._replacement = replace(None if self._hidden is _MISSING else self._hidden)
+            hidden = vars(owner).get(self._attribute, _MISSING)
+            self._hidden, self._replacement = hidden, replace(None if hidden is _MISSING else hidden)
             setattr(owner, self._attribute, self._replacement)
 
     def remove(self) -> None:
@@ -74,7 +74,13 @@ def _object_of(path: str) -> Any:
 
 def _awaits(module: str) -> Callable[[], bool]:
     """Does an import hook of ours wait for this module?"""
-    return lambda: any(type(finder).__name__ == "WhenImported" and finder.module == module for finder in sys.meta_path)
+    return lambda: any(getattr(finder, "awaits", None) == module for finder in sys.meta_path)
+
+
+def table() -> str:
+    """The rows as docs/patched.md shows them, in Markdown."""
+    rows = [f"| `{patch.name}` | {patch.why} | {patch.until} |" for patch in PATCHES]
+    return "\n".join(["| What | Why | Until |", "|---|---|---|", *rows])
 
 
 def status() -> list[dict[str, str]]:
@@ -104,11 +110,11 @@ CHECKPOINT_FORWARD, CHECKPOINT_BACKWARD, CHECKPOINT_FRAME = (
     for name in ("CheckpointFunction.forward", "CheckpointFunction.backward", "_CheckpointFrame.recompute_fn")
 )
 APPLY = Patch(
-    "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES}, and {_RUNS}"
+    "torch.autograd.Function.apply", "what runs inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
 )
 SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "its calls need not be heard", _DIAGNOSES)
-READERS_OF_RANDOM_STATES = [
+READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
     Patch(f"{module}.{name}", "a run that reads no random state is not run again with another seed", _RUNS)
     for module, name in (
         ("torch", "get_rng_state"),
@@ -135,7 +141,10 @@ FOLDER = Patch(
     lambda: "pseudograd-" in os.environ.get("PYTHONPATH", ""),
 )
 IMPORT_OF_TORCH = Patch(
-    "sys.meta_path: torch", "the command begins when torch has been imported", "torch has been imported", _awaits("torch")
+    "sys.meta_path: torch",
+    "the command begins when torch has been imported",
+    "torch has been imported",
+    _awaits("torch"),
 )
 WARNING_FILTER = Patch(
     "warnings.filters",

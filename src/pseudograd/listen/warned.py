@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from . import patches
 from .frames import is_ours
 
 _HANDED_ON = f"torch{os.sep}overrides.py"
@@ -51,7 +52,7 @@ def _is_elsewhere() -> bool:
         return True
     if module.partition(".")[0] != "pseudograd":
         return False
-    frame = _program_s(sys._getframe(2))
+    frame = _frame_without_us(sys._getframe(2))
     if frame is None:
         return False
     text, _heard.module = _heard.text, None
@@ -61,7 +62,7 @@ def _is_elsewhere() -> bool:
     return True
 
 
-def _program_s(frame: FrameType | None) -> FrameType | None:
+def _frame_without_us(frame: FrameType | None) -> FrameType | None:
     """Outwards from our innermost frame, the first that would have been there without us."""
     while frame is not None and not (is_ours(frame.f_code.co_filename) and frame.f_code.co_filename != __file__):
         frame = frame.f_back
@@ -75,27 +76,25 @@ def _program_s(frame: FrameType | None) -> FrameType | None:
 _FILTER = ("ignore", _Text(), _Category, _Module(), 0)
 
 
-def at_the_program_s_line() -> None:
+def locate_at_the_program() -> None:
     """From here on, in this process; also where the program changes the filters."""
-    for name in ("_add_filter", "resetwarnings"):
-        change = getattr(warnings, name, None)
-        if change is not None:
-            setattr(warnings, name, _staying_first(change))
-    _stand_first()
+    for patch in patches.WARNING_FUNCTIONS:
+        patch.apply(lambda change: change if change is None else _keeping_ours_first(change))
+    _put_first()
 
 
-def _staying_first(change: Callable[..., object]) -> Callable[..., None]:
+def _keeping_ours_first(change: Callable[..., object]) -> Callable[..., None]:
     def changed(*arguments: object, **named: object) -> None:
         change(*arguments, **named)
-        _stand_first()
+        _put_first()
 
     return changed
 
 
-def _stand_first() -> None:
+def _put_first() -> None:
     filters: Any = warnings.filters
     if filters[:1] != [_FILTER]:
-        filters[:] = [_FILTER, *(one for one in filters if one is not _FILTER)]
+        filters[:] = [_FILTER, *(entry for entry in filters if entry is not _FILTER)]
         mutated = getattr(warnings, "_filters_mutated", None) or getattr(warnings, "_filters_mutated_lock_held", None)
         if mutated is not None:
             mutated()

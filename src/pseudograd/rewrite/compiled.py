@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import dynamo
+from ..listen import patches
 from ..torch_table import conventions as torch_conventions
 from ..torch_table import forms as torch_forms
 from ..torch_table import private as torch_private
 from .entered_contexts import Entered
 
 # Dynamo hands these to a mode as one call, during which the mode is off: what they run would keep torch's rules.
-# Variable of Dynamo: its torch function. Left alone: nested_compile_region, which accepts no mode inside.
-_RUN_OTHERS = ("CheckpointHigherOrderVariable", "ScanHigherOrderVariable")
+# Left alone: nested_compile_region, which accepts no mode inside.
 
 
 def _tell(imported: object) -> None:
     # F.hardsigmoid and torch.relu_ are not among those that Dynamo dispatches; eager code dispatches them.
     torch_private.let_dynamo_dispatch(imported, {**torch_forms.SPELLINGS, **torch_conventions.KINKED})
     # A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code.
-    for variable in torch_private.higher_order_variables(*_RUN_OTHERS):
-        variable.call_function = _undispatched(variable.call_function)
+    for patch in patches.CALLS_IN_COMPILED_CODE:
+        for variable in torch_private.higher_order_variables(patch.name.split(".")[-2]):
+            patch.apply(partial(_undispatched, variable.call_function))
 
 
 _LET_THROUGH = (Entered,) if torch_private.DeviceContext is None else (Entered, torch_private.DeviceContext)
 
 
-def _undispatched(call_function: Any) -> Callable[..., object]:
+def _undispatched(call_function: Any, hidden: object) -> Callable[..., object]:
     def call(self: Any, tx: Any, args: object, kwargs: object) -> object:
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from pseudograd.listen import frames
+from pseudograd.listen import frames, patches
 from pseudograd.torch_table.private import allow_recompilations, mode_stack, push_mode, take_off_the_stack
 
 from .hearing import BlockHeard
@@ -44,7 +44,7 @@ class Regions:
         def compile(model: object = None, **options: object) -> Any:
             return self._compiled(model, **options)
 
-        torch.compile = compile
+        patches.COMPILE.apply(lambda hidden: compile)
         self._patch()
 
     def _patch(self) -> None:
@@ -53,7 +53,7 @@ class Regions:
         def __call__(self: nn.Module, *args: object, **kwargs: object) -> object:  # noqa: N807  (it stands for torch's)
             return regions._of_module(self)(*args, **kwargs)
 
-        nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        patches.MODULE_CALL.apply(lambda hidden: __call__)
 
     # --- what becomes a block -------------------------------------------------------------------------------------------
 
@@ -108,7 +108,8 @@ class Regions:
         is_heard = any(mode is self.mode for mode in mode_stack())
         if is_heard:
             take_off_the_stack(self.mode)
-        self._is_inside, nn.Module.__call__ = True, self._call  # type: ignore[method-assign]
+        self._is_inside = True
+        patches.MODULE_CALL.remove()
         try:
             yield
         finally:

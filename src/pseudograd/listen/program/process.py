@@ -16,10 +16,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import warned
+from .. import patches, warned
 from .files import write
 
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
@@ -106,17 +107,17 @@ class Process:
         if self._awaits_bootstrap:
             return
         self._awaits_bootstrap = True
-        from multiprocessing.process import BaseProcess
+        importlib.import_module("multiprocessing.process")
+        patches.BOOTSTRAP.apply(self._beginning)
 
-        known: Any = BaseProcess._bootstrap  # type: ignore[attr-defined]
-
+    def _beginning(self, known: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(known)
         def bootstrap(process: object, *arguments: object, **named: object) -> object:
             if getattr(getattr(process, "_target", None), "__module__", None) != _DATA_WORKER:
                 self.begin()
             return known(process, *arguments, **named)
 
-        BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+        return bootstrap
 
     def forked(self) -> None:
         """In the child, inside os.fork."""
@@ -139,7 +140,7 @@ def begin(folder: str) -> None:
     process = Process(Path(folder))
     if process.is_main:
         _end_with(process.job["parent"])
-    warned.at_the_program_s_line()
+    warned.locate_at_the_program()
     atexit.register(process.write)
     _before_exit(process)
     _before_sigterm(process)
@@ -179,14 +180,16 @@ def _end_with(parent: int) -> None:
 
 def _before_exit(process: Process) -> None:
     """os._exit ends a process without its atexit handlers; every forked child of multiprocessing ends so."""
-    really = os._exit
 
-    @functools.wraps(really)
-    def leave(*status: Any, **named: Any) -> object:
-        process.write_in_time()
-        return really(*status, **named)
+    def writing(leave: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(leave)
+        def write_and_leave(*status: object, **named: object) -> object:
+            process.write_in_time()
+            return leave(*status, **named)
 
-    os._exit = leave  # type: ignore[assignment]
+        return write_and_leave
+
+    patches.EXIT.apply(writing)
 
 
 def _before_sigterm(process: Process) -> None:
@@ -214,4 +217,5 @@ def _before_sigterm(process: Process) -> None:
 
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:
         set_handler(signal.SIGTERM, stop)
-    signal.signal, signal.getsignal = setting, getting  # type: ignore[assignment]
+    patches.SET_SIGNAL.apply(lambda hidden: setting)
+    patches.GET_SIGNAL.apply(lambda hidden: getting)

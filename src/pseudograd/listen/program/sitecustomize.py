@@ -26,9 +26,9 @@ def _other_sitecustomize() -> None:
         sys.modules.setdefault("sitecustomize", ours)
 
 
-def _follow(torch: Any) -> None:
+def _follow(module: Any) -> None:
     """Whatever goes wrong is written down, and the program goes on without us."""
-    torch.__spec__._initializing = False  # it is whole: a thread of ours that imports it must not wait for this import
+    module.__spec__._initializing = False  # it is whole: a thread of ours that imports it must not wait for this import
     try:
         try:
             from pseudograd.listen.program import process
