@@ -29,7 +29,7 @@ def _tell(imported: object) -> None:
 _LET_THROUGH = (Entered,) if torch_private.DeviceContext is None else (Entered, torch_private.DeviceContext)
 
 
-def _undispatched(call_function: Any, hidden: object) -> Callable[..., object]:
+def _undispatched(call_function: Any, hidden: object = None) -> Callable[..., object]:
     def call(self: Any, tx: Any, args: object, kwargs: object) -> object:
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.

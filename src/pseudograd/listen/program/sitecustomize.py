@@ -6,6 +6,7 @@ here may harm a program.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -50,7 +51,5 @@ def _follow(module: Any) -> None:
 
 if __name__ == "sitecustomize":  # else somebody imports us by our name in the package
     if os.path.isdir(_HERE):
-        from pseudograd_import_hook import WhenImported  # type: ignore[import-not-found]
-
-        WhenImported("torch", _follow).wait()
+        importlib.import_module("pseudograd_import_hook").WhenImported("torch", _follow).wait()
     _other_sitecustomize()
