@@ -40,9 +40,11 @@ from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
 from .rule import Call, Gradients, Primitive, Wants, prepared, remember, split
 from .torch_table.private import (
+    backward_class,
     constant_result,
     dispatch_modes,
     forward_mode_at,
+    function_of,
     has_forward_mode,
     in_forward_mode,
     is_allowed_in_graph,
@@ -277,7 +279,7 @@ def _state_of(node: object) -> _State | None:
 def call_of(node: object) -> Call | None:
     """What a node of ours computes; None for another's."""
     state = _state_of(node)
-    found = getattr(getattr(type(node), "_forward_cls", None), "call", None) if state is None else state.call
+    found = getattr(function_of(type(node)), "call", None) if state is None else state.call
     return found if isinstance(found, Call) else None  # a Function of another may have an attribute of that name
 
 
@@ -502,7 +504,7 @@ def _unseen(lowering: type[Function]) -> type[Function]:
                 return pull(ctx, grad, saved)
 
     # In front of a backward torch asks in Python whether there is a vjp: half a microsecond.
-    Pseudograd._backward_cls.apply = Pseudograd.backward  # type: ignore[attr-defined]
+    backward_class(Pseudograd).apply = Pseudograd.backward
     return Pseudograd
 
 

@@ -12,6 +12,7 @@ from ..listen import frames, functions, nodes
 from ..listen.around import backwards
 from ..look.copies import known
 from ..rewrite.report import Report
+from ..torch_table.private import function_of
 
 _OURS = "PseudogradBackward"
 _LOOKS = 8  # backwards of each run that are searched
@@ -100,7 +101,7 @@ class OwnFunctions:
         with suppress(Exception):  # nothing of ours may end the program
             if self._looks:
                 self._looks -= 1
-                classes = {getattr(type(node), "_forward_cls", None) for node in nodes.behind(roots)}
+                classes = {function_of(type(node)) for node in nodes.behind(roots)}
                 self._seen |= dict.fromkeys(sorted(_defined(cls) for cls in classes if _is_theirs(cls)))
         return _nothing
 

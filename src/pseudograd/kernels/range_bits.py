@@ -22,6 +22,7 @@ from ..arguments import flushes_subnormals, rounded_to
 from ..geometry import ALL, Share, Side, Turned, with_share
 from ..record import Record
 from ..rule import BOUNDED, Call, Gradients, Wants
+from ..torch_table.private import saves
 from .residuals import Inputs, Kept, Residual
 from .table import has_names, register
 
@@ -278,7 +279,7 @@ def _is_kept_anyway(x: Tensor) -> bool:
     if issubclass(node, BackwardCFunction):  # of a Function in Python, whose class may be one of many
         return False
     if node not in _keeps_its_result:
-        _keeps_its_result[node] = hasattr(node, "_saved_result")
+        _keeps_its_result[node] = saves(node, "result")
     return _keeps_its_result[node]
 
 

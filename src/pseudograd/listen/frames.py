@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..torch_table.private import module_call, module_wrapped_call, traced_frames
+from ..torch_table.private import children_of, module_call, module_wrapped_call, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(
@@ -302,7 +302,7 @@ def _leads_to(module: torch.nn.Module, way: _Way, root: object) -> bool:
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
     """
     for name in way:
-        root = getattr(root, "_modules", {}).get(name)
+        root = children_of(root).get(name)
     return root is module
 
 

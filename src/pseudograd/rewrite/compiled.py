@@ -34,7 +34,7 @@ def _undispatched(call_function: Any, hidden: object = None) -> Callable[..., ob
         modes = [mode.value for mode in tx.symbolic_torch_function_state.mode_stack]
         # None: the default device, set in the compiled code itself.
         if modes and all(mode is None or isinstance(mode, _LET_THROUGH) for mode in modes):
-            return self._call_function(tx, args, kwargs)
+            return torch_private.call_undispatched(self, tx, args, kwargs)
         return call_function(self, tx, args, kwargs)
 
     return call

@@ -14,6 +14,7 @@ from .. import notebook
 from ..errors import must
 from ..rule import RuleLike, RuleObject
 from ..torch_table.forms import COMPOSITE_MODULES, MODULES
+from ..torch_table.private import children_of
 from .with_rule import kind_of, made, names, primitive_for
 
 Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
@@ -31,7 +32,7 @@ class _Exchange:
 
     def take_back(self) -> None:
         """Unless something else was put there by hand."""
-        if self.parent._modules.get(self.name) is self.new:
+        if children_of(self.parent).get(self.name) is self.new:
             if self.new.training is not self.was_training:
                 self.old.train(self.new.training)
             if self._is_twin():
@@ -40,7 +41,7 @@ class _Exchange:
 
     def _is_twin(self) -> bool:
         """Was the new one made as a copy of the old one, with the same tables of hooks and parameters? A user's module is another."""
-        return self.new is not self.old and self.new.__dict__.get("_modules") is self.old.__dict__.get("_modules")
+        return self.new is not self.old and children_of(self.new) is children_of(self.old)
 
     def __repr__(self) -> str:
         before, after = kind_of(self.old).__name__, kind_of(self.new).__name__
@@ -171,7 +172,7 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
 def _places(model: nn.Module) -> Iterator[_Exchange]:
     """Every place that holds a module; a shared module has several, one parent may hold it twice."""
     for path, parent in model.named_modules():
-        for name, child in parent._modules.items():
+        for name, child in children_of(parent).items():
             if child is not None:
                 yield _Exchange(f"{path}.{name}" if path else name, parent, name, child)
 

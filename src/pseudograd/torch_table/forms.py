@@ -17,7 +17,7 @@ from torch.nn import functional
 from ..arguments import APPROXIMATE
 from ..rule import PRIMITIVES, Primitive, RuleLike, RuleObject
 from .eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
-from .private import fused_nn, in_forward_mode, is_wrapped, transforms_are_active
+from .private import fused_nn, in_forward_mode, is_wrapped, saved, transforms_are_active
 
 MISSING = object()
 EDGE = "edge"  # the switch of pin_edge
@@ -523,7 +523,7 @@ def kept_by(form: Form, node: object) -> SavedValues | None:
     if not form.saved:
         return None
     try:
-        values = [getattr(node, f"_saved_{name}") for name in form.saved]
+        values = [saved(node, name) for name in form.saved]
         read = form.arrange(*values)
     except (RuntimeError, AttributeError, TypeError):  # CheckpointError is a RuntimeError
         return None

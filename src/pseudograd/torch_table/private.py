@@ -5,6 +5,7 @@ A fallback errs on the safe side: where nobody can tell whether a transform is a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -20,11 +21,11 @@ MISSING = object()
 
 
 class Name(NamedTuple):
-    """A private name, from torch on; what goes without it, and whether this torch has it."""
+    """A private name, from torch on; what goes without it; and whether this torch has it, or an example that tells."""
 
     name: str
     without: str
-    found: bool
+    found: bool | Callable[[], bool]
 
 
 NAMES: list[Name] = []
@@ -436,6 +437,143 @@ def constant_result(function: Marked) -> Marked:
     return function
 
 
+# --- attributes of nodes, tensors, modules and optimisers -------------------------------------------------------------
+
+
+def _example() -> Any:
+    """A node of torch."""
+    with without_torch_function(), torch.enable_grad():
+        return torch.clamp(torch.zeros(1, requires_grad=True), 0, 1).grad_fn
+
+
+def _wraps_nodes() -> bool:
+    with without_torch_function(), torch.enable_grad():
+        x = torch.zeros(2, requires_grad=True) * 1
+        x[:1].mul_(2)
+        return wrapped_node(x.grad_fn) is not None
+
+
+_NODE, _TENSOR, _OPTIMIZER = "torch.autograd.graph.Node", "torch.Tensor", "torch.optim.Optimizer"
+NAMES += [
+    Name(f"{_NODE}._saved_*", "diagnose has neither sides nor what-ifs", lambda: hasattr(_example(), "_saved_self")),
+    Name(f"{_NODE}._raw_saved_*", "a what-if runs checkpoints again", lambda: hasattr(_example(), "_raw_saved_self")),
+    Name(f"{_NODE}._input_metadata", "diagnose has no what-ifs", lambda: hasattr(_example(), "_input_metadata")),
+    Name(
+        f"{_NODE}._sequence_nr", "reports do not say what was not reached", lambda: hasattr(_example(), "_sequence_nr")
+    ),
+    Name(
+        f"{_NODE}._wrapped_node",
+        "a what-if does not say which op in place hides its node",
+        lambda: node_creation_hook is None or _wraps_nodes(),  # both since torch 2.15
+    ),
+    Name(
+        f"{_NODE}._forward_cls",
+        "diagnose does not name custom Functions",
+        lambda: hasattr(checkpoint.CheckpointFunction._backward_cls, "_forward_cls"),  # type: ignore[attr-defined]
+    ),
+    Name(
+        "torch.autograd.Function._backward_cls",
+        "a small backward costs half a microsecond more",
+        lambda: hasattr(checkpoint.CheckpointFunction, "_backward_cls"),
+    ),
+    Name(f"{_TENSOR}._base", "an op in place on a view counts as one on all of it", lambda: hasattr(Tensor, "_base")),
+    Name(
+        f"{_TENSOR}._backward_hooks",
+        "diagnose blames an op for zeros that a hook made",
+        lambda: hasattr(Tensor, "_backward_hooks"),
+    ),
+    Name(
+        f"{_TENSOR}._post_accumulate_grad_hooks",
+        "a backward in a diagnosis costs some microseconds more",
+        lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"),
+    ),
+    Name("torch.nn.Module._modules", "sites have no module", lambda: "_modules" in vars(torch.nn.Module())),
+    Name(
+        f"{_OPTIMIZER}._init_group", "a diagnosis costs a third more", lambda: hasattr(torch.optim.SGD, "_init_group")
+    ),
+]
+
+
+def saved(node: object, name: str, *default: object) -> Any:
+    """What a node of torch has saved under this name; the default, or an AttributeError, without it. Torch raises a RuntimeError where a
+    checkpoint does not hand it out twice.
+    """
+    return getattr(node, f"_saved_{name}", *default)
+
+
+def wrapped_node(node: object) -> Any:
+    """The node of an op in place on a view, inside the node that stands for the base; None before torch 2.15."""
+    return getattr(node, "_wrapped_node", None)
+
+
+def saves(node: object, name: str) -> bool:
+    """node: one, or its class."""
+    return hasattr(node, f"_saved_{name}")
+
+
+@functools.cache
+def _names_of_saved(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved"))
+
+
+def saved_variables(node: Any) -> list[Any]:
+    """What a node saves, still packed."""
+    values = [getattr(node, name) for name in _names_of_saved(type(node))]  # type: ignore[arg-type]
+    return [item for value in values for item in (value if isinstance(value, (tuple, list)) else (value,))]
+
+
+def input_metadata(node: object) -> Any:
+    """Shape, dtype and device of what arrives at a node."""
+    return getattr(node, "_input_metadata", ())
+
+
+def function_of(node: object) -> Any:
+    """The custom Function that a node, or a class of nodes, belongs to; None for a node of torch."""
+    return getattr(node, "_forward_cls", None)
+
+
+def backward_class(function: object) -> Any:
+    """The class of the nodes of a custom Function."""
+    return getattr(function, "_backward_cls", None)
+
+
+def base_of(view: Tensor) -> Tensor | None:
+    """The tensor that a view is of."""
+    return getattr(view, "_base", None)
+
+
+def hooks_of(tensor: object) -> dict[int, Any]:
+    """The program's own hooks on a tensor."""
+    return getattr(tensor, "_backward_hooks", None) or {}
+
+
+def has_hooks_after_accumulation(tensor: Tensor) -> bool:
+    return bool(getattr(tensor, "_post_accumulate_grad_hooks", True))
+
+
+def children_of(module: object) -> dict[str, Any]:
+    """The modules in a module, by name."""
+    return getattr(module, "_modules", {})
+
+
+# What a step of an optimiser calls of the optimiser itself.
+PARTS_OF_A_STEP = frozenset(
+    (
+        "_optimizer_step_code",
+        "_init_group",
+        "_accelerator_graph_capture_health_check",
+        "_cuda_graph_capture_health_check",
+    )
+)
+WRAPPED_MODULES = ("module", "_orig_mod")  # in DistributedDataParallel, and in a module that torch.compile has made
+
+
+def call_undispatched(variable: Any, *args: object) -> object:
+    """What a variable of Dynamo does where no mode is handed the call."""
+    return variable._call_function(*args)
+
+
 def status() -> list[dict[str, str]]:
     """The names that this torch lacks, and what goes without them."""
-    return [{"name": name.name, "without": name.without} for name in NAMES if not name.found]
+    lacking = [name for name in NAMES if not (name.found() if callable(name.found) else name.found)]
+    return [{"name": name.name, "without": name.without} for name in lacking]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...kernels import native
-from ...torch_table.private import current_node
+from ...torch_table.private import current_node, has_hooks_after_accumulation
 from .leaves import Leaf
 from .norms import norms_at_once
 
@@ -36,7 +36,7 @@ class Arrivals:
             return False
         if type(tensor) is not torch.nn.Parameter or tensor.grad is not None or not tensor.is_cpu:
             return False
-        if tensor._post_accumulate_grad_hooks:
+        if has_hooks_after_accumulation(tensor):
             return False
         self.expected[leaf] = node
         return True

@@ -6,7 +6,6 @@ are called one by one, in the order in which that engine calls them. A graph wit
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from torch.autograd.graph import Node
 
 from ...listen import nodes
 from ...look.purity import is_pure
-from ...torch_table.private import number_of, saved_tensors_hooks
+from ...torch_table.private import function_of, input_metadata, number_of, saved_tensors_hooks, saved_variables
 
 LEAF = "torch::autograd::AccumulateGrad"
 REENTRANT = "CheckpointFunctionBackward"
@@ -48,7 +47,7 @@ def _why_not(node: Any) -> str | None:
     name = node.name()
     if name == LEAF:
         return None
-    function = getattr(node, "_forward_cls", None)
+    function = function_of(node)
     if function is not None and not function.__module__.startswith("pseudograd."):
         why = _why_not_function(name, function)
         if why is not None:
@@ -79,11 +78,6 @@ def _why_not_function(name: str, function: Any) -> str | None:
     return f"the backward of {where} would run once more, and may keep, draw or change something; ask without it"
 
 
-@functools.cache
-def _saved_names(kind: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved"))
-
-
 def note_unpack_hook(result: object) -> None:
     """Of a call of torch just made, on a torch whose nodes do not tell with which hooks they save."""
     hooks = saved_tensors_hooks(False)
@@ -95,13 +89,8 @@ def note_unpack_hook(result: object) -> None:
 def _unpack_hooks(node: Any) -> list[object]:
     noted = node.metadata.get(_UNPACK)
     found = [] if noted is None else [noted]
-    for name in _saved_names(type(node)):  # type: ignore[arg-type]
-        saved = getattr(node, name)
-        for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-            hook = getattr(one, "unpack_hook", None)
-            if hook is not None:
-                found.append(hook)
-    return found
+    hooks = [getattr(variable, "unpack_hook", None) for variable in saved_variables(node)]
+    return [*found, *(hook for hook in hooks if hook is not None)]
 
 
 class Graph:
@@ -133,7 +122,7 @@ class Graph:
                 if node is None:
                     continue
                 if grad is not None:
-                    metadata = node._input_metadata
+                    metadata = input_metadata(node)
                     arriving = buffers.setdefault(node, [None] * len(metadata))
                     grad = _as_expected(grad, metadata[at])
                     arriving[at] = grad if arriving[at] is None else _added(arriving[at], grad)
@@ -161,7 +150,7 @@ def _called(node: Any, arriving: tuple[object, ...], edges: Any) -> tuple[object
     for grad in arriving:
         if grad is not None and type(grad) is not Tensor:
             raise RefusalError(f"tensors of the class {type(grad).__name__} run code of their own")
-    if getattr(node, "_forward_cls", None) is None:
+    if function_of(node) is None:
         leaving = node(*arriving)
         return leaving if isinstance(leaving, tuple) else (leaving,)
     leaving = node.apply(*_for_function(node, arriving))

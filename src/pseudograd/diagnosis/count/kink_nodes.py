@@ -14,6 +14,7 @@ from ...rule import Call
 from ...torch_table.conventions import FAMILIES, Kinked, of_node, text_of
 from ...torch_table.eras import installed_era
 from ...torch_table.forms import SavedValues, kept_by
+from ...torch_table.private import input_metadata, saved, saves, wrapped_node
 from ..judge.other_conventions import other_of
 from ..judge.whatif import under
 from . import pools, slices
@@ -54,7 +55,7 @@ def hidden(behind: Iterable[Any]) -> set[str]:
     for node in behind:
         name = node.name()
         if name == slices.NODE:
-            inner, form = getattr(node, "_wrapped_node", None), slices.form_of(node)
+            inner, form = wrapped_node(node), slices.form_of(node)
             kinked = of_node(inner.name()) if inner is not None else None
             op = form.names[0] if form is not None else kinked.spelling.form.names[0] if kinked is not None else ""
             if op:
@@ -105,9 +106,9 @@ def _read(node: object, kinked: Kinked) -> AtKink | None:
 
 def _kept_in_place(node: Any, kinked: Kinked) -> SavedValues | None:
     """Of a leaky relu in place the result is kept, which is 0 where x is, and of its sign."""
-    if kinked.family != "leaky_relu" or not hasattr(node, "_saved_result") or not node._saved_negative_slope > 0:
+    if kinked.family != "leaky_relu" or not saves(node, "result") or not saved(node, "negative_slope") > 0:
         return None
-    values = [node._saved_result, node._saved_negative_slope]
+    values = [saved(node, "result"), saved(node, "negative_slope")]
     read = kinked.spelling.form.arrange(*values)
     return None if read is None else SavedValues(values, *read)
 
@@ -116,14 +117,14 @@ def _family(node: Any, family: str, kept: SavedValues) -> str | None:
     """One node serves relu6 and hardtanh, and another selu and elu."""
     if family == "hardtanh" and tuple(kept.inputs[1:]) == (0.0, 6.0):
         return "relu6"
-    if family == "selu" and abs(node._saved_scale - _SELU) > 1e-6:
+    if family == "selu" and abs(saved(node, "scale") - _SELU) > 1e-6:
         return None
     return family
 
 
 def _entries(node: Any, kept: SavedValues, here: Call, other: Call) -> tuple[int, int]:
     """How many stand where the two differ, and how many there are."""
-    metadata = node._input_metadata[0]
+    metadata = input_metadata(node)[0]
     ones = torch.ones(tuple(metadata.shape), dtype=metadata.dtype, device=metadata.device)
     inputs = [one.detach() if isinstance(one, Tensor) else one for one in kept.inputs]
     wants = tuple(isinstance(one, Tensor) for one in inputs)

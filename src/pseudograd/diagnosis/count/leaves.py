@@ -16,7 +16,17 @@ from ...kernels.native.counts import can_square, look
 from ...listen import nodes
 from ...listen.harmless import harmless
 from ...listen.quietly import quietly
-from ...torch_table.private import accumulates, is_batched, is_fake, is_wrapped, local, shards_of
+from ...torch_table.private import (
+    accumulates,
+    base_of,
+    hooks_of,
+    is_batched,
+    is_fake,
+    is_wrapped,
+    local,
+    saved,
+    shards_of,
+)
 from ..tell.names import Names, tops_of
 from .missing_gradients import Entries
 from .norms import Sizes
@@ -97,7 +107,7 @@ class Leaf:
                 self.entries.add(grad)
             self.last = moves(grad) if is_followed else None
             if self.last is False:
-                self.has_hooks = bool(getattr(self.tensor(), "_backward_hooks", None))
+                self.has_hooks = bool(hooks_of(self.tensor()))
         else:  # nobody can say that it was 0
             self.entries.drop()
             self.last = None
@@ -455,7 +465,7 @@ class Leaves:
         if upstream and not upstream & (upstream - 1) and nodes.name_of(node) in _LOOKUPS:  # of one leaf alone
             for leaf in self.named(upstream):
                 leaf.is_looked_up = True
-                row = getattr(node, "_saved_padding_idx", -1)
+                row = saved(node, "padding_idx", -1)
                 if 0 <= row < leaf.shape[0]:  # for none torch has -1, or that without its sign
                     leaf.padding = row
         if isinstance(node, _OF_FUNCTIONS):
@@ -468,7 +478,7 @@ class Leaves:
     def of_tensor(self, tensor: Tensor) -> int:
         """Upstream of a tensor, itself if it is a leaf. A view that was made under no_grad is one, and stands for what it is of."""
         node = nodes.of_tensor(tensor)
-        base = tensor._base if node is None else None
+        base = base_of(tensor) if node is None else None
         if base is not None and base.requires_grad:
             tensor, node = base, nodes.of_tensor(base)
         return self.upstream(node) if node is not None else self.set_of(tensor)

@@ -17,17 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...listen.frames import is_torchs
-from ...torch_table.private import mode_count, mode_stack, pop_mode, push_mode, step_hooks
+from ...torch_table.private import PARTS_OF_A_STEP, mode_count, mode_stack, pop_mode, push_mode, step_hooks
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_INNER = frozenset(  # what a step calls of itself
-    (
-        "_optimizer_step_code",
-        "_init_group",
-        "_accelerator_graph_capture_health_check",
-        "_cuda_graph_capture_health_check",
-    )
-)
 _OURS_ALONE = [1, 1, 0, 0]
 
 
@@ -38,7 +30,7 @@ def can_rest(optimizer: Optimizer, args: Any, kwargs: object) -> bool:
     kind: Any = type(optimizer)
     if not _is_torchs_own(kind, kind.step) or optimizer.defaults.get("differentiable"):
         return False
-    return list(map(len, step_hooks(optimizer))) == _OURS_ALONE and _INNER.isdisjoint(vars(optimizer))
+    return list(map(len, step_hooks(optimizer))) == _OURS_ALONE and PARTS_OF_A_STEP.isdisjoint(vars(optimizer))
 
 
 def are_plain(optimizer: Optimizer) -> bool:

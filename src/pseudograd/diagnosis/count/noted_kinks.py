@@ -10,7 +10,7 @@ from torch import Tensor
 from ...rewrite import entered_contexts
 from ...rewrite.conventions import Pinning, prepared, rewritten
 from ...torch_table.conventions import KINKED, Kinked
-from ...torch_table.private import is_batched, is_fake, is_wrapped
+from ...torch_table.private import is_batched, is_fake, is_wrapped, saved
 from ..judge.other_conventions import other_of
 
 NOTED = "pseudograd: at a kink"  # in the metadata of a node: what was noted of its call, None where nothing stands at a kink
@@ -113,7 +113,7 @@ def _of_sort_inside(noted: Sorted, node: object) -> None:
     if sort is None:
         _of_ranks(noted, node)
         return
-    index, x = sort._saved_indices, noted.x
+    index, x = saved(sort, "indices"), noted.x
     if index.shape != x.shape:
         x = x.reshape(index.shape) if index.numel() == x.numel() else x
     stable = x.sort(dim=-1, stable=True)
@@ -146,7 +146,7 @@ def _of_ranks(noted: Sorted, node: object) -> None:
         names = [one.name() if one is not None else "" for one in (gather, ranks, order)]
         if not all(name.startswith("GatherBackward") for name in names):
             return
-        index, other = gather._saved_index, order._saved_index.gather(-1, ranks._saved_index)
+        index, other = saved(gather, "index"), saved(order, "index").gather(-1, saved(ranks, "index"))
         if index.numel() != other.numel():
             return
         other, x = other.reshape(index.shape), noted.x.reshape(*index.shape[:-1], -1)

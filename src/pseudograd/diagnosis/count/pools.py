@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...torch_table.private import saved
+
 NODE = "MaxPool2DWithIndicesBackward"  # of one dimension, too
 FAMILY, LAST = "max_pool", "the last of equal entries"
 
@@ -17,11 +19,9 @@ def tied(node: Any) -> tuple[Tensor, int, int] | None:
     """Where in each plane the last of the equal entries stands, by window; how many windows have a tie, and how many there are. None
     without a tie, and in ceil mode, where windows reach over the end.
     """
-    x, first = node._saved_self.detach(), node._saved_result1
-    size, step, pad, spread = (
-        _two(getattr(node, f"_saved_{name}")) for name in ("kernel_size", "stride", "padding", "dilation")
-    )
-    if node._saved_ceil_mode or not x.numel():
+    x, first = saved(node, "self").detach(), saved(node, "result1")
+    size, step, pad, spread = (_two(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
+    if saved(node, "ceil_mode") or not x.numel():
         return None
     planes = x.reshape(-1, 1, *x.shape[-2:])
     wide = functional.pad(planes.float(), (pad[1], pad[1], pad[0], pad[0]), value=-math.inf)

@@ -27,6 +27,7 @@ from ...torch_table.conventions import family_of_an_edge
 from ...torch_table.private import (
     backward_pass,
     current_node,
+    function_of,
     has_mode_stack,
     is_batched,
     is_fake,
@@ -34,6 +35,7 @@ from ...torch_table.private import (
     mode_stack,
     node_creation_hook,
     node_number,
+    number_of,
     push_mode,
     take_off_the_stack,
     tells_unpack_hooks,
@@ -157,7 +159,7 @@ class Recorder:
             place = self.places.here(depth, self.roots)
         noted[self._attached] = to = self._tally(name, place)
         if to.function is None and name[-1] not in _DIGITS:  # nodes of torch's own are numbered
-            to.function = getattr(type(node), "_forward_cls", None)
+            to.function = function_of(type(node))
         to.pinned |= entered_contexts.left_to_torch()
         if is_passing:
             node.register_hook(partial(self._handed_on, to))
@@ -354,7 +356,7 @@ class Recorder:
         if type(result) is not Tensor or ranges.unseen or self.zeros.suspects:
             return False
         node, after = nodes.of_tensor(result), node_number()
-        if node is None or node._sequence_nr() != after - 1:
+        if node is None or number_of(node) != after - 1:
             return False
         is_alone, name, place = after - before == 1, nodes.name_of(node), self._local.place
         if name in _PASSING:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...torch_table.forms import Form
-from ...torch_table.private import is_view, is_wrapped
+from ...torch_table.private import base_of, is_view, is_wrapped
 
 NODE = "torch::autograd::CopySlices"
 _KEY = "pseudograd: the slice of a view"
@@ -25,11 +25,12 @@ class _Slice(NamedTuple):
 
 def note(form: Form, changed: Tensor) -> None:
     """After an op in place: its node remembers which part of the base it changed."""
-    if is_wrapped(changed) or not is_view(changed) or changed._base is None:
+    base = None if is_wrapped(changed) or not is_view(changed) else base_of(changed)
+    if base is None:
         return
-    node: Any = changed._base.grad_fn
+    node: Any = base.grad_fn
     if node is not None and node.name() == NODE:
-        node.metadata[_KEY] = _Slice(form, _geometry(changed._base), _geometry(changed))
+        node.metadata[_KEY] = _Slice(form, _geometry(base), _geometry(changed))
 
 
 def seen(node: Any, leaving: Any, arriving: Any) -> tuple[tuple[Any, ...], tuple[object, ...], Form | None]:

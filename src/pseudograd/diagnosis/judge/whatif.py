@@ -24,7 +24,7 @@ from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
 from ...rule import PRIMITIVES, Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import is_batched, is_fake, is_wrapped, number_of
+from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of, wrapped_node
 from ..count import further_backward, slices
 from ..count.leaves import Leaf, Leaves
 from ..count.numbers import numbers
@@ -270,7 +270,7 @@ def _hooks_of(behind: Sequence[Any]) -> str | None:
         if (
             where is None
             and node.name() == further_backward.LEAF
-            and any(map(may_change, (node.variable._backward_hooks or {}).values()))
+            and any(map(may_change, hooks_of(node.variable).values()))
         ):
             where = "of a parameter"
         if where is not None:
@@ -327,7 +327,7 @@ def _left(
     """What leaves a node under the question's rule, as `further_backward.Graph` asks."""
     name = node.name()
     if name == slices.NODE:
-        hidden = getattr(node, "_wrapped_node", None)
+        hidden = wrapped_node(node)
         form = slices.form_of(node) if hidden is None else _form_of(hidden.name())
         if form is not None and question.replacement(form) is not None:
             reasons.add(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")

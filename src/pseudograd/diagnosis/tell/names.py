@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from ...listen.frames import is_of_a_package, is_users
-
-_INNER = ("module", "_orig_mod")  # the only child of a wrapper: DistributedDataParallel, torch.compile
+from ...torch_table.private import WRAPPED_MODULES, children_of
 
 
 class Owner:
@@ -78,14 +77,14 @@ class Names:
 def unwrapped(module: nn.Module) -> nn.Module:
     """Below DistributedDataParallel, torch.compile and their like."""
     while is_wrapper(module):
-        (module,) = module._modules.values()  # type: ignore[assignment]
+        (module,) = children_of(module).values()
     return module
 
 
 def is_wrapper(module: nn.Module) -> bool:
     """Of torch or a package, around one module and with nothing of its own."""
-    children = getattr(module, "_modules", {})
-    if len(children) != 1 or next(iter(children)) not in _INNER or next(iter(children.values())) is None:
+    children = children_of(module)
+    if len(children) != 1 or next(iter(children)) not in WRAPPED_MODULES or next(iter(children.values())) is None:
         return False
     file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
     return not getattr(module, "_parameters", None) and bool(file) and (is_of_a_package(file) or not is_users(file))
@@ -101,7 +100,7 @@ def tops_of(tensors: Iterable[object]) -> list[nn.Module]:
     holders: list[nn.Module] = []
     objects = gc.get_objects()
     for module in compress(objects, map(kinds.__contains__, map(type, objects))):  # all in C: there may be millions
-        children, own = (module.__dict__.get(name) or {} for name in ("_modules", "_parameters"))
+        children, own = children_of(module), module.__dict__.get("_parameters") or {}
         if not is_wrapper(module):
             for child in children.values():
                 parents.setdefault(id(child), []).append(module)
