@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pseudograd.listen.program import follow as program
-from pseudograd.rule import OPS, PRIMITIVES, forget_calls
+from pseudograd.rule import OPS, forget_calls
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -176,10 +176,9 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def table_as_it_was() -> Iterator[None]:
     """For tests that register rules: takes them out of the table again."""
-    tables = {**OPS, "by sign": PRIMITIVES["policy_loss by sign"]}
-    before = {name: dict(op.rules) for name, op in tables.items()}
+    before = {name: dict(op.rules) for name, op in OPS.items()}
     yield
-    for name, op in tables.items():
+    for name, op in OPS.items():
         for added in set(op.rules) - set(before.get(name, op.rules)):
             del op.rules[added]  # type: ignore[attr-defined]
     forget_calls()

@@ -169,8 +169,8 @@ class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: its values by torch alone, where `forward` is
-    more than that. adapt: a rule from a user's formula, which takes what `formula_takes` names and is tried on `trial()`. joins: called
-    with each rule that is added. has_outside: its formulas say what x gets outside the range, and take y and the bounds. gradient_to: the
+    more than that. adapt: a rule from a user's formula, which takes what `formula_takes` names and is tried on `trial()`.
+    has_outside: its formulas say what x gets outside the range, and take y and the bounds. gradient_to: the
     input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
     """
 
@@ -182,7 +182,6 @@ class Op(Primitive, kw_only=True):
     adapt: Callable[..., Rule] | None = None
     formula_takes: tuple[str, ...] = ("grad", "x")
     trial: Callable[[], tuple[Any, ...]] | None = None
-    joins: Callable[[Rule], None] | None = None
     has_outside: bool = False
     gradient_to: str = "x"
     formula_of: str = "x"
@@ -307,8 +306,6 @@ def register(primitive: Registered) -> Registered:
 def add_rule(op: Op, row: Rule) -> None:
     """Give an op one more rule, or another one of that name; every primitive that shares its rules has it too."""
     op.rules[row.name] = row  # type: ignore[index]
-    if op.joins is not None:
-        op.joins(row)
     forget_calls()
 
 

@@ -16,11 +16,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 
 import pseudograd as pg
 from pseudograd.ops import policy
-from pseudograd.rule import OPS, RuleObject
-from pseudograd.testing.contract.cases import Case
-from pseudograd.testing.contract.rule import checks_of
 
-from ..choices import slow_but
 from .formulas import tokens
 
 RULES: dict[str, Any] = {
@@ -64,42 +60,6 @@ def test_at_a_tie_each_sign_has_the_share_of_its_own_rule(edge: str) -> None:
     (_, found) = slopes(lambda lr: pg.policy.loss(lr, a, high=1.0, rule=rule, edge=edge), lr)
     share = {"closed": 1.0, "half": 0.5, "open": 0.0}[edge]
     assert found.tolist() == [-2.0 * -1 * share, 2.0 * 2]  # of weights -1 and 2
-
-
-# At A = 0 the second rule passes what it blocks for A < 0, so it alone has a slope there; the two together have none.
-WITHOUT_A_SLOPE_AT_0 = (("zero", "inward"), ("leaky", "leaky_inward"))
-
-
-@pytest.mark.program
-@pytest.mark.parametrize(("positive", "negative"), slow_but([("reinforce", "inward"), ("leaky_inward", "zero")], PAIRS))
-def test_it_passes_the_contract_of_every_rule(positive: str, negative: str, request: pytest.FixtureRequest) -> None:
-    """The checks of `check_rule`, against the reference that asks the sign first."""
-    if (positive, negative) in WITHOUT_A_SLOPE_AT_0:
-        reason = "docs/limits.md: the second derivative by an advantage of 0 is the second rule's"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-    name = policy.name_of_joined(positive, negative)
-    row = policy.JOINED[name]
-    public = OPS["policy_loss"].public
-    op = policy.POLICY_LOSS.replaced(
-        name="policy_loss by sign",
-        rules={name: row, "another": row},
-        default_rule=name,
-        public=lambda *given, rule, **how: public(*given, rule=_mapping(rule, positive, negative), **how),
-    )
-    case = Case(op, row, tuple((key, 0.375) for key in row.parameters), "half")
-    for what, check in checks_of(case):
-        try:
-            check()
-        except AssertionError as error:
-            raise AssertionError(f"{case}: {what}") from error
-
-
-def _mapping(rule: Any, positive: str, negative: str) -> dict[str, RuleObject]:
-    given = dict(rule.parameters) if isinstance(rule, RuleObject) else {}
-    return {
-        side: RuleObject(name, tuple((k.removeprefix(f"{side}_"), v) for k, v in given.items() if k.startswith(side)))
-        for side, name in (("positive", positive), ("negative", negative))
-    }
 
 
 def test_an_infinite_ratio_spoils_only_what_its_own_rule_spoils() -> None:

@@ -35,10 +35,11 @@ def measured(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all tokens", "a mask"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("name", [name for name in pg.policy.presets if name != "gpg"])  # whose gradient is -A
+@pytest.mark.parametrize(
+    "name", [name for name, row in pg.policy.presets.items() if name != "gpg" and row.level != "sequence"]
+)  # the gradient of gpg is -A
 def test_the_second_derivative_is_that_of_the_first(name: str, sign: float, masked: bool) -> None:
-    scale = 1e-3 if name in ("gspo", "luspo") else 1.0  # their bounds are close to 1
-    x = (LOG_RATIO * scale).requires_grad_()
+    x = LOG_RATIO.clone().requires_grad_()
     a = sign * torch.tensor([[1.0], [0.5]], dtype=torch.float64)
     f = partial(pg.policy.presets[name], advantage=a, mask=MASK if masked else None)
     first = gradient(f, x, create=True)
@@ -46,6 +47,27 @@ def test_the_second_derivative_is_that_of_the_first(name: str, sign: float, mask
     expected = measured(f, x.detach())
     assert expected.any() == ((name, sign) != ("up_grpo", 1.0))  # whose gradient is -A
     torch.testing.assert_close(torch.stack(rows), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["gspo", "luspo"])
+def test_the_second_derivative_of_a_sequence_is_that_of_the_token_form(name: str) -> None:
+    """The form of the paper: the mean as a constant, plus the log_ratio of the token minus the same as a constant."""
+    settings = pg.policy.presets[name].settings
+    bounds = 1 - settings["low"], 1 + settings["high"]
+    a = torch.tensor([[1.0], [-0.5]], dtype=torch.float64)
+
+    def token_form(x: Tensor) -> Tensor:
+        ratio = torch.exp(x.mean(-1, keepdim=True).detach() + x - x.detach())
+        clipped = torch.where(ratio < bounds[0], bounds[0], torch.where(ratio > bounds[1], bounds[1], ratio))
+        return -torch.where(ratio * a <= clipped * a, ratio * a, clipped * a)
+
+    x = (LOG_RATIO * 1e-3).requires_grad_()
+    second = []
+    for f in (token_form, partial(pg.policy.presets[name], advantage=a)):
+        first = gradient(f, x, create=True)
+        assert first.any()
+        second.append([torch.autograd.grad(slope, x, retain_graph=True)[0] for slope in first.reshape(-1)])
+    torch.testing.assert_close(*second)
 
 
 @pytest.mark.parametrize("space", ["log", "ratio"])

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..arguments import rounded_to
 from ..geometry import SHARES
 from ..notebook import shown
-from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of, policy_loss
+from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
 from ..ops.shared_rules import widened
 from ..torch_table.eras import ERAS
 
@@ -176,6 +176,6 @@ def _report(
     shown = (
         f"ratio clipped to [{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
     )
-    rule = name_of(settings.get("rule", POLICY_LOSS.default_rule))
+    rule = name_of_rule(settings.get("rule", POLICY_LOSS.default_rule))
     dtype = str(written_by_hand.dtype).removeprefix("torch.")
     return ClipReport(tuple(cells), f"{shown}, rule {rule}", int(at_low.sum()), int(at_high.sum()), dtype)

@@ -1,48 +1,46 @@
-"""policy_loss: the clipped losses of reinforcement learning, as a rule of the clamp family for the probability ratio.
+"""policy_loss: the clipped losses of reinforcement learning. Each rule is a rule of clamp, applied to the probability ratio.
 
 Notation: r = exp(log_ratio), A the advantage, lo = 1 - low, hi = 1 + high, c(r) = clamp(r, lo, hi). A clip is *blocked* at a token if a
 descent step would move its ratio further out: A > 0 and r > hi, or A < 0 and r < lo. That is where PPO's min picks the clipped branch.
+A *weight* is the number by which -grad * A is multiplied.
+
+The file has more than 300 lines because the checks, the formulas and the rows of one function stand together.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, surely
+from ..arguments import as_number, check_broadcast, check_device, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..rule import (
-    Call,
-    Edge,
-    Gradients,
-    Op,
-    Picture,
-    Primitive,
-    Pull,
-    Rule,
-    RuleLike,
-    RuleObject,
-    Sample,
-    call_for,
-    register,
-)
-from .policy_rules import INPUTS, NEED_NO_BOUND, RULES, adapted, forward, joined, name_of_joined
-from .shared_rules import widened
+from ..reference import policy as reference
+from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, RuleObject, Sample, call_for, register
+from . import bound_rules
+from .replace import replace_grad
+from .shared_rules import row_of, widened
 
 __all__ = ["policy_loss"]
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
+DEFAULT_RULE = "inward"
 DEFAULT = 0.2  # of low and high, in every project
 SIGNS = ("positive", "negative")
+INPUTS = ("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min")
 _OP = "policy_loss"
-PolicyRule = RuleLike | Mapping[str, RuleLike]  # one for all tokens, or one for each sign of the advantage
+PolicyRule = RuleLike | Mapping[str, RuleLike]  # a rule for all tokens, or a rule for each sign of the advantage
+Bound = float | None
+TokenFormula = Callable[
+    ..., Tensor
+]  # (grad, log_ratio, advantage, bounds, edge, **parameters) -> the gradient of the log ratio
 
 
 @engine.unscriptable
@@ -52,7 +50,7 @@ def policy_loss(
     *,
     low: float | None = DEFAULT,
     high: float | None = DEFAULT,
-    rule: RuleLike | Mapping[str, RuleLike] = "inward",
+    rule: RuleLike | Mapping[str, RuleLike] = DEFAULT_RULE,
     space: str = "ratio",
     ceiling: float | None = None,
     value: str = "objective",
@@ -60,30 +58,30 @@ def policy_loss(
     level: str = "token",
     mask: Tensor | None = None,
 ) -> Tensor:
-    """The clipped policy loss of each token: PPO's by default, and its relatives by other rules.
+    """The clipped policy loss of each token: by default that of PPO. Other rules give the losses of other papers.
 
     Forward:  y = -min(r * A, c(r) * A), or -A * c(r) with value="clipped"; r = exp(log_ratio), c clips it to [1 - low, 1 + high].
-    Backward: to log_ratio grad * s * -A * w. s is the slope that the clamp's `rule` gives for the gradient -A: with "inward" 0 where the
-        clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1, which is PPO's own gradient; with the other rules a
-        pseudo-gradient. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and w is the
-        clipped ratio c(r) for "zero", "identity" and "leaky"; "inward" and "leaky_inward" see the sign of A, and for them w is c(r) where
-        the clip is blocked and r elsewhere. "reinforce" has s = w = 1, the gradient of -A * log_prob. To advantage the derivative of y; a
-        training loop whose advantages do not require grad pays nothing for it. What exceeds half precision becomes its largest number,
-        unless grad is infinite or level="sequence". Saves log_ratio and advantage. Linear in grad.
+    Backward: log_ratio gets grad * s * -A * w. s is the slope that the clamp's `rule` gives for the gradient -A. With the default rule
+        s is 0 where the clip is blocked (A > 0 and r > 1 + high, or A < 0 and r < 1 - low), else 1: PPO's own gradient. The other rules
+        give pseudo-gradients. w is the weight of the token: r with space="ratio". With space="log" the clip acts on log_ratio, and w is
+        the clipped ratio c(r); rules that ask for the sign of A have w = c(r) only where the clip is blocked, and w = r elsewhere.
+        "reinforce" has s = w = 1, the gradient of -A * log_prob. The advantage gets the derivative of y; an advantage that does not
+        require grad costs nothing. A gradient beyond half precision becomes its largest number, unless grad is infinite or
+        level="sequence". Saves log_ratio and advantage. Linear in grad.
 
     Args:
         log_ratio: log_prob - old_log_prob, floating point, any shape; with a level other than "token" the last dimension is the sequence.
         advantage: a shape that broadcasts with log_ratio, floating point.
         low: 1 - low is the lower bound of the ratio; in (0, 1), or None for no bound.
         high: 1 + high is the upper bound; above 0, or None.
-        rule: a name or a rule object: inward, zero, identity, leaky, leaky_inward, reinforce, or one of your own; `pseudograd rules
-            policy_loss` draws them. {"positive": ..., "negative": ...} has one for A > 0 and one for the rest.
+        rule: a name or a rule object; `pseudograd rules policy_loss` draws them. It may be a rule of your own.
+            {"positive": ..., "negative": ...} has one rule for A > 0 and one for the rest.
         space: "ratio" or "log": whether the clip acts on r or on log_ratio.
         ceiling: for A < 0 the ratio counts as at most this, and gets no gradient above: the dual clip. Above 1 + high, or None.
-        value: "objective", what papers and logs show, or "clipped", what remains of it where no min is taken. The gradient to
-            log_ratio is the same.
-        edge: what passes exactly at a bound: "closed" all (torch <= 2.13 computes PPO's usual form so), "half" half of it (torch >=
-            2.14), "open" nothing.
+        value: "objective", the value that papers and logs show, or "clipped", the value without PPO's min. The gradient to log_ratio is
+            the same.
+        edge: the share of the gradient exactly at a bound: "closed" all (torch <= 2.13 computes PPO's usual form so), "half" half of it
+            (torch >= 2.14), "open" nothing.
         level: "token"; "sequence": every token has the mean log_ratio of its sequence, and gets the gradient of it (GSPO's token
             form); "geometric": each token is clipped, then every token has the loss of their geometric mean (GMPO). For both the
             mean of the result over a sequence is the sequence's loss.
@@ -98,66 +96,73 @@ def policy_loss(
     Source: PPO (Schulman et al., 2017); `pseudograd.policy.presets` names its relatives, docs/policy_clips.md compares them.
     """
     _check_tensors(log_ratio, advantage, mask)
-    for name, allowed, given in (("space", SPACES, space), ("value", VALUES, value), ("level", LEVELS, level)):
-        if given not in allowed:
-            raise unknown_name(_OP, name, allowed, given)
-    call, of_sequences = _calls(rule, edge)
-    low, high, ceiling = _checked_bounds(low, high, ceiling)
-    _check_a_bound(low, high, rule)
-    if mask is not None:  # what does not count may be infinite or NaN
+    for name, allowed, choice in (("space", SPACES, space), ("value", VALUES, value), ("level", LEVELS, level)):
+        if choice not in allowed:
+            raise unknown_name(_OP, name, allowed, choice)
+    rules = _rules_by_sign(rule, edge)
+    low, high, ceiling = _check_bounds(low, high, ceiling)
+    _check_a_bound(low, high, rules)
+    if mask is not None:  # tokens that do not count may be infinite or NaN
         log_ratio = torch.where(mask, log_ratio, 0.0)
     bounds = low, high, ceiling, SPACES.index(space), VALUES.index(value)
     if level == "sequence":
-        y = engine.run(of_sequences(), log_ratio, advantage, *bounds, mask)
+        log_ratio = replace_grad(mean_over_tokens(log_ratio, mask).expand_as(log_ratio), log_ratio)
+        y = _run(rules, edge, log_ratio, advantage, *bounds)
     elif level == "geometric":
-        mean = _log_of_geometric_mean(call, log_ratio, advantage, mask, bounds)
-        y = engine.run(call_for(POLICY_LOSS, "identity", "closed"), mean, advantage, None, None, None, 0, 0)
+        # The loss of a token with advantage 1 or -1 gives its clipped ratio, with the gradient of the rule.
+        unit = torch.where(advantage.detach() < 0, -1.0, 1.0).to(advantage.dtype)
+        ratio = _run(rules, edge, log_ratio, unit, *bounds) * -unit
+        # A ratio that is 0 by underflow gets no gradient: 0 and the infinite slope of its logarithm would make NaN.
+        is_positive = ratio > 0
+        logarithm = torch.where(is_positive, torch.log(torch.where(is_positive, ratio, 1.0)), -torch.inf)
+        mean = mean_over_tokens(logarithm, mask).expand_as(logarithm)
+        y = _run(("identity",), "closed", mean, advantage, None, None, None, 0, 0)
     else:
-        y = engine.run(call, log_ratio, advantage, *bounds)
+        y = _run(rules, edge, log_ratio, advantage, *bounds)
     return y if mask is None else torch.where(mask, y, 0.0)
 
 
-# --- which rule -------------------------------------------------------------------------------------------------------
+def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> Tensor:
+    """The loss by one rule; or by two, where the first rule sees the tokens with A > 0 and the second rule the others.
+
+    A token that a rule does not see has ratio 1 and advantage 0 for it.
+    """
+    if len(rules) == 1:
+        return engine.run(call_for(POLICY_LOSS, rules[0], edge), log_ratio, advantage, *numbers)
+    is_positive, losses = advantage > 0, []
+    for rule, is_seen in zip(rules, (is_positive, ~is_positive)):  # noqa: B905  Dynamo on torch 2.8
+        tokens = [torch.where(is_seen, tensor, 0.0) for tensor in (log_ratio, advantage)]
+        losses.append(engine.run(call_for(POLICY_LOSS, rule, edge), *tokens, *numbers))
+    return torch.where(is_positive, *losses)
 
 
-def _calls(rule: PolicyRule, edge: Edge) -> tuple[Call, Callable[[], Call]]:
-    """The call for tokens, and how to get the one for sequences."""
-    if not isinstance(rule, Mapping):
-        return call_for(POLICY_LOSS, rule, edge), lambda: call_for(_OF_SEQUENCES, rule, edge)
-    if len(rule) != len(SIGNS) or any(sign not in rule for sign in SIGNS):
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _rules_by_sign(rule: PolicyRule, edge: str) -> tuple[RuleLike, ...]:
+    """The rule, or the rules of both signs; raises the errors of unknown names."""
+    if isinstance(rule, Mapping) and (len(rule) != len(SIGNS) or any(sign not in rule for sign in SIGNS)):
         remedy = "The first is for A > 0, the second for the rest"
         raise ValueError(must(_OP, "rule", "have the keys 'positive' and 'negative'", list(rule), remedy))
-    for sign in SIGNS:
-        call_for(POLICY_LOSS, rule[sign], edge)  # for its errors
-    both = _joined(*(rule[sign] for sign in SIGNS))
-    return call_for(_BY_SIGN, both, edge), lambda: call_for(_OF_SEQUENCES_BY_SIGN, both, edge)
+    rules = tuple([rule[sign] for sign in SIGNS]) if isinstance(rule, Mapping) else (rule,)
+    for each in rules:
+        call_for(POLICY_LOSS, each, edge)
+    return rules
 
 
-def _joined(positive: RuleLike, negative: RuleLike) -> RuleObject:
-    """Two rules as one of the table of `_BY_SIGN`, with the parameters of both."""
-    objects = [one if isinstance(one, RuleObject) else RuleObject(one) for one in (positive, negative)]
-    given = [
-        (f"{sign}_{key}", value)
-        for sign, one in zip(SIGNS, objects)  # noqa: B905  Dynamo on torch 2.8
-        for key, value in one.parameters
-    ]
-    return RuleObject(name_of_joined(objects[0].name, objects[1].name), tuple(given))
-
-
-def name_of(rule: PolicyRule) -> str:
-    """As it is written in reports and on pages."""
-    return name_of_joined(*(str(rule[sign]) for sign in SIGNS)) if isinstance(rule, Mapping) else str(rule)
-
-
-# --- what is checked --------------------------------------------------------------------------------------------------
+def name_of_rule(rule: PolicyRule) -> str:
+    """The rule as reports and pages write it."""
+    if isinstance(rule, Mapping):
+        return f"{rule['positive']} where A > 0, {rule['negative']} elsewhere"
+    return str(rule)
 
 
 def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) -> None:
-    for name, given in (("log_ratio", log_ratio), ("advantage", advantage)):
-        if not isinstance(given, Tensor):
-            raise TypeError(must(_OP, name, "be a tensor", given, "Wrap it in torch.tensor(...)"))
-        if not given.is_floating_point():
-            raise TypeError(must(_OP, name, "be floating point", given.dtype, f"Call {name}.float() first"))
+    for name, tensor in (("log_ratio", log_ratio), ("advantage", advantage)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(must(_OP, name, "be a tensor", tensor, "Wrap it in torch.tensor(...)"))
+        if not tensor.is_floating_point():
+            raise TypeError(must(_OP, name, "be floating point", tensor.dtype, f"Call {name}.float() first"))
     check_broadcast(_OP, "advantage", advantage, log_ratio.shape, "log_ratio")
     check_device(_OP, "advantage", advantage, log_ratio.device, "log_ratio")
     if mask is None:
@@ -168,11 +173,9 @@ def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) ->
     check_broadcast(_OP, "mask", mask, log_ratio.shape, "log_ratio", grows=False)
 
 
-def _checked_bounds(
-    low: float | None, high: float | None, ceiling: float | None
-) -> tuple[float | None, float | None, float | None]:
-    low, high, ceiling = (_number(name, given) for name, given in (("low", low), ("high", high), ("ceiling", ceiling)))
-    if low is not None and not surely_between(low, 0, 1):
+def _check_bounds(low: Bound, high: Bound, ceiling: Bound) -> tuple[Bound, Bound, Bound]:
+    low, high, ceiling = (_number(name, bound) for name, bound in (("low", low), ("high", high), ("ceiling", ceiling)))
+    if low is not None and (surely(low <= 0) or surely(low >= 1)):
         raise ValueError(must(_OP, "low", "be between 0 and 1", low, "The lower bound is 1 - low; None for no bound"))
     if high is not None and surely(high <= 0):
         raise ValueError(must(_OP, "high", "be above 0", high, "The upper bound is 1 + high; None for no bound"))
@@ -182,129 +185,327 @@ def _checked_bounds(
     return low, high, ceiling
 
 
-def _check_a_bound(low: float | None, high: float | None, rule: PolicyRule) -> None:
-    """A rule for what is outside the bounds needs one; a user's own may do without."""
+def _number(name: str, bound: Any) -> Bound:
+    if bound is None:
+        return None
+    bound = as_number(bound)
+    if isinstance(bound, bool) or not is_number(bound):
+        raise TypeError(must(_OP, name, "be a number or None", bound))
+    if not is_finite(bound):
+        raise ValueError(must(_OP, name, "be finite", bound, "Use None for no bound"))
+    return float(bound)
+
+
+def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None:
+    """A rule that tells the outside of the bounds from the inside needs a bound. A user's rule may do without."""
     if low is not None or high is not None:
         return
-    for one in rule.values() if isinstance(rule, Mapping) else (rule,):
-        name = one.name if isinstance(one, RuleObject) else one
-        if not (name in NEED_NO_BOUND or POLICY_LOSS.rules[name].is_users):
-            remedy = "Give one of low and high, or use rule='identity'"
-            raise ValueError(
-                must(_OP, "rule", "be 'identity' or 'reinforce' where low and high are None", name, remedy)
-            )
+    for rule in rules:
+        name = rule.name if isinstance(rule, RuleObject) else rule
+        if not (POLICY_LOSS.rules[name].is_users or name in NEED_NO_BOUND):
+            names = " or ".join(map(repr, NEED_NO_BOUND))
+            remedy = f"Give one of low and high, or use rule={NEED_NO_BOUND[0]!r}"
+            raise ValueError(must(_OP, "rule", f"be {names} where low and high are None", name, remedy))
 
 
-def surely_between(number: float, least: float, most: float) -> bool:
-    return not (surely(number <= least) or surely(number >= most))
+# --- the clip ---------------------------------------------------------------------------------------------------------
 
 
-def _number(name: str, given: Any) -> float | None:
-    if given is None:
-        return None
-    given = as_number(given)
-    if isinstance(given, bool) or not is_number(given):
-        raise TypeError(must(_OP, name, "be a number or None", given))
-    if not is_finite(given):
-        raise ValueError(must(_OP, name, "be finite", given, "Use None for no bound"))
-    return float(given)
+class Bounds(NamedTuple):
+    """How far a ratio may go, and whether the clip acts on its logarithm."""
+
+    low: Bound
+    high: Bound
+    ceiling: Bound
+    in_log: int
 
 
-# --- one loss for a sequence ------------------------------------------------------------------------------------------
+class _Clip:
+    """Where a ratio stands between its bounds, in the space of the clip. Comparisons only."""
+
+    def __init__(self, log_ratio: Tensor, advantage: Tensor, bounds: Bounds) -> None:
+        low, high, ceiling, in_log = bounds
+        in_space: Callable[[float], float] = math.log if in_log else float
+        self.lowest = None if low is None else 1 - low
+        self.highest = None if high is None else 1 + high
+        self.ceiling = ceiling
+        self.x = log_ratio if in_log else torch.exp(log_ratio)
+        self.min, self.max, top = (
+            None if bound is None else rounded(in_space(bound), self.x)
+            for bound in (self.lowest, self.highest, ceiling)
+        )
+        nowhere = torch.zeros_like(self.x, dtype=torch.bool)
+        self.below = nowhere if self.min is None else self.x < self.min
+        self.above = nowhere if self.max is None else self.x > self.max
+        self.over = nowhere if top is None else (self.x > top) & (advantage < 0)
+        self.at_ceiling = nowhere if top is None else (self.x == top) & (advantage < 0)
+
+    @property
+    def clipped(self) -> Tensor:
+        """x, clipped: in the space of the clip."""
+        return _replace(self.x, self.below, self.min, self.above, self.max)
+
+    def ratio_of_value(self, log_ratio: Tensor, advantage: Tensor, without_min: object) -> Tensor:
+        """The ratio by which -A is multiplied: c(r); with PPO's min c(r) where the clip is blocked, else r."""
+        below, above = self.below, self.above
+        if not without_min:
+            below, above = below & ~(advantage > 0), above & ~(advantage < 0)
+        over = self.over & ~above
+        # exp, but not where the result is replaced: an infinity there would meet a zero in a second derivative.
+        ratio = torch.exp(torch.where(below | above | over, 0.0, log_ratio))
+        ratio = _replace(ratio, below, self.lowest, above, self.highest)
+        return ratio if self.ceiling is None else torch.where(over, self.ceiling, ratio)
+
+    def apply_ceiling(self, gradient: Tensor, edge: str) -> Tensor:
+        """The gradient under the ceiling: nothing above the ceiling, the share of the edge at it."""
+        if self.ceiling is None:
+            return gradient
+        return torch.where(self.over, 0.0, torch.where(self.at_ceiling, SHARES[edge] * gradient, gradient))
+
+
+def _replace(x: Tensor, below: Tensor, lowest: Any, above: Tensor, highest: Any) -> Tensor:
+    x = x if lowest is None else torch.where(below, lowest, x)
+    return x if highest is None else torch.where(above, highest, x)
+
+
+def _align(log_ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in one dtype, no half precision, and of one shape."""
+    log_ratio, advantage = widened(log_ratio), widened(advantage)
+    dtype = torch.promote_types(log_ratio.dtype, advantage.dtype)
+    log_ratio, advantage = torch.broadcast_tensors(log_ratio.to(dtype), advantage.to(dtype))  # type: ignore[no-untyped-call]
+    return log_ratio, advantage
+
+
+def _forward(log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> Tensor:
+    log_ratio, advantage = _align(log_ratio, advantage)
+    clip = _Clip(log_ratio, advantage, Bounds(*numbers[:4]))
+    return -(clip.ratio_of_value(log_ratio, advantage, numbers[4]) * advantage)
+
+
+# --- the gradient of a token ------------------------------------------------------------------------------------------
+
+
+def _pull_from(formula: TokenFormula) -> Pull:
+    """A rule's pull from its formula for the log ratio. The advantage gets the derivative of the value, whatever the rule."""
+
+    def pull(
+        grad: Tensor,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        *numbers: Any,
+        y: None,
+        wants: tuple[bool, ...],
+        edge: str,
+        **parameters: object,
+    ) -> Gradients:
+        dtypes = log_ratio.dtype, advantage.dtype
+        log_ratio, advantage = _align(log_ratio, advantage)
+        grad, bounds, without_min = grad.to(log_ratio.dtype), Bounds(*numbers[:4]), numbers[4]
+        to_log_ratio = to_advantage = None
+        wants_log_ratio, wants_advantage, *_ = wants
+        if wants_log_ratio:
+            gradient = formula(grad, log_ratio, advantage, bounds, edge, **parameters)
+            to_log_ratio = _limit(dtypes[0], gradient, grad)
+        if wants_advantage:
+            ratio = _Clip(log_ratio, advantage, bounds).ratio_of_value(log_ratio, advantage, without_min)
+            to_advantage = _limit(dtypes[1], -(grad * ratio), grad)
+        return to_log_ratio, to_advantage, None, None, None, None, None
+
+    return pull
+
+
+def _limit(dtype: torch.dtype, gradient: Tensor, grad: Tensor) -> Tensor:
+    """At most the largest number of a half precision, which r exceeds soon. An infinite grad keeps its infinity."""
+    if dtype in (torch.float32, torch.float64):
+        return gradient
+    most = torch.finfo(dtype).max
+    limited = torch.where(gradient > most, most, torch.where(gradient < -most, -most, gradient))
+    return torch.where(grad.abs() < torch.inf, limited, gradient)
+
+
+def _is_at_rest(gradient: Tensor, log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """Where a token gets nothing, whatever its ratio. At A = 0 A still has a derivative, unless r is infinite."""
+    return (gradient == 0) & ((advantage != 0) | (torch.exp(log_ratio) == torch.inf))
+
+
+def _formula_from(row: Rule) -> TokenFormula:
+    """From a rule of clamp: the gradient that the rule makes of -A, times a weight."""
+
+    def formula(
+        grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: float
+    ) -> Tensor:
+        clip = _Clip(log_ratio, advantage, bounds)
+        x_alone = (True, False, False)
+        slope = row.pull(
+            -advantage, clip.x, clip.min, clip.max, y=clip.clipped, wants=x_alone, edge=edge, **parameters
+        )[0]
+        assert slope is not None
+        slope = clip.apply_ceiling(slope, edge)
+        is_at_rest = _is_at_rest(slope, log_ratio, advantage)
+        # At rest the ratio counts as 1: an infinity would meet a zero in a second derivative.
+        heard = torch.where(is_at_rest, 0.0, log_ratio)
+        weight = clip.ratio_of_value(heard, advantage, row.is_linear) if bounds.in_log else torch.exp(heard)
+        return torch.where(is_at_rest, 0.0, grad) * slope * weight
+
+    return formula
+
+
+def _reinforce(
+    grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: float
+) -> Tensor:
+    """The gradient of -A * log_prob, under the ceiling."""
+    return grad * _Clip(log_ratio, advantage, bounds).apply_ceiling(-advantage, edge)
+
+
+def adapted(
+    function: Callable[..., Tensor], is_linear: bool, reference_of_one: Callable[..., float], /, **row: Any
+) -> Rule:
+    """A row from a user's function(grad, ratio, advantage, min, max, **given): the gradient of the log ratio of every token.
+
+    The function is called twice: where it gives nothing at first, the ratio is 1 in the second call.
+    """
+
+    def formula(
+        grad: Tensor, log_ratio: Tensor, advantage: Tensor, bounds: Bounds, edge: str, **parameters: dict[str, float]
+    ) -> Tensor:
+        own = parameters["given"]
+        clip = _Clip(log_ratio, advantage, bounds)
+        least = 0.0 if clip.lowest is None else rounded(clip.lowest, log_ratio)
+        most = math.inf if clip.highest is None else rounded(clip.highest, log_ratio)
+        first = function(grad, torch.exp(log_ratio), advantage, least, most, **own)
+        is_at_rest = (clip.over | _is_at_rest(first, log_ratio, advantage)) & (grad != 0)
+        heard = torch.exp(torch.where(is_at_rest, 0.0, log_ratio))
+        second = function(torch.where(is_at_rest, 0.0, grad), heard, advantage, least, most, **own)
+        return clip.apply_ceiling(torch.where(is_at_rest, 0.0, second), edge)
+
+    return row_of(
+        pull=_pull_from(formula),
+        reference=partial(reference.of_users, reference_of_one),
+        is_linear=is_linear,
+        keeps=INPUTS,
+        ignores_edge=True,
+        is_users=True,
+        **row,
+    )
+
+
+# --- a loss for a whole sequence --------------------------------------------------------------------------------------
 
 
 def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
-    """Over the tokens of each sequence that count; 0 where none does."""
+    """The mean over the tokens of each sequence that count; 0 where no token counts."""
     wide = widened(log_ratio)
     if mask is None:
         return wide.mean(-1, keepdim=True)
-    counted = mask.expand_as(wide).sum(-1, keepdim=True)
-    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counted > 0, counted, 1)
+    counts = mask.expand_as(wide).sum(-1, keepdim=True)
+    return torch.where(mask, wide, 0.0).sum(-1, keepdim=True) / torch.where(counts > 0, counts, 1)
 
 
-def _of_sequence(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
-    """What each token has of its sequence."""
-    return mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
+# --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-def _forward_of_sequences(log_ratio: Tensor, advantage: Tensor, *bounds_and_mask: Any) -> Tensor:
-    *bounds, mask = bounds_and_mask
-    return forward(_of_sequence(log_ratio, mask), advantage, *bounds)
+def _row(name: str, formula: str, **rest: Any) -> Rule:
+    clamp_rule = bound_rules.RULES[name]
+    return row_of(
+        name,
+        _pull_from(_formula_from(clamp_rule)),
+        partial(reference.gradient, clamp_rule.reference, clamp_rule.is_linear),
+        formula=formula,
+        source=rest.pop("source", clamp_rule.source),
+        keeps=INPUTS,
+        parameters=clamp_rule.parameters,
+        sides=clamp_rule.sides,
+        ignores_edge=clamp_rule.ignores_edge,
+        translates=clamp_rule.translates,
+        ulps=4,  # of exp
+        **rest,
+    )
 
 
-def _of_the_mean(pull: Pull) -> Pull:
-    """A token gets what its sequence's ratio gets at its place (GSPO's token form). Its second derivative goes through the mean."""
-
-    def pulled(grad: Tensor, log_ratio: Tensor, advantage: Tensor, *bounds_and_mask: Any, **how: Any) -> Gradients:
-        *bounds, mask = bounds_and_mask
-        how["wants"] = how["wants"][:-1]
-        return *pull(grad, _of_sequence(log_ratio, mask), advantage, *bounds, **how), None
-
-    return pulled
-
-
-def _log_of_geometric_mean(
-    call: Call, log_ratio: Tensor, advantage: Tensor, mask: Tensor | None, bounds: tuple[object, ...]
-) -> Tensor:
-    """Of the ratios of a sequence, each with the rule's own gradient: from the loss of a token of which A is 1 or -1.
-
-    A ratio that is 0 by underflow gets none: 0 and the infinite slope of its logarithm would make NaN.
-    """
-    unit = torch.where(advantage.detach() < 0, -1.0, 1.0).to(advantage.dtype)
-    ratio = engine.run(call, log_ratio, unit, *bounds) * -unit
-    is_some = ratio > 0
-    own = torch.where(is_some, torch.log(torch.where(is_some, ratio, 1.0)), -torch.inf)
-    return mean_over_tokens(own, mask).expand_as(own)
-
-
-# --- the row ----------------------------------------------------------------------------------------------------------
+RULES = {
+    row.name: row
+    for row in (
+        _row(
+            "inward",
+            "-grad * A * w, or 0 where the clip is blocked",
+            source="PPO (Schulman et al., 2017)",
+            also_called="PPO, GRPO, DAPO, GSPO, GMPO",
+        ),
+        _row(
+            "zero",
+            "0 where r is outside the bounds, else -grad * A * w",
+            source="the derivative of -A c(r)",
+            also_called="the clip without PPO's min",
+        ),
+        _row(
+            "identity",
+            "-grad * A * w",
+            source="truncated importance sampling (Ionides, 2008); CISPO (MiniMax, 2025)",
+            also_called="CISPO, truncated importance sampling",
+        ),
+        _row("leaky", "-slope * grad * A * w where r is outside the bounds, else -grad * A * w"),
+        _row(
+            "leaky_inward",
+            "-low * grad * A * w where the clip is blocked below, -high * grad * A * w where the clip is blocked above, "
+            "else -grad * A * w",
+            also_called="GPPO, CE-GPPO",
+        ),
+        row_of(
+            "reinforce",
+            _pull_from(_reinforce),
+            partial(reference.gradient, None, True),
+            formula="-grad * A",
+            source="REINFORCE (Williams, 1992); GPG (Chu et al., 2025)",
+            also_called="policy gradient, GPG: the gradient of -A * log_prob, without the ratio",
+            keeps=INPUTS,
+            ignores_edge=True,
+            translates=("policy_gradient", "gpg", "score"),
+            ulps=4,  # of exp: an advantage gets the ratio
+        ),
+    )
+}
+NEED_NO_BOUND = tuple(name for name, row in RULES.items() if row.ignores_edge)
 
 
 def _samples() -> Iterator[Sample]:
-    def tokens(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Ratios on both sides of each bound and at 1, with advantages of both signs and 0."""
-        ratios = torch.tensor([0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0], dtype=torch.float64)
-        return ratios.log().to(dtype).unsqueeze(1), torch.tensor([1.5, -1.5, 0.0], dtype=dtype)
-
-    def build(*numbers: float | None) -> Callable[[torch.dtype], tuple[object, ...]]:
-        return lambda dtype: (*tokens(dtype), *numbers)
-
-    yield Sample("PPO's", build(0.25, 0.25, None, 0, 0))
-    yield Sample("in log space", build(0.5, 1.0, None, 1, 1))
-    yield Sample("no lower bound, clipped", build(None, 1.0, None, 0, 1))
-    yield Sample("no upper bound, a ceiling", build(0.5, None, 3.0, 0, 0))
-    yield Sample("a ceiling in log space", build(0.5, 1.0, 4.0, 1, 0))
-
-
-def _trial() -> tuple[object, ...]:
-    """What a user's function is tried on before it becomes a rule."""
-    return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
-
-
-JOINED = {name_of_joined(p.name, n.name): joined(p, n) for p in RULES.values() for n in RULES.values()}
-
-
-def _join(row: Rule) -> None:
-    """A rule that is added can stand beside each of the others."""
-    for other in RULES.values():
-        for positive, negative in ((row, other), (other, row)):
-            JOINED[name_of_joined(positive.name, negative.name)] = joined(positive, negative)
+    """Ratios on both sides of each bound and at 1, with advantages of both signs and 0."""
+    ratios = torch.tensor([[0.125, 0.45, 0.55, 0.7, 1.0, 1.2, 1.3, 1.9, 2.1, 2.9, 3.1, 5.0]], dtype=torch.float64)
+    for name, *numbers in (
+        ("PPO's", 0.25, 0.25, None, 0, 0),
+        ("in log space", 0.5, 1.0, None, 1, 1),
+        ("no lower bound, clipped", None, 1.0, None, 0, 1),
+        ("no upper bound, a ceiling", 0.5, None, 3.0, 0, 0),
+        ("a ceiling in log space", 0.5, 1.0, 4.0, 1, 0),
+    ):
+        yield Sample(
+            name,
+            lambda dtype, numbers=numbers: (
+                ratios.mT.log().to(dtype),
+                torch.tensor([1.5, -1.5, 0.0], dtype=dtype),
+                *numbers,
+            ),
+        )
 
 
 POLICY_LOSS = register(
     Op(
         name=_OP,
         rule_set="policy",
-        forward=forward,
+        forward=_forward,
         inputs=INPUTS,
         rules=RULES,
         edges=EDGES,
-        default_rule="inward",
+        default_rule=DEFAULT_RULE,
         default_edge="closed",
         adapt=adapted,
-        joins=_join,
         formula_takes=("grad", "ratio", "advantage", "min", "max"),
-        trial=_trial,
+        trial=lambda: (
+            torch.ones(5),
+            torch.linspace(0.25, 2, 5),
+            torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]),
+            0.8,
+            1.2,
+        ),
         public=lambda log_ratio, advantage, low, high, ceiling, in_log, without_min, **how: policy_loss(
             log_ratio,
             advantage,
@@ -326,25 +527,3 @@ POLICY_LOSS = register(
         ),
     )
 )
-
-
-def _of(what: str, rules: Mapping[str, Rule], of_sequences: bool) -> Primitive:
-    """What the engine runs besides: the loss of tokens or of sequences, with one rule or with one for each sign."""
-    return register(
-        Primitive(
-            name=f"{_OP} {what}",
-            inputs=(*INPUTS, "mask") if of_sequences else INPUTS,
-            forward=_forward_of_sequences if of_sequences else forward,
-            rules=rules,
-            rule_set=POLICY_LOSS.rule_set,
-            edges=EDGES,
-            default_edge=POLICY_LOSS.default_edge,
-            through=_of_the_mean if of_sequences else None,
-            saves="as torch" if of_sequences else "rule",
-        )
-    )
-
-
-_OF_SEQUENCES = _of("of sequences", RULES, True)
-_BY_SIGN = _of("by sign", JOINED, False)
-_OF_SEQUENCES_BY_SIGN = _of("of sequences by sign", JOINED, True)

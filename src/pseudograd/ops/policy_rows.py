@@ -6,54 +6,43 @@ The rows are the one table: `pseudograd.policy.presets`, the tests and docs/poli
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import unknown_name
 from ..rule import RuleObject
-from .policy import PolicyRule, policy_loss
-
-_BOTH_LEAK = RuleObject("leaky_inward", (("low", 1.0), ("high", 1.0)))
-_LOW_LEAKS_LESS = RuleObject("leaky_inward", (("low", 0.75), ("high", 1.0)))
-_NO_RATIO_UPWARD = {"positive": "reinforce", "negative": "inward"}
+from .policy import DEFAULT, DEFAULT_RULE, PolicyRule, policy_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """One named policy loss. Call it as `policy_loss`; keyword arguments replace its own.
 
-    paper: where it is from. projects: whose code has it, and under which name. gradient: to log_ratio, as the paper has it. note: what
-    one should know before comparing it with that code.
+    paper: its source. projects: the code that has it, and under which name. gradient: to log_ratio, as the paper has it. note: a
+    difference from that code. The other fields are arguments of `policy_loss`.
     """
 
     name: str
     paper: str
     projects: str
     gradient: str
-    low: float | None = 0.2
-    high: float | None = 0.2
-    rule: PolicyRule = field(default="inward", hash=False)
+    note: str = ""
+    low: float | None = DEFAULT
+    high: float | None = DEFAULT
+    rule: PolicyRule = field(default=DEFAULT_RULE, hash=False)
     space: str = "ratio"
     ceiling: float | None = None
     value: str = "objective"
     level: str = "token"
-    note: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `policy_loss` that it stands for."""
-        return {
-            "low": self.low,
-            "high": self.high,
-            "rule": dict(self.rule) if isinstance(self.rule, Mapping) else self.rule,
-            "space": self.space,
-            "ceiling": self.ceiling,
-            "value": self.value,
-            "level": self.level,
-        }
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)[5:]}
+        return {**settings, "rule": dict(self.rule) if isinstance(self.rule, Mapping) else self.rule}
 
     def __call__(
         self, log_ratio: Tensor, advantage: Tensor, *, mask: Tensor | None = None, **changes: object
@@ -62,47 +51,67 @@ class Policy:
         return policy_loss(log_ratio, advantage, mask=mask, **{**self.settings, **changes})
 
 
-class Policies(Mapping[str, Policy]):
+class Policies(dict[str, Policy]):
     """The policy losses by name: `policies["dapo"](log_ratio, advantage)`; `list(policies)` is all of their names."""
 
-    def __init__(self, *rows: Policy) -> None:
-        self._rows = {row.name: row for row in rows}
-
-    def __getitem__(self, name: str) -> Policy:
-        if name not in self._rows:
-            raise unknown_name("policies", "name", self._rows, name)
-        return self._rows[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __missing__(self, name: str) -> Policy:
+        raise unknown_name("policies", "name", self, name)
 
     def __repr__(self) -> str:
-        return f"policies: {', '.join(self._rows)}"
+        return f"policies: {', '.join(self)}"
 
 
-_PPO = "-A r, or 0 where the clip is blocked"
-policies = Policies(
-    Policy(
-        name="ppo",
-        paper="Schulman et al., 2017, arXiv:1707.06347",
-        projects="stable-baselines3 PPO, torchrl ClipPPOLoss, CleanRL, TRL, verl",
-        gradient=_PPO,
-    ),
-    Policy(
+_PPO = Policy(
+    name="ppo",
+    paper="Schulman et al., 2017, arXiv:1707.06347",
+    projects="stable-baselines3 PPO, torchrl ClipPPOLoss, CleanRL, TRL, verl",
+    gradient="-A r, or 0 where the clip is blocked",
+)
+_CISPO = Policy(
+    name="cispo",
+    paper="MiniMax-M1, 2025, arXiv:2506.13585",
+    projects="TRL loss_type cispo, verl cispo",
+    gradient="-A c(r)",
+    low=None,
+    high=4.0,
+    rule="identity",
+    space="log",
+    value="clipped",
+    note="TRL's epsilon_high is the bound itself, 5 recommended; verl bounds both sides, by default at 0.8 and 1.2",
+)
+_GPPO = Policy(
+    name="gppo",
+    paper="Klear-Reasoner, Su et al., 2025, arXiv:2508.07629",
+    projects="KlearReasoner",
+    gradient="-A r, or -A c(r) where the clip is blocked",
+    rule=RuleObject("leaky_inward", (("low", 1.0), ("high", 1.0))),
+    space="log",
+    note="their code has a dual clip at 3 too: ceiling=3.0",
+)
+_GSPO = Policy(
+    name="gspo",
+    paper="Zheng et al., 2025, arXiv:2507.18071",
+    projects="TRL importance_sampling_level sequence, verl gspo",
+    gradient="-A s, or 0 where the clip is blocked; s the exp of the mean log_ratio of the sequence",
+    low=3e-4,
+    high=4e-4,
+    level="sequence",
+    note="TRL's and verl's own defaults are 0.2 for both",
+)
+_ROWS = (
+    _PPO,
+    replace(
+        _PPO,
         name="grpo",
         paper="Shao et al., 2024, arXiv:2402.03300",
         projects="TRL loss_type grpo, bnpo, dr_grpo; verl",
-        gradient=_PPO,
         note="PPO's loss of a token; what differs is the advantage and how tokens are averaged",
     ),
-    Policy(
+    replace(
+        _PPO,
         name="dapo",
         paper="Yu et al., 2025, arXiv:2503.14476",
         projects="TRL loss_type dapo with epsilon_high=0.28, verl recipe dapo",
-        gradient=_PPO,
         high=0.28,
         note="TRL's and verl's own defaults are 0.2 for both",
     ),
@@ -114,28 +123,13 @@ policies = Policies(
         ceiling=3.0,
         note="verl's default loss is this one; in TRL delta is None",
     ),
-    Policy(
-        name="cispo",
-        paper="MiniMax-M1, 2025, arXiv:2506.13585",
-        projects="TRL loss_type cispo, verl cispo",
-        gradient="-A c(r)",
-        low=None,
-        high=4.0,
-        rule="identity",
-        space="log",
-        value="clipped",
-        note="TRL's epsilon_high is the bound itself, 5 recommended; verl bounds both sides, by default at 0.8 and 1.2",
-    ),
-    Policy(
+    _CISPO,
+    replace(
+        _CISPO,
         name="truncated_is",
         paper="Ionides, 2008; IMPALA, Espeholt et al., 2018, arXiv:1802.01561",
         projects="verl rollout_is_threshold=2, TRL vllm_importance_sampling_clip_max=3",
-        gradient="-A c(r)",
-        low=None,
         high=1.0,
-        rule="identity",
-        space="log",
-        value="clipped",
         note="there log_ratio is of the trained to the sampling policy, and multiplies another loss as a constant",
     ),
     Policy(
@@ -149,42 +143,23 @@ policies = Policies(
         level="geometric",
         note="bounds exp(-0.4) and exp(0.4) as in the paper; verl's defaults are 0.2 for both, of log_ratio",
     ),
-    Policy(
-        name="gppo",
-        paper="Klear-Reasoner, Su et al., 2025, arXiv:2508.07629",
-        projects="KlearReasoner",
-        gradient="-A r, or -A c(r) where the clip is blocked",
-        rule=_BOTH_LEAK,
-        space="log",
-        note="their code has a dual clip at 3 too: ceiling=3.0",
-    ),
-    Policy(
+    _GPPO,
+    replace(
+        _GPPO,
         name="ce_gppo",
         paper="CE-GPPO, Su et al., 2025, arXiv:2509.20712",
         projects="CE-GPPO",
         gradient="-A r, or where the clip is blocked -0.75 A c(r) below and -A c(r) above",
-        rule=_LOW_LEAKS_LESS,
-        space="log",
-        note="their code has a dual clip at 3 too: ceiling=3.0",
+        rule=RuleObject("leaky_inward", (("low", 0.75), ("high", 1.0))),
     ),
-    Policy(
-        name="gspo",
-        paper="Zheng et al., 2025, arXiv:2507.18071",
-        projects="TRL importance_sampling_level sequence, verl gspo",
-        gradient="-A s, or 0 where the clip is blocked; s the exp of the mean log_ratio of the sequence",
-        low=3e-4,
-        high=4e-4,
-        level="sequence",
-        note="TRL's and verl's own defaults are 0.2 for both",
-    ),
-    Policy(
+    _GSPO,
+    replace(
+        _GSPO,
         name="luspo",
         paper="Liu et al., 2026, arXiv:2602.05261",
         projects="TRL loss_type luspo",
-        gradient="-A s, or 0 where the clip is blocked; s the exp of the mean log_ratio of the sequence",
         low=2e-3,
         high=2.5e-3,
-        level="sequence",
         note="GSPO's loss of a token; what differs are the bounds, and that tokens are summed over their sequence, not averaged",
     ),
     Policy(
@@ -202,8 +177,9 @@ policies = Policies(
         paper="UP-GRPO, Liu, 2026, arXiv:2607.06987",
         projects="the code in its author's article of February 2026, for verl",
         gradient="-A where A > 0; elsewhere -A r, or 0 where r < 1 - low or r > ceiling",
-        rule=_NO_RATIO_UPWARD,
+        rule={"positive": "reinforce", "negative": DEFAULT_RULE},
         ceiling=3.0,
         note="read in that article, whose code has a dual clip at 3; there the value is -A log_prob where A > 0",
     ),
 )
+policies = Policies({row.name: row for row in _ROWS})

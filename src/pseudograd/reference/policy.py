@@ -5,7 +5,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from .elementwise import _wide
 
@@ -15,7 +14,8 @@ _SHARES = {"closed": 1.0, "half": 0.5, "open": 0.0}
 
 
 def gradient(
-    rule: str,
+    of_clamp: Callable[..., tuple[Number, ...]] | None,
+    is_linear: bool,
     log_ratio: Number,
     grad: Number,
     advantage: Number,
@@ -30,13 +30,16 @@ def gradient(
     fl: Round,
     **parameters: float,
 ) -> tuple[Number, ...]:
-    """(to log_ratio, to advantage) of the loss of one token."""
+    """(to log_ratio, to advantage) of the loss of one token.
+
+    of_clamp: the reference of the rule of clamp, which gets the gradient -A; None for the gradient of -A * log_prob. is_linear: that rule.
+    """
     r = _wide(fl)
     ratio = r(_exp(log_ratio))
     lowest, highest = None if low is None else r(1 - low), None if high is None else r(1 + high)
     x = log_ratio if in_log else ratio
-    below, at_low = _side(x, lowest, in_log, r, -1)
-    above, at_high = _side(x, highest, in_log, r, 1)
+    below, _ = _side(x, lowest, in_log, r, -1)
+    above, _ = _side(x, highest, in_log, r, 1)
     over, at_ceiling = _side(x, ceiling, in_log, r, 1)
     over, at_ceiling = over and advantage < 0, at_ceiling and advantage < 0
     pessimistic = _picked(
@@ -45,23 +48,22 @@ def gradient(
     clipped = _picked(ratio, below, lowest, above, highest, over, ceiling)
     of_value = clipped if without_min else pessimistic
     to_advantage = fl(-r(grad * of_value))
-    blocked = (below and advantage < 0) or (above and advantage > 0)
-    slope = _slope(rule, below, above, blocked, parameters)
-    if rule not in ("identity", "reinforce") and (at_low or at_high):
-        slope = _SHARES[edge]
-    found = r(r(slope) * -advantage) if slope else 0.0
+    slope = -advantage
+    if of_clamp is not None:
+        least, most = (None if bound is None else _in_space(bound, in_log, r) for bound in (lowest, highest))
+        slope = of_clamp(x, -advantage, least, most, edge=edge, fl=r, **parameters)[0]
     if at_ceiling:
-        found = r(_SHARES[edge] * found)
+        slope = r(_SHARES[edge] * slope)
     if over:
-        found = 0.0
-    if rule == "reinforce":
-        return fl(r(grad * found)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
-    if found == 0 and (advantage != 0 or ratio == math.inf):
+        slope = 0.0
+    if of_clamp is None:
+        return fl(r(grad * slope)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
+    if slope == 0 and (advantage != 0 or ratio == math.inf):
         return 0.0, to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
     weight = ratio
     if in_log:
-        weight = clipped if rule in ("zero", "identity", "leaky") else pessimistic
-    return fl(r(r(grad * found) * weight)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
+        weight = clipped if is_linear else pessimistic
+    return fl(r(r(grad * slope) * weight)), to_advantage, 0.0, 0.0, 0.0, 0.0, 0.0
 
 
 def of_users(
@@ -81,37 +83,16 @@ def of_users(
 ) -> tuple[Number, ...]:
     """The same of a user's rule, whose function says what the log ratio gets; the ceiling and the value are the op's."""
     _, to_advantage, *none = gradient(
-        "reinforce", log_ratio, grad, advantage, low, high, ceiling, in_log, without_min, edge=edge, fl=fl
+        None, True, log_ratio, grad, advantage, low, high, ceiling, in_log, without_min, edge=edge, fl=fl
     )
     r = _wide(fl)
     least, most = 0.0 if low is None else r(1 - low), math.inf if high is None else r(1 + high)
     ratio = r(_exp(log_ratio))
-    found = of_one(grad, ratio, advantage, least, most, fl=fl, given=given)
+    slope = of_one(grad, ratio, advantage, least, most, fl=fl, given=given)
     over, at_ceiling = _side(log_ratio if in_log else ratio, ceiling, in_log, r, 1)
     if advantage < 0 and (over or at_ceiling):
-        found = r(_SHARES[edge] * found) if at_ceiling else 0.0
-    return fl(found), to_advantage, *none
-
-
-def by_sign(
-    of_positive: Callable[..., tuple[Number, ...]],
-    of_negative: Callable[..., tuple[Number, ...]],
-    are_users: tuple[bool, bool],
-    log_ratio: Number,
-    grad: Number,
-    advantage: Number,
-    *others: Number | None,
-    edge: str,
-    fl: Round,
-    **parameters: Any,
-) -> tuple[Number, ...]:
-    """The one where A > 0, the other elsewhere; the parameters of each by its side."""
-    of_one, side, is_users = (
-        (of_positive, "positive_", are_users[0]) if advantage > 0 else (of_negative, "negative_", are_users[1])
-    )
-    given = parameters.get("given", parameters)
-    own = {key.removeprefix(side): value for key, value in given.items() if key.startswith(side)}
-    return of_one(log_ratio, grad, advantage, *others, edge=edge, fl=fl, **({"given": own} if is_users else own))
+        slope = r(_SHARES[edge] * slope) if at_ceiling else 0.0
+    return fl(slope), to_advantage, *none
 
 
 def _exp(value: Number) -> Number:
@@ -121,11 +102,16 @@ def _exp(value: Number) -> Number:
         return math.inf
 
 
+def _in_space(bound: Number, in_log: Number, r: Round) -> Number:
+    """The bound in the space of the clip."""
+    return r(math.log(bound)) if in_log else r(bound)
+
+
 def _side(x: Number, bound: Number | None, in_log: Number, r: Round, sign: int) -> tuple[bool, bool]:
     """(is x beyond the bound, is it on it)."""
     if bound is None:
         return False, False
-    limit = r(math.log(bound)) if in_log else r(bound)
+    limit = _in_space(bound, in_log, r)
     return sign * x > sign * limit, x == limit
 
 
@@ -148,15 +134,3 @@ def _picked(
         assert lowest is not None
         return lowest
     return ratio
-
-
-def _slope(rule: str, below: bool, above: bool, blocked: bool, parameters: dict[str, float]) -> Number:
-    if not (below or above) or rule in ("identity", "reinforce"):
-        return 1.0
-    if rule == "zero":
-        return 0.0
-    if rule == "leaky":
-        return parameters["slope"]
-    if not blocked:
-        return 1.0
-    return 0.0 if rule == "inward" else parameters["low" if below else "high"]
