@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import rounded
-from ..geometry import ALL, INWARD, NOTHING, SHARES, Share, Turned
+from ..geometry import ALL, INWARD, NOTHING, SHARES, Share, Sides, Turned, with_share
 from ..reference import bounds as reference
 from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
 from .shared_rules import widened
@@ -18,41 +18,31 @@ from .shared_rules import widened
 Bound = float | Tensor | None
 EDGES = (*SHARES, "inward")
 
+Formula = Callable[
+    ..., Tensor
+]  # (grad, x, y, min, max, below, above, **parameters) -> the gradient of x, not yet by the edge
+
 # --- the rules: what x gets outside ---------------------------------------------------------------------------------
+
+
+def _formula_of(sides: Callable[..., Sides]) -> Formula:
+    """The formula of a rule that gives grad a share on each side of the range."""
+
+    def formula(
+        grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, **parameters: float
+    ) -> Tensor:
+        shares = sides(**{name: rounded(value, grad) for name, value in parameters.items()})
+        return with_share(with_share(grad, grad, below, shares[0]), grad, above, shares[1])
+
+    return formula
+
+
+_inward = _formula_of(lambda: INWARD)
 
 
 def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
     """Where a descent step along grad moves x further out. Signs only: a product would underflow."""
     return (below & (grad > 0)) | (above & (grad < 0))
-
-
-def _zero(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(below | above, 0.0, grad)
-
-
-def _identity(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return grad
-
-
-def _inward(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(_blocked(grad, below, above), 0.0, grad)
-
-
-def _sign(grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor) -> Tensor:
-    return torch.where(above, 1.0, torch.where(below, -1.0, grad))
-
-
-def _leaky(
-    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, slope: float
-) -> Tensor:
-    return torch.where(below | above, rounded(slope, grad) * grad, grad)
-
-
-def _leaky_inward(
-    grad: Tensor, x: Tensor, y: Tensor, min: Bound, max: Bound, below: Tensor, above: Tensor, low: float, high: float
-) -> Tensor:
-    leaking = torch.where(above & (grad < 0), rounded(high, grad) * grad, grad)
-    return torch.where(below & (grad > 0), rounded(low, grad) * grad, leaking)
 
 
 def _elastic(
@@ -187,7 +177,7 @@ def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, want
     """x gets grad as it is; nothing was kept where nobody asks for more."""
     if not (wants[1] or wants[2]):
         return grad, None, None
-    return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
+    return _pull_of(lambda grad, *_: grad, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
 def _as_mask(value: object, like: Tensor) -> Tensor:
@@ -198,8 +188,10 @@ def _keeps_for_the_bounds_only(wants: tuple[bool, ...]) -> tuple[str, ...]:
     return BOUNDED if wants[1] or wants[2] else ()
 
 
-def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> Rule:
-    row = {"pull": _pull_of(outside, row.get("ignores_edge", False)), "keeps": BOUNDED, "is_long": True, **row}
+def _rule(name: str, formula_of_x: Formula | None = None, **row: Any) -> Rule:
+    """A row; its formula follows from its sides, where no other formula is given."""
+    formula_of_x = formula_of_x or _formula_of(row["sides"])
+    row = {"pull": _pull_of(formula_of_x, row.get("ignores_edge", False)), "keeps": BOUNDED, "is_long": True, **row}
     return Rule(name=name, reference=functools.partial(reference.gradient, name), **row)
 
 
@@ -208,7 +200,6 @@ RULES: dict[str, Rule] = {
     for row in (
         _rule(
             "zero",
-            _zero,
             formula="0",
             source="the true gradient; torch.clamp",
             is_linear=True,
@@ -218,7 +209,6 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "identity",
-            _identity,
             formula="grad",
             source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
             is_linear=True,
@@ -232,7 +222,6 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "inward",
-            _inward,
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
             is_linear=False,
@@ -242,7 +231,6 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "sign",
-            _sign,
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
             is_linear=False,
@@ -252,7 +240,6 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky",
-            _leaky,
             formula="slope * grad",
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
             is_linear=True,
@@ -263,7 +250,6 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky_inward",
-            _leaky_inward,
             formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
             is_linear=False,
