@@ -35,6 +35,7 @@ from torch.autograd import Function
 from . import dynamo, formula, kernels, layouts
 from .arguments import has_negative_zero
 from .formula import Depth, own
+from .geometry import edge_reads_grad
 from .kernels import range_bits
 from .kernels.residuals import INPUTS, Kept, Residual, kept_inputs
 from .kernels.table import CodedBetween, Prepared, PreparedBetween, device_of
@@ -299,7 +300,7 @@ def inputs_kept_by(node: object, primitive: Primitive) -> tuple[Call, list[Any]]
 def _no_forward_mode(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
     linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
     other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
-    edge = " (with an edge other than 'inward')" if "inward" in call.primitive.edges else ""
+    edge = "".join(f" (with an edge other than {edge!r})" for edge in call.primitive.edges if edge_reads_grad(edge))
     return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{other}{edge}.")
 
 

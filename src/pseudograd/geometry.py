@@ -102,6 +102,11 @@ INWARD: Sides = Share(0.0, 1.0), Share(1.0, 0.0)  # what leads back
 SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # of grad, for x exactly at the edge
 
 
+def edge_reads_grad(edge: object) -> bool:
+    """Does x at the edge get a share of grad that depends on the sign of grad? The other edges give a fixed share, or none."""
+    return isinstance(edge, str) and edge not in SHARES
+
+
 class Places(NamedTuple):
     """What x gets at each place that is not inside the range. Inside it gets all of grad, and so does x that is NaN."""
 

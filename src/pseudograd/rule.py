@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .geometry import Curve, Places, Sides, Stands, Steps, places
+from .geometry import Curve, Places, Sides, Stands, Steps, edge_reads_grad, places
 from .record import Record
 from .user_function import UserFunction, function_named, key_of
 
@@ -49,7 +49,7 @@ class Rule(Record):
     A rule that `compares` gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y. Others get y=None
     and the inputs as they were.
 
-    is_linear: in grad; with edge="inward" only a rule that `ignores_edge` is.
+    is_linear: in grad; with an edge that reads grad only a rule that `ignores_edge` is.
     keeps: the names of the inputs that pull reads; or a function of `wants`, where they depend on it.
     choices: of a parameter that is one of a few integers, which.
     The geometry of the row, which kernels, texts and audit read; each a function of the parameters, `steps` of the inputs behind x too.
@@ -107,7 +107,7 @@ class Rule(Record):
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
-        return self.is_linear and (self.ignores_edge or edge != "inward")
+        return self.is_linear and (self.ignores_edge or not edge_reads_grad(edge))
 
     def kept(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that pull reads, when these gradients are asked for."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..arguments import flushes_subnormals, rounded_to
-from ..geometry import ALL, Share, Side, Turned, with_share
+from ..geometry import ALL, Share, Side, Turned, edge_reads_grad, with_share
 from ..record import Record
 from ..rule import BOUNDED, Call, Gradients, Wants
 from ..torch_table.private import saves
@@ -114,7 +114,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
         return None
     if low is not None and high is not None:
         low, high = rounded_to(low, dtype), rounded_to(high, dtype)
-        if not low < high and not (low == high and call.edge != "inward"):  # there x is at both bounds
+        if not low < high and (low != high or edge_reads_grad(call.edge)):  # there x is at both bounds
             return None
     elif low != low or high != high:
         return None
@@ -124,7 +124,7 @@ def plan_for(call: Call, low: float | None, high: float | None, dtype: torch.dty
 @lru_cache(maxsize=4096)
 def plan_between(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype, flushes: bool) -> Plan | None:
     """The same between tensors, of which some may be crossed or equal: there x is at both, and only a rule that asks which declines."""
-    if dtype not in DTYPES or call.edge == "inward":
+    if dtype not in DTYPES or edge_reads_grad(call.edge):
         return None
     return _rounded(plan_of(call, has_min, has_max), dtype_of_factors(call, dtype))
 
