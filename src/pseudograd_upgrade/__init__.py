@@ -8,14 +8,11 @@ compares two, `answer` says what it was, and `upgrade` does one after the other.
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.
 USES = (
     "pseudograd.cli._arguments",
-    "pseudograd.diagnosis.count.influence",
-    "pseudograd.diagnosis.count.leaves",
     "pseudograd.dynamo",
     "pseudograd.errors",
-    "pseudograd.formula",
-    "pseudograd.listen.around",
     "pseudograd.listen.frames",
     "pseudograd.listen.harmless",
+    "pseudograd.listen.listener",
     "pseudograd.listen.nodes",
     "pseudograd.listen.patches",
     "pseudograd.listen.program.files",

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.compiler import is_compiling
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.overrides import TorchFunctionMode
 
-from pseudograd.diagnosis.count.influence import SILENT
-from pseudograd.diagnosis.count.leaves import LEAF as LEAF_NODE
 from pseudograd.dynamo import when_dynamo_arrives
-from pseudograd.formula import own
 from pseudograd.listen import frames, nodes
-from pseudograd.listen.around import backwards
 from pseudograd.listen.harmless import Errors, harmless
+from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
+from pseudograd.listen.nodes import LEAF as LEAF_NODE
 from pseudograd.listen.program.follow import Enough
 from pseudograd.listen.quietly import quietly, unheard
 from pseudograd.torch_table.private import (
     below_wrappers,
     is_wrapped,
-    mode_stack,
     number_of,
-    push_mode,
-    take_off_the_stack,
     without_torch_function,
 )
 
@@ -38,7 +31,7 @@ from . import digests, pinning, shaking
 from .recorded import BACKWARD, FORWARD, LEAF, UPDATE
 from .schedule import LOSSES_ALONE, MOST, Schedule
 
-_OPTIM = "/torch/optim/"
+_OPTIM = f"{os.sep}torch{os.sep}optim{os.sep}"
 # They hand on what they get, in another shape, and torch puts them where it likes.
 _HAND_ON = "View UnsafeView Reshape ReshapeAlias T Transpose Permute Alias Unsqueeze Squeeze Clone Detach"
 _VIEWS = tuple(f"{name}Backward" for name in _HAND_ON.split())
@@ -50,8 +43,10 @@ _UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_emp
 ATTACHED = "pseudograd upgrade"
 
 
-class Heard:
+class Heard(Subscriber):
     """All that was heard, by step. It keeps numbers and texts alone."""
+
+    listener_of_backward: Callable[[], Listener] | None = None  # hears what a checkpoint calls in a backward
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -99,19 +94,20 @@ class Heard:
 
     # --- calls and nodes ------------------------------------------------------------------------------------------------
 
-    @harmless("a call of torch")
-    def called(self, func: object, args: object, kwargs: Any, result: object, before: int) -> None:
-        some = _tensors(result)
-        name = name_of(func)
-        if not some or name in _UNWRITTEN:
+    def after_call(self, function: object, args: object, kwargs: Any, result: object, before: Any) -> None:
+        if before is None:
             return
-        with quietly():
-            place = self._places.here(4)
-            if name not in _UNCHANGED:
-                self._add(self._site(FORWARD, name, place), some, _said(args, kwargs))
-            if any(map(is_wrapped, some)):  # by a transform of torch.func: the nodes are below
-                result = [below_wrappers(one) for one in some]
-            self._follow(sorted(self._ranges.since(before, result), key=number_of), place)
+        with without_torch_function():
+            tensors, name = _tensors(result), name_of(function)
+            if not tensors or name in _UNWRITTEN:
+                return
+            with quietly():
+                place = self._places.here(3)
+                if name not in _UNCHANGED:
+                    self._add(self._site(FORWARD, name, place), tensors, _plain_arguments(args, kwargs or {}))
+                if any(map(is_wrapped, tensors)):  # by a transform of torch.func: the nodes are below
+                    result = [below_wrappers(tensor) for tensor in tensors]
+                self._follow(sorted(self._ranges.since(before, result), key=number_of), place)
 
     def _follow(self, made: Iterable[Any], place: frames.Place) -> None:
         for node in made:
@@ -123,14 +119,13 @@ class Heard:
     def _attach(self, node: Node, site: int) -> None:
         node.register_hook(partial(self._ran, site))
 
-    @harmless("the nodes behind a call")
-    def before_call(self, func: object, args: Any, kwargs: Any) -> int:
+    def before_call(self, function: object, args: Any, kwargs: Any) -> Any:
         ranges = self._ranges
         if ranges.may_hide_some():
             with quietly():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
                 if hidden:
-                    self._follow(hidden, self._places.here(4))
+                    self._follow(hidden, self._places.here(3))
         return ranges.seen_up_to
 
     @harmless("the gradients at a node")
@@ -146,19 +141,22 @@ class Heard:
                 self._add(self._site(LEAF, LEAF_NODE, frames.NOWHERE), arriving)
 
     @harmless("a step of an optimiser")
-    def stepped(self, optimiser: Any, *_: object) -> None:
+    def after_step(self, optimiser: Any, *_: object) -> None:
         if self.is_on:
             with quietly():
                 place = self._places.here(2)
-                some = [one for group in optimiser.param_groups for one in group["params"]]
-                said = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
-                self._add(self._site(UPDATE, f"{type(optimiser).__name__}.step", place), some, said)
+                parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+                rates = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
+                self._add(self._site(UPDATE, f"{type(optimiser).__name__}.step", place), parameters, rates)
 
     # --- backwards ------------------------------------------------------------------------------------------------------
 
-    def around(self, roots: object, grads: object, inputs: object) -> Any:
+    def on_backward(self, roots: object, grads: object, inputs: object) -> Any:
+        listener = None if self.listener_of_backward is None else self.listener_of_backward()
         self._begins(roots)
-        return self._ends
+        if listener is not None:
+            push_in_backward(listener)
+        return partial(self._ends, listener)
 
     @harmless("a backward")
     def _begins(self, roots: Any) -> None:
@@ -176,7 +174,9 @@ class Heard:
                         node.metadata[ATTACHED] = True
                         node.register_prehook(self._arrived)
 
-    def _ends(self, result: object) -> None:
+    def _ends(self, listener: Listener | None, result: object) -> None:
+        if listener is not None:
+            take_off(listener)
         self._ended()
         if self._depth == 0 and self.schedule.is_over(self.step):
             raise Enough
@@ -206,48 +206,13 @@ class Heard:
         }
 
 
-def _nothing(result: object) -> None:
-    """For a backward that is heard already."""
+class Listening(Listener):
+    """Hears the calls of its thread, but for those of torch's optimisers: what they compute shows in the parameters."""
 
-
-class Listening(TorchFunctionMode):
-    """Hears the calls of the thread in which it was entered."""
-
-    def __init__(self, heard: Heard) -> None:
-        super().__init__()
-        self.heard = heard
-        self.noted = heard.noted
-
-    @harmless("the modes of a backward", otherwise=_nothing)
-    def in_backward(self, roots: object, grads: object, inputs: object) -> Any:
-        """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again."""
-        if any(one is self for one in mode_stack()):
-            return _nothing
-        push_mode(self)
-        return self._take_off
-
-    @harmless("the modes of a backward")
-    def _take_off(self, result: object) -> None:
-        take_off_the_stack(self)
-
-    def __torch_function__(self, func: object, types: object, args: object = (), kwargs: object = None) -> object:
-        heard = self.heard
-        if not heard.is_on or func in SILENT or own.depth or unheard.depth or is_compiling() or _is_of_an_optimiser():
-            return self._call(func, args, kwargs)
-        before = heard.before_call(func, args, kwargs)
-        result = self._call(func, args, kwargs)
-        if before is not None:
-            with without_torch_function():
-                heard.called(func, args, kwargs or {}, result, before)
-        return result
-
-    def _call(self, func: Any, args: Any, kwargs: Any) -> object:
-        return func(*args, **kwargs) if kwargs else func(*args)
-
-
-def _is_of_an_optimiser() -> bool:
-    """What torch's optimisers compute is seen in what they leave."""
-    return _OPTIM in sys._getframe(2).f_code.co_filename.replace("\\", "/")
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if _OPTIM in sys._getframe(1).f_code.co_filename:
+            return self.run(func, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def _tensors(result: object) -> list[Tensor]:
@@ -267,14 +232,14 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
 
 
-def _said(args: Any, kwargs: Mapping[str, object]) -> str:
-    """The arguments that are no tensors."""
-    said = [repr(one) for one in args if _is_told(one)]
-    return ", ".join([*said, *(f"{name}={one!r}" for name, one in kwargs.items() if _is_told(one))])[:200]
+def _plain_arguments(args: Any, kwargs: Mapping[str, object]) -> str:
+    """Those that are no tensors, as text."""
+    texts = [repr(value) for value in args if _is_short(value)]
+    return ", ".join([*texts, *(f"{name}={value!r}" for name, value in kwargs.items() if _is_short(value))])[:200]
 
 
-def _is_told(one: object) -> bool:
-    return _is_plain(one) or (isinstance(one, (tuple, list)) and len(one) < 9 and all(map(_is_plain, one)))
+def _is_short(value: object) -> bool:
+    return _is_plain(value) or (isinstance(value, (tuple, list)) and len(value) < 9 and all(map(_is_plain, value)))
 
 
 class Following:
@@ -289,14 +254,13 @@ class Following:
             torch.set_num_threads(asked["threads"])
         self.heard = heard = self._hearing(Schedule(*asked["schedule"]), asked)
         self.mode = self.listens(heard)
+        if self.hears_in_backward:
+            heard.listener_of_backward = partial(self.listens, heard)
         self._arrange(asked)
         if asked["is_shaken"]:
             shaking.begin()
-        backwards.subscribe(heard.around)
-        self.handle = register_optimizer_step_post_hook(heard.stepped)  # type: ignore[no-untyped-call]
-        if self.hears_in_backward:
-            backwards.subscribe(self.mode.in_backward)
-        self.mode.__enter__()
+        self.listening = listening(self.mode)
+        self.listening.__enter__()
         process.mark()
 
     def _hearing(self, schedule: Schedule, asked: Mapping[str, object]) -> Heard:

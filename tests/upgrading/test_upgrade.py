@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pseudograd.torch_table.eras import era_of, installed_era
-from pseudograd_upgrade.following import _said
+from pseudograd_upgrade.following import _plain_arguments
 
 from ..commands import answer
 
@@ -308,6 +308,6 @@ def test_a_training_that_does_not_change_between_two_torches(capfd: pytest.Captu
 def test_arguments_are_said_where_they_are_short_and_hold_no_tensor() -> None:
     x = torch.ones(2)
     assert (
-        _said((x, 0.5, [1, x], (1,) * 8, (1,) * 9), {"dim": (0, 1), "out": x})
+        _plain_arguments((x, 0.5, [1, x], (1,) * 8, (1,) * 9), {"dim": (0, 1), "out": x})
         == "0.5, (1, 1, 1, 1, 1, 1, 1, 1), dim=(0, 1)"
     )

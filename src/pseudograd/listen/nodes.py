@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from ..torch_table.private import node_number, number_of
 
+LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient of a leaf
 _KEPT = 16  # ranges that nobody has asked for yet
 
 Span = tuple[int, int]  # the first number, and the one behind the last

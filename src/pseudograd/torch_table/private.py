@@ -443,7 +443,7 @@ def constant_result(function: Marked) -> Marked:
 def _example() -> Any:
     """A node of torch."""
     with without_torch_function(), torch.enable_grad():
-        return torch.clamp(torch.zeros(1, requires_grad=True), 0, 1).grad_fn
+        return torch.zeros(1, requires_grad=True).sin().grad_fn
 
 
 def _wraps_nodes() -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pseudograd.listen import frames
 from pseudograd.listen.harmless import harmless
@@ -75,10 +74,12 @@ class Keeper(Heard):
 
     # --- after it -------------------------------------------------------------------------------------------------------
 
-    def called(self, func: object, args: object, kwargs: object, result: object, before: Any) -> None:
+    def after_call(self, func: object, args: object, kwargs: object, result: object, before: Any) -> None:
+        if before is None:
+            return
         number, taken = before
         self._call = None if taken is None else self._written(func, args, kwargs, result, *taken)
-        super().called(func, args, kwargs, result, number)
+        super().after_call(func, args, kwargs, result, number)
         self._call = None
         self._stop_if_over()
 
@@ -150,8 +151,8 @@ class Keeper(Heard):
             except UnwritableError as error:
                 call.why = str(error)
 
-    def stepped(self, optimiser: object, *given: object) -> None:
-        super().stepped(optimiser, *given)
+    def after_step(self, optimiser: object, *given: object) -> None:
+        super().after_step(optimiser, *given)
         self._call = None
         self._stop_if_over()
 
@@ -164,9 +165,7 @@ class Keeper(Heard):
 
 class _Keeping(Following):
     def _hearing(self, schedule: Schedule, asked: Mapping[str, Any]) -> Keeper:
-        keeper = Keeper(schedule, asked["targets"])
-        register_optimizer_step_pre_hook(keeper.before_step)  # type: ignore[no-untyped-call]
-        return keeper
+        return Keeper(schedule, asked["targets"])
 
 
 begin = _Keeping.begin

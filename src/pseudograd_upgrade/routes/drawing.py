@@ -35,9 +35,9 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class InParts(Listening):
-    def _call(self, func: object, args: Any, kwargs: Any) -> object:
+    def run(self, func: object, args: Any, kwargs: Any) -> object:
         with in_parts(func, args, kwargs or {}):
-            return super()._call(func, args, kwargs)
+            return super().run(func, args, kwargs)
 
 
 class OnTheDevice(Following):

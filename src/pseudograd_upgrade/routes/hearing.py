@@ -26,9 +26,9 @@ class BlockHeard(Heard):
         if place is not frames.NOWHERE:
             super()._follow(made, place)
 
-    def around(self, roots: Any, grads: object, inputs: object) -> object:
+    def on_backward(self, roots: Any, grads: object, inputs: object) -> object:
         """A compiler's own backward, of tensors without values, is none of the program's."""
-        return _nothing if any(map(is_fake, roots)) else super().around(roots, grads, inputs)
+        return None if any(map(is_fake, roots)) else super().on_backward(roots, grads, inputs)
 
     def made_so_far(self) -> int:
         if self._ranges.may_hide_some():
@@ -71,10 +71,6 @@ class BlockHeard(Heard):
         if self.is_on and not unheard.depth:
             with quietly():
                 self._add(site, () if arrived else (grad,), "", (grad,) if arrived else ())
-
-
-def _nothing(result: object) -> None:
-    """At the end of a backward that is not heard."""
 
 
 def _tensors_in(value: object, deep: int = 0) -> Iterable[Tensor]:

@@ -1,0 +1,142 @@
+"""One listener of a program, and what subscribes to it: calls of torch, custom Functions, backwards, steps of optimisers, nodes, swaps.
+
+`override` does not listen but replaces calls, so its mode stands apart; its report shares the frames and the nodes of this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from ..formula import own
+from ..torch_table.private import (
+    has_mode_stack,
+    marks_of_profiles,
+    mode_stack,
+    node_creation_hook,
+    push_mode,
+    set_grad_enabled,
+    take_off_the_stack,
+)
+from . import functions
+from .around import Ending, backwards, clearings, swaps
+from .harmless import Errors, harmless, leave, listen, note
+from .quietly import unheard
+
+# Three of four calls in a training step: they read no value and make no node, so there is nothing to hear in them.
+_PROPERTIES = "grad requires_grad is_leaf shape dtype device layout ndim itemsize nbytes _version"
+_KINDS = "is_sparse is_nested is_cpu is_cuda is_meta is_quantized"
+_QUERIES = "dim size numel stride is_contiguous is_complex is_floating_point"
+SILENT: frozenset[object] = frozenset(
+    [
+        *(getattr(Tensor, name).__get__ for name in (*_PROPERTIES.split(), *_KINDS.split())),
+        *(getattr(Tensor, name) for name in _QUERIES.split()),
+        Tensor.grad.__set__,  # type: ignore[attr-defined]
+        *marks_of_profiles,
+        *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
+    ]
+)
+
+
+class Subscriber:
+    """What is done with the things that a listener hears. Where a method is None, nothing of torch is touched to hear that thing."""
+
+    is_on: bool
+    noted: Errors  # what goes wrong in `before_call` and `after_call`; the other methods are harmless themselves
+
+    on_backward: Callable[[Any, Any, Any], Ending] | None = None  # roots, their gradients, inputs
+    on_function: Callable[[Any], None] | None = None  # the result of a custom Function
+    on_node: Callable[[Any], None] | None = None  # on a torch that announces nodes
+    on_swap: Callable[[Any, Any], Ending] | None = None  # two tensors
+    on_clearing: Callable[[Any, bool], Ending | None] | None = None  # an optimiser, set_to_none
+    before_step: Callable[[Any, Any, Any], None] | None = None  # an optimiser, the arguments of its step
+    after_step: Callable[[Any, Any, Any], None] | None = None
+
+    def before_call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What is returned reaches `after_call`, which gets None where this raises."""
+
+    def after_call(self, function: Any, args: Any, kwargs: Any, result: Any, before: Any) -> None: ...
+
+
+class Listener(TorchFunctionMode):
+    """Hears the calls of torch in one thread."""
+
+    def __init__(self, subscriber: Any) -> None:
+        super().__init__()
+        self.subscriber = subscriber
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if func in SILENT:
+            return self.run(func, args, kwargs)
+        subscriber = self.subscriber
+        if not subscriber.is_on or own.depth or unheard.depth or is_compiling():
+            return self.run(func, args, kwargs)
+        before = None
+        try:
+            before = subscriber.before_call(func, args, kwargs)
+        except Exception as error:
+            note("a call of torch", error, subscriber)
+        result = self.run(func, args, kwargs)
+        try:
+            subscriber.after_call(func, args, kwargs, result, before)
+        except Exception as error:
+            note("a call of torch", error, subscriber)
+        return result
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call itself."""
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """While it is entered, the subscriber of the listener hears the program: calls in this thread, all else in every thread."""
+    subscriber = listener.subscriber
+    with contextlib.ExitStack() as stack:
+        listen(subscriber.noted)
+        stack.callback(leave, subscriber.noted)
+        for register, act in (
+            (register_optimizer_step_pre_hook, subscriber.before_step),
+            (register_optimizer_step_post_hook, subscriber.after_step),
+        ):
+            if act is not None:
+                stack.callback(register(act).remove)
+        for hook, act in (
+            (clearings, subscriber.on_clearing),
+            (swaps, subscriber.on_swap),
+            (backwards, subscriber.on_backward),
+        ):
+            if act is not None:
+                hook.subscribe(act)
+                stack.callback(hook.unsubscribe, act)
+        if node_creation_hook is not None and subscriber.on_node is not None:
+            stack.enter_context(node_creation_hook(subscriber.on_node))
+        if subscriber.on_function is not None:
+            stack.enter_context(functions.watched(subscriber.on_function))
+        stack.enter_context(listener)
+        yield
+
+
+@harmless("the modes of a backward", otherwise=False)
+def push_in_backward(listener: Listener) -> bool:
+    """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again. Returns whether it was.
+
+    Nothing is pushed where the subscriber hears already.
+    """
+    stack = mode_stack()
+    if not any(isinstance(mode, Listener) and mode.subscriber is listener.subscriber for mode in stack):
+        push_mode(listener)
+    return not stack and has_mode_stack
+
+
+@harmless("the modes of a backward")
+def take_off(listener: Listener) -> None:
+    """Also from below modes that the program has left on the stack."""
+    take_off_the_stack(listener)
