@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import must
+from ..errors import must, not_installed
 from ..listen.program.files import checked_file, json_text, write
 from ..notebook import figure_of, shown
 from . import arrays, picture
@@ -17,7 +17,7 @@ from .compared import Compared
 from .comparison_text import text
 from .paired import Difference
 from .reached import Reached
-from .tables import frame, latex
+from .returned import ONLY
 from .variants import INSTALLED
 
 if TYPE_CHECKING:
@@ -46,12 +46,22 @@ class Comparison(Compared):
         return picture.draw(picture.seeds_of(self, self.number(number)), ax)
 
     def to_frame(self) -> Any:
-        """A pandas.DataFrame: a row for each variant and seed, a column for each number; needs pandas."""
-        return frame(self)
-
-    def to_latex(self, number: str | None = None) -> str:
-        """A table for a paper, with booktabs: mean ± spread, difference with its interval, verdict. For one number; None for all."""
-        return latex(self, tuple(self.values) if number is None else (self.number(number),))
+        """A pandas.DataFrame: a row for each variant and seed, a column for each number, and why a run failed. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise not_installed("to_frame", "pandas", "pandas") from error
+        columns = {"result" if number == ONLY else number: rows for number, rows in self.values.items()}
+        return pandas.DataFrame(
+            {
+                "variant": variant,
+                "seed": seed,
+                **{column: rows[variant][index] for column, rows in columns.items()},
+                "failure": self.failures.get((variant, seed)),
+            }
+            for variant in self.variants
+            for index, seed in enumerate(self.seeds)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""

@@ -444,21 +444,6 @@ def test_a_frame_has_a_row_for_each_variant_and_seed(monkeypatch: pytest.MonkeyP
     assert pandas.isna(frame["loss"][2])
 
 
-def test_latex_has_the_cells_of_the_text_and_escapes_names() -> None:
-    found = pg.compare(
-        lambda step, seed: {"loss_%": step(seed)}, variants={"a_1": lambda x: 0.0, "b&c": lambda x: 1.0 + x}, seeds=10
-    )
-    table = found.to_latex()
-    assert table.count(r"\toprule") == table.count(r"\bottomrule") == 1
-    assert r"a\_1 &" in table
-    assert r"b\&c & 5.5 $\pm$ 3 &" in table
-    assert r"loss\_\% (lower is better)" in table
-    assert "worse" in table
-    assert found.to_latex("loss_%") == table
-    with pytest.raises(ValueError, match="loss_%"):
-        found.to_latex("loss")
-
-
 def test_json_says_that_the_variants_were_given() -> None:
     found = pg.compare(with_a_rule, variants={"zero/closed": torch.clamp, "zero/open": torch.clamp}, seeds=2)
     assert from_json(found.to_json()).eras == () == found.eras
