@@ -349,11 +349,11 @@ _PARTS: dict[str, Callable[[], str]] = {
 
 
 def _run_compare() -> None:
-    from pseudograd_tasks.report.sources import compare
+    from pseudograd_tasks.report.sources import run_tasks
     from pseudograd_tasks.report.write import write
 
     with tempfile.TemporaryDirectory() as folder:
-        page = write(compare(tuple(TASKS), jobs=2), Path(folder) / "report")
+        page = write(run_tasks(tuple(TASKS), jobs=2), Path(folder) / "report")
         which_rule.RUN.parent.mkdir(parents=True, exist_ok=True)
         for name, kept in (("strip.png", STRIP), ("results.json", which_rule.RUN)):
             kept.write_bytes((page.parent / name).read_bytes())
@@ -363,9 +363,9 @@ def _draw_strip() -> int:
     """1, and nothing drawn, if this processor or torch ends at other numbers than README tells."""
     from pseudograd_tasks.report.figures import strip_figure
     from pseudograd_tasks.report.pictures import strip
-    from pseudograd_tasks.report.sources import compare
+    from pseudograd_tasks.report.sources import run_tasks
 
-    found = strip(compare(["retarget"]))
+    found = strip(run_tasks(["retarget"]))
     assert found is not None
     if found.sentence != _finding():
         print(f"The kept run says otherwise: {_finding()}\nThis one: {found.sentence}", file=sys.stderr)

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.stats import beta
 
 from pseudograd.comparison.comparison import Comparison
-from pseudograd.comparison.paired import LEVEL
+from pseudograd.comparison.statistics import LEVEL
 from pseudograd.comparison.variants import INSTALLED, eras
 
 ERAS = tuple(eras())

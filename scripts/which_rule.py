@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pseudograd.comparison.comparison import read
-from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, TEST, WORSE
+from pseudograd.comparison.comparison import read_number
+from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, TEST, WORSE
 from pseudograd.comparison.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras
 from pseudograd_tasks import TASKS, Outcome
 from pseudograd_tasks.base import OURS
@@ -32,8 +32,8 @@ def rows() -> list[Row]:
         if name not in stored or task.score is None:
             continue
         for world, measured in stored[name]["worlds"].items():
-            values = {one: read(measured[one][task.score.key]) for one in COLUMNS if one in measured}
-            seeds = {one: [read(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
+            values = {one: read_number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
+            seeds = {one: [read_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
             row = {"task": task, "world": world, "values": values, "seeds": seeds}
             found.append({**row, "best": _best(row)})
     return found
@@ -55,7 +55,7 @@ def verdict(row: Row, name: str, other: str) -> str:
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
         measured = {one: Outcome({}, seeds=tuple(of)) for one, of in seeds.items()}
-        return score.family(measured).between(score.key, name, other).verdict  # of our default and another
+        return score.family(measured).difference(score.key, name, other).verdict  # of our default and another
     ours, theirs = (row["values"][one] for one in (name, other))
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER

@@ -483,9 +483,9 @@ def test_outside_the_main_thread_nothing_asks_for_signals(tmp_path: Path, result
 
 @pytest.fixture
 def results_of_curve() -> object:
-    from pseudograd_tasks.report.sources import compare
+    from pseudograd_tasks.report.sources import run_tasks
 
-    return compare(["curve"], ["inward"])
+    return run_tasks(["curve"], ["inward"])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pseudograd.comparison.paired import BETTER
+from pseudograd.comparison.statistics import BETTER
 
 from . import digits as data
 from . import sentences
@@ -100,7 +100,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
         with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:
             out.append(
-                f"{OURS} leaves {SCORE.said(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
+                f"{OURS} leaves {SCORE.sentence(with_it)} with maximize=True and {SCORE.number(without)} without: ascent needs it."
             )
     return out
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from pseudograd.comparison.runner import Outcome
+from pseudograd.comparison.runs import Outcome
 from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
 from pseudograd.errors import must, unknown_name
 

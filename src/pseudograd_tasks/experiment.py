@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pseudograd.comparison.runner import Asked, Outcome, runner
+from pseudograd.comparison.runs import Outcome, Run, open_runner
 from pseudograd.comparison.store import Store
 from pseudograd.comparison.variants import Variant, users_rows, variants
 from pseudograd.errors import must
@@ -42,8 +42,8 @@ class Problem:
         users = [row.pull for row in users_rows(self.rules)]
         return [self.task.run, self.rules, users, settings.low, settings.high, settings.loss]
 
-    def trial(self, variant: str, seed: int = 0, steps: int | None = None) -> Outcome:
-        chosen = next(one for one in self._variants() if one.name == variant)
+    def measure(self, run: Run) -> Outcome:
+        chosen = next(variant for variant in self._variants() if variant.name == run.variant)
         return self.task.run(self.world, chosen, self.settings)
 
     def _variants(self) -> list[Variant]:
@@ -57,51 +57,51 @@ class Problem:
             raise ValueError(must("compare", "jobs", requirement, [self.task.name]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_the_table, (self.task.name, self.world, self.rules, self.settings)
+        return _problem, (self.task.name, self.world, self.rules, self.settings)
 
 
-def _of_the_table(name: str, *rest: Any) -> Problem:
+def _problem(name: str, *rest: Any) -> Problem:
     from . import TASKS
 
     return Problem(TASKS[name], *rest)
 
 
-def run(
+def measure_tasks(
     tasks: Sequence[Task], rules: Sequence[str], settings: Settings, on_step: OnStep, jobs: int, store: Store | None
 ) -> dict[str, Section]:
-    """By task. On one thread, so that it repeats to the bit. on_step(task, world, variant, done, of) is called before each trial."""
+    """By task. On one thread, so that it repeats to the bit. on_step(task, world, variant, done, total) is called before each run."""
 
-    def told(problem: Problem, asked: Asked, done: int, of: int) -> None:
-        on_step(problem.task.name, problem.world, asked.variant, done, of)
+    def on_run(problem: Problem, run: Run, done: int, total: int) -> None:
+        on_step(problem.task.name, problem.world, run.variant, done, total)
 
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        found: dict[str, dict[str, World]] = {}
+        worlds: dict[str, dict[str, World]] = {task.name: {} for task in tasks}
         problems = [Problem(task, world, tuple(rules), settings) for task in tasks for world in task.worlds(settings)]
-        with runner("compare", problems, jobs, store, told) as made:
-            plan = [(problem, Asked(name, 0)) for problem in problems for name in problem.variants]
-            for problem, asked, outcome in made.outcomes(plan):
-                worlds = found.setdefault(problem.task.name, {})
-                worlds.setdefault(problem.world, {})[asked.variant] = _checked(problem.task, outcome)
+        with open_runner("compare", problems, on_run, jobs=jobs, store=store) as runner:
+            plan = [(problem, Run(name, 0)) for problem in problems for name in problem.variants]
+            for problem, run, outcome in runner.outcomes(plan):
+                _check_complete(problem.task, outcome)
+                worlds[problem.task.name].setdefault(problem.world, {})[run.variant] = outcome
         return {
-            task.name: Section(task, task.context(settings), found[task.name], _first(task, settings)) for task in tasks
+            task.name: Section(task, task.context(settings), worlds[task.name], _first_pictures(task, settings))
+            for task in tasks
         }
     finally:
         torch.set_num_threads(threads)
 
 
-def _first(task: Task, settings: Settings) -> dict[str, dict[str, Tensor]]:
+def _first_pictures(task: Task, settings: Settings) -> dict[str, dict[str, Tensor]]:
     first = task.figure.first if task.figure else {}
-    return {world: {title: of(world) for title, of in first.items()} for world in task.worlds(settings)}
+    return {world: {title: picture(world) for title, picture in first.items()} for world in task.worlds(settings)}
 
 
-def _checked(task: Task, outcome: Outcome) -> Outcome:
-    """A task that leaves out what its table or figure shows is told so at once, not when the report is written."""
-    for what, needed, given in (
+def _check_complete(task: Task, outcome: Outcome) -> None:
+    """A task that leaves out what its table or figure shows fails here, not when the report is written."""
+    for what, needed, got in (
         ("numbers", task.columns, outcome.numbers),
         ("arrays", KINDS[task.figure.kind] if task.figure else (), outcome.arrays),
     ):
-        if missing := [key for key in needed if key not in given]:
-            raise ValueError(must(f"compare: {task.name}", what, f"have {', '.join(missing)}", ", ".join(given)))
-    return outcome
+        if missing := [key for key in needed if key not in got]:
+            raise ValueError(must(f"compare: {task.name}", what, f"have {', '.join(missing)}", ", ".join(got)))

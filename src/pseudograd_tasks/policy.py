@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pseudograd.comparison.paired import NO_DIFFERENCE, NOT_TOLD, difference, holm
+from pseudograd.comparison.statistics import NO_DIFFERENCE, NOT_TOLD, difference, holm
 from pseudograd.ops.policy_rows import policies
 from pseudograd.wording import listed
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from pseudograd.comparison.family import Family, family
-from pseudograd.comparison.paired import Better, Difference, difference
-from pseudograd.comparison.runner import Outcome
+from pseudograd.comparison.runs import Outcome
+from pseudograd.comparison.statistics import Better, Difference, difference
 from pseudograd.comparison.variants import INSTALLED, eras
+from pseudograd.comparison.verdicts import Family, make_family
 
 World: TypeAlias = dict[str, Outcome]  # by variant
 OURS = "inward"
@@ -33,31 +33,31 @@ class Score:
     better: Better = "higher"
     tie: float = 0.0
 
-    def said(self, measured: Outcome) -> str:
-        return self.text.format(self.number(measured))
+    def sentence(self, outcome: Outcome) -> str:
+        return self.text.format(self.number(outcome))
 
-    def number(self, measured: Outcome) -> str:
-        return format(measured.numbers[self.key], self.places)
+    def number(self, outcome: Outcome) -> str:
+        return format(outcome.numbers[self.key], self.places)
 
-    def difference(self, one: Outcome, other: Outcome) -> Difference:
-        return difference(one.seeds, other.seeds, better=self.better, tie=self.tie)
+    def difference(self, first: Outcome, second: Outcome) -> Difference:
+        return difference(first.seeds, second.seeds, better=self.better, tie=self.tie)
 
     def family(self, rows: World, with_best: bool = False) -> Family:
-        """What is asked of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
+        """The comparisons of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
         names = [name for name in rows if name != INSTALLED]
-        asked = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
+        planned = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
+        planned += combinations(eras_in(rows), 2)
         seeds = {self.key: {name: rows[name].seeds for name in names}}
-        asked += combinations(eras_in(rows), 2)
-        return family(seeds, {self.key: self.better}, asked, tie=self.tie, with_best=with_best)
+        return make_family(seeds, {self.key: self.better}, planned, tie=self.tie, with_best=with_best)
 
     def against_ours(self, rows: World) -> dict[str, Difference]:
         """Each variant less our default, the best first."""
-        found = self.family(rows)
+        family = self.family(rows)
         names = [name for name in rows if name not in (OURS, INSTALLED)]
         names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
-        return {name: found.between(self.key, name, OURS) for name in names}
+        return {name: family.difference(self.key, name, OURS) for name in names}
 
     def eras(self, rows: World) -> list[Difference]:
         """Every older edge less every newer one."""
-        found = self.family(rows)
-        return [found.between(self.key, *pair) for pair in combinations(eras_in(rows), 2)]
+        family = self.family(rows)
+        return [family.difference(self.key, *pair) for pair in combinations(eras_in(rows), 2)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Difference
+from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, NOT_TOLD, TEST, WORSE, Difference
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd.wording import listed
 
@@ -123,7 +123,7 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
 
 def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
     first, *others = names = eras_in(rows)
-    said = [score.said(rows[first]), *(score.number(rows[era]) for era in others)]
+    said = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
     found = score.eras(rows)
     if all(one.verdict == NO_DIFFERENCE for one in found):
         how = f"are {NOT_TOLD}" if any(one.seeds[1] for one in found) else "end equal"
@@ -138,7 +138,7 @@ def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, 
     era = next(name for name in found if name in of_eras)
     turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
     better = _in_words(len(of_eras))[2]
-    return f"{world}: {OURS}: {score.said(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
+    return f"{world}: {OURS}: {score.sentence(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
 
 
 PICTURES = Score("psnr", "{} dB", ".1f")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pseudograd.comparison.paired import BETTER
+from pseudograd.comparison.statistics import BETTER
 from pseudograd.ops.replace import replace_grad
 
 from . import digits as data
@@ -233,7 +233,7 @@ def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
         with_it, without = (worlds[world][name] for world in (PLAIN, WITHOUT))
         apart = SCORE.difference(with_it, without).verdict == BETTER
         out.append(
-            f"With replace_grad {SCORE.said(with_it)}, without it {SCORE.number(without)}: "
+            f"With replace_grad {SCORE.sentence(with_it)}, without it {SCORE.number(without)}: "
             + ("it is what makes the picture." if apart else "not told apart over these starts.")
         )
     return out

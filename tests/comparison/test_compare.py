@@ -26,8 +26,8 @@ from torch.nn import functional
 
 import pseudograd as pg
 from pseudograd.comparison.comparison import Comparison, from_json
-from pseudograd.comparison.fingerprints import fingerprint
-from pseudograd.comparison.paired import difference
+from pseudograd.comparison.statistics import difference
+from pseudograd.comparison.store import fingerprint
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 ERAS = ("zero/closed", "zero/open")
@@ -267,7 +267,9 @@ def test_no_difference_is_said_where_there_is_none() -> None:
     assert "No difference" not in str(found)
     one = found.verdict("inward")
     assert re.search(
-        rf"^inward .*  {re.escape(one.size)} +not told apart .p = .*; {one.told:.3g} would have been", str(found), re.M
+        rf"^inward .*  {re.escape(one.size)} +not told apart .p = .*; {one.detectable:.3g} would have been",
+        str(found),
+        re.M,
     )
     assert found.edge_verdict() == "no difference"
 
@@ -302,7 +304,7 @@ def test_all_numbers_and_pairs_are_one_family() -> None:
     values = {number: drawn("torch.clamp", ERAS[1], "inward", "no clamp") for number in ("loss", "score")}
     found = Comparison("mine", dict.fromkeys(values, "lower"), tuple(range(10)), values, torch="2.13")  # type: ignore[arg-type]
     # Of each number: three differ from torch.clamp, one of which is the edge, and three pairs of these.
-    assert (found.family.asked, found.family.pairs, found.family.counted) == (6, 6, (6, 6))
+    assert (len(found.family.planned), found.family.pairs, found.family.corrected_for) == (6, 6, (6, 6))
     assert {found.verdict(name, number).comparisons for name in ("inward", "no clamp") for number in values} == {12}
     assert found.edge("score") == found.verdict(ERAS[1], "score").turned()
     share = 0.7 / 6  # of the level, for each that was planned
@@ -341,7 +343,7 @@ def test_the_best_median_is_not_the_best_where_another_is_told_to_be_better() ->
     rows = {"steady": steady, "risky": risky, "torch.clamp": tuple(one + 20 for one in steady)}
     found = Comparison("mine", {"loss": "lower"}, tuple(range(12)), {"loss": rows})
     assert found.median("risky") < found.median("steady")
-    assert found.family.between("loss", "steady", "risky").verdict == "better"
+    assert found.family.difference("loss", "steady", "risky").verdict == "better"
     assert found.leaders() == ("steady",)
 
 
@@ -1024,7 +1026,7 @@ def test_a_fingerprint_is_the_same_in_every_process_and_sees_what_a_library_of_t
         "CONFIG, NET = Config(), torch.nn.Linear(2, 2)\n"
         "def run(clamp, seed):\n"
         "    return library_of_mine.train(NET(clamp(torch.zeros(2), 0, 1))), CONFIG.tags, {'x', 'yy', 'z'}\n"
-        "from pseudograd.comparison.fingerprints import fingerprint\n"
+        "from pseudograd.comparison.store import fingerprint\n"
         "print(fingerprint(run))\n"
     )
     (tmp_path / "program.py").write_text(program)

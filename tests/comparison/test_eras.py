@@ -18,7 +18,7 @@ from pseudograd_tasks.base import Section
 from pseudograd_tasks.report.pictures import shown_name, strip
 from pseudograd_tasks.report.read import read
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import write
 
 THREE = ("zero/closed", "zero/open", "zero/half")
@@ -90,7 +90,7 @@ def test_an_era_that_differs_with_tensor_bounds_alone_has_a_name_of_its_own(monk
 
 @pytest.mark.usefixtures("third")
 def test_a_task_and_its_report_have_every_era(tmp_path: Path) -> None:
-    results = compare(["curve"], ["inward"])
+    results = run_tasks(["curve"], ["inward"])
     for rows in results.sections["curve"].worlds.values():
         passed = [rows[era].numbers["at_low"] / rows["zero/closed"].numbers["at_low"] for era in THREE]
         assert passed == [1.0, 0.0, 0.5]

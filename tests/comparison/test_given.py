@@ -22,7 +22,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.comparison import time_limit
 from pseudograd.comparison.comparison import from_json
-from pseudograd.comparison.time_limit import TimeIsUp, at_most
+from pseudograd.comparison.time_limit import TimeIsUp, limit_time
 
 Step = Callable[[Tensor], Tensor]
 
@@ -314,7 +314,7 @@ def test_what_was_late_is_run_again_and_the_rest_is_kept(tmp_path: Path) -> None
 def test_a_limit_that_comes_at_once_leaves_nothing_behind() -> None:
     """As on a machine so slow that the time is up before the run begins."""
     for _ in range(200):
-        with suppress(TimeIsUp), at_most(1e-6):
+        with suppress(TimeIsUp), limit_time(1e-6):
             pass
     for thread in threading.enumerate():
         if thread.name == "pseudograd time limit":
@@ -326,7 +326,7 @@ def test_a_limit_that_comes_at_once_leaves_nothing_behind() -> None:
 def test_nothing_is_raised_after_a_run_that_ended_in_time() -> None:
     for _ in range(50):
         try:
-            with at_most(0.002):
+            with limit_time(0.002):
                 end = time.perf_counter() + 0.0019
                 while time.perf_counter() < end:
                     pass
@@ -339,7 +339,7 @@ def test_after_a_run_in_time_python_expects_no_error_any_more() -> None:
     """Else 3.11 stands still for ever where the next traced function begins: a debugger's, a profiler's, coverage's."""
     program = (
         "import sys\nexec(open(sys.argv[1]).read())\n"  # without torch, which takes seconds
-        "with at_most(60):\n    pass\n"
+        "with limit_time(60):\n    pass\n"
         "sys.setprofile(lambda *_: None)\n(lambda: None)()\nsys.setprofile(None)\nprint('went on')"
     )
     done = subprocess.run(

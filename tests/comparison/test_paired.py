@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, WORSE, Difference, difference, holm, seeds_needed
+from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, WORSE, Difference, difference, holm, seeds_needed
 
 NAN, INF = math.nan, math.inf
 
@@ -185,7 +185,7 @@ def test_few_differences_have_their_ends_as_an_interval_or_none() -> None:
 
 def test_a_size_is_the_shift_with_its_interval_or_the_seeds_that_are_higher() -> None:
     told = difference([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0] * 6)
-    assert (told.size, told.told, told.balance) == ("+3.5 [+1, +6]", 2.5, 1.0)
+    assert (told.size, told.detectable, told.balance) == ("+3.5 [+1, +6]", 2.5, 1.0)
     assert difference([1.0, 2.0, 4.0], [0.0] * 3).shift == 2.25  # between the middle two of six means
     assert difference([0.5, 2.0, 0.0, -0.5, 9.0], [0.0] * 5).size == "higher on 3, lower on 1"
     equal = difference([1.0] * 4, [1.0] * 4)
@@ -218,7 +218,7 @@ def test_what_is_said_of_one_comparison() -> None:
     assert (told.turned().mean, told.turned().verdict) == (-3.5, WORSE)
     apart = difference([0.1, -0.2, 0.15, -0.1, 0.3, -0.05], [0.0] * 6)
     assert apart.interval == (-0.2, 0.3)
-    assert str(apart) == f"not told apart (p = {apart.p:.2g}); {apart.told:.3g} would have been"
+    assert str(apart) == f"not told apart (p = {apart.p:.2g}); {apart.detectable:.3g} would have been"
     lost = difference([INF, -INF, 1.0, -2.0, 3.0, 4.0], [0.0] * 6)
     assert str(lost) == f"not told apart (p = {lost.p:.2g})"
     one = difference([2.0], [1.0])

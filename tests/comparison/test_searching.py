@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.comparison import searching
+from pseudograd.comparison.tune import SEARCH_SEEDS
 from pseudograd.ops.bounds import CLAMP
+from pseudograd.rule_ranges import range_of
 
 
 def _run(clamp: Any, seed: int) -> float:
@@ -33,14 +34,14 @@ def _run(clamp: Any, seed: int) -> float:
     ],
 )
 def test_a_range_is_a_rule_with_two_dots(text: str, at: tuple[float, ...], expected: str) -> None:
-    found = searching.range_of("tune", text, CLAMP)
+    found = range_of("tune", text, CLAMP)
     assert found is not None
     assert found.at(at) == expected
 
 
 @pytest.mark.parametrize("text", ["leaky", "leaky(0.1)", "zero/open", "inward"])
 def test_other_rules_have_none(text: str) -> None:
-    assert searching.range_of("tune", text, CLAMP) is None
+    assert range_of("tune", text, CLAMP) is None
 
 
 @pytest.mark.parametrize(
@@ -84,13 +85,13 @@ def test_the_number_is_found_within_the_budget() -> None:
     found = pg.tune(run, rules=["inward", "leaky(0.01..1)"], budget=160)
     (one,) = found.searches
     assert one.text == "leaky(0.01..1)"
-    assert len(one.tried) * searching.SEEDS <= 40
+    assert len(one.tried) * SEARCH_SEEDS <= 40
     assert one.best is not None
     assert 0.1 < float(one.best[len("leaky(slope=") : -1]) < 0.4
     assert one.tried[one.best] == min(one.tried.values())
     assert found.best == (one.best,)
     assert len(calls) == found.spent <= 160
-    assert not set(found.final.seeds) & set(range(searching.SEEDS))
+    assert not set(found.final.seeds) & set(range(SEARCH_SEEDS))
     assert f"Search of leaky(0.01..1): {len(one.tried)} points with 2 seeds each: best {one.best}" in str(found)
     assert found.to_json()["searches"][0]["best"] == one.best
     again = pg.tune(_run, rules=["inward", "leaky(0.01..1)"], budget=160)

@@ -309,4 +309,4 @@ def test_the_harmless_way_and_autograd_agree(tmp_path: Path) -> None:
 
 
 def test_own_functions_may_be_anything() -> None:
-    assert OwnFunctions().places == ()
+    assert OwnFunctions().calls == ()

@@ -8,7 +8,7 @@ import pytest
 
 from pseudograd_tasks import canvas, retarget
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import write
 
 
@@ -19,7 +19,7 @@ def results() -> Results:
         patched.setattr(retarget, "AWAY_STEPS", 20)
         patched.setattr(retarget, "BACK_STEPS", 10)
         patched.setattr(canvas, "STEPS", 20)
-        return compare(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
+        return run_tasks(["retarget", "retarget_srgb", "canvas", "basin", "curve"])
 
 
 @pytest.fixture(scope="session")

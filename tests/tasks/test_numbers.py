@@ -11,7 +11,7 @@ from pseudograd.comparison.variants import DEFAULT_RULES, INSTALLED, NO_CLAMP, P
 from pseudograd_tasks import retarget
 from pseudograd_tasks.photos import photo, psnr
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.retarget import PLAIN, SRGB
 
 pytestmark = pytest.mark.xdist_group("compare")
@@ -69,7 +69,7 @@ BEGUN = {
 @pytest.fixture(scope="module")
 def trained() -> Results:
     """To the end, other than `results`."""
-    return compare(["retarget", "retarget_srgb", "canvas"])
+    return run_tasks(["retarget", "retarget_srgb", "canvas"])
 
 
 def decibels(results: Results, task: str, world: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from pseudograd_tasks.base import Settings
 from pseudograd_tasks.report.against import Other, Row, rows, side_by_side, stored
 from pseudograd_tasks.report.read import read
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import unfinished, write
 from pseudograd_tasks.scalar_loss import ElementByElement
 
@@ -317,7 +317,7 @@ def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
     assert run(capsys, *arguments, "--resume")[0] == 0
     assert len(log.read_text()) == 4 + 10 - 3
     assert not Path("pseudograd-report.unfinished").exists()
-    _same(read(Path("pseudograd-report")), compare(["curve"], ["inward"]))
+    _same(read(Path("pseudograd-report")), run_tasks(["curve"], ["inward"]))
 
 
 def _with_run(function: object) -> Task:
@@ -348,14 +348,14 @@ def test_without_resume_an_older_run_is_forgotten() -> None:
 def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
     kept = unfinished(Path("report"))
     settings = Settings(-1.0, 1.0, torch.square, "mine")
-    first = compare(["curve"], ["inward"], settings, kept=kept)
+    first = run_tasks(["curve"], ["inward"], settings, store=kept)
     assert kept.count == 5
     damaged = next(kept.folder.iterdir())
     damaged.write_bytes(damaged.read_bytes()[:40])
-    _same(compare(["curve"], ["inward"], settings, kept=kept), first)
-    compare(["curve"], ["inward"], Settings(-1.0, 1.0, torch.sin, "mine"), kept=kept)
+    _same(run_tasks(["curve"], ["inward"], settings, store=kept), first)
+    run_tasks(["curve"], ["inward"], Settings(-1.0, 1.0, torch.sin, "mine"), store=kept)
     assert kept.count == 10
-    compare(["curve"], ["inward"], Settings(-1.0, 2.0, torch.sin, "mine"), kept=kept)
+    run_tasks(["curve"], ["inward"], Settings(-1.0, 2.0, torch.sin, "mine"), store=kept)
     assert kept.count == 15
 
 
@@ -363,13 +363,13 @@ def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
 def test_processes_measure_the_same_to_the_bit() -> None:
     settings = Settings(-1.0, 1.0, ElementByElement(torch.sum), "mine")
     given = (["curve", "basin"], ["inward"], settings)
-    _same(compare(*given, jobs=2), compare(*given))
+    _same(run_tasks(*given, jobs=2), run_tasks(*given))
 
 
 def test_tasks_of_ones_own_stay_in_this_process() -> None:
     mine = Task(**{**vars(TASKS["curve"]), "name": "mine"})
     with pytest.raises(ValueError, match=r"compare: jobs must be 1 for tasks of your own, .*, got \['mine'\]"):
-        compare([mine], ["inward"], jobs=2)
+        run_tasks([mine], ["inward"], jobs=2)
 
 
 # --- beside another one -----------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_tasks_of_ones_own_stay_in_this_process() -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(compare(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
+    return write(run_tasks(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
 
 
 def _rewritten(folder: Path, numbers: object) -> Other:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pseudograd as pg
-from pseudograd.comparison.paired import BETTER, NO_DIFFERENCE, WORSE, difference
+from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, WORSE, difference
 from pseudograd_tasks import policy
 from pseudograd_tasks.policy import HIGH, LENGTH, LETTERS, LOW, POLICY, WORLDS
 

@@ -20,7 +20,7 @@ from pseudograd_tasks import TASKS
 from pseudograd_tasks.base import Settings
 from pseudograd_tasks.report.read import FolderError, read
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.write import write
 from pseudograd_tasks.retarget import SRGB
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("compare")
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report that is quickly drawn."""
-    return write(compare(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
+    return write(run_tasks(["curve"], ["inward"]), tmp_path_factory.mktemp("small") / "report").parent
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def _runs_away(y: torch.Tensor) -> torch.Tensor:
 
 def test_what_is_infinite_stays_so(tmp_path: Path) -> None:
     settings = Settings(loss=_runs_away, loss_name="mine:cost")
-    results = compare(["basin"], ["identity"], settings)
+    results = run_tasks(["basin"], ["identity"], settings)
     results.sections["basin"].worlds["mine:cost"]["identity"].numbers |= {"stray": math.inf, "chatter": -math.inf}
     page = write(results, tmp_path / "report")
     again = read(page.parent).sections["basin"].worlds["mine:cost"]["identity"].numbers

@@ -17,7 +17,7 @@ from pseudograd_tasks.base import KINDS, Settings
 from pseudograd_tasks.report import figures
 from pseudograd_tasks.report.pictures import PICTURES
 from pseudograd_tasks.report.read import read
-from pseudograd_tasks.report.sources import compare
+from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.terminal import show
 from pseudograd_tasks.report.write import write
 
@@ -57,7 +57,7 @@ MINE = Task(
 
 
 def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = compare([MINE, "curve"], ["inward"])
+    results = run_tasks([MINE, "curve"], ["inward"])
     page = write(results, tmp_path / "report")
     show(results)
     told = capsys.readouterr().out
@@ -91,7 +91,7 @@ def _changed(**changes: object) -> Task:
 
 def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
     plain = _changed(figure=None, run=lambda *given: Outcome(_pulled(*given).numbers))
-    page = write(compare([plain], ["inward"]), tmp_path / "report")
+    page = write(run_tasks([plain], ["inward"]), tmp_path / "report")
     assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
     assert "<td>3</td>" in page.read_text(encoding="utf-8")
     assert write(read(page.parent, [plain]), tmp_path / "again").read_bytes() == page.read_bytes()
@@ -106,7 +106,7 @@ def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
         return [f"Seeds: {worlds['home']['inward'].seeds}.", f"None: {worlds['home']['no clamp'].seeds}."]
 
     of_seeds = _changed(figure=None, run=run, verdicts=spread)
-    page = write(compare([of_seeds], ["inward"]), tmp_path / "report")
+    page = write(run_tasks([of_seeds], ["inward"]), tmp_path / "report")
     stored = json.loads((page.parent / "results.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert stored["tasks"]["mine"]["seeds"] == {"home": {"inward": [0.1, None, "inf"]}}
     text = page.read_text(encoding="utf-8")
@@ -117,9 +117,9 @@ def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
 
 def test_what_a_task_forgets_is_told_before_the_report() -> None:
     with pytest.raises(ValueError, match="compare: mine: arrays must have range, path, got ''"):
-        compare([_changed(run=lambda *_: Outcome({"inside": 1.0}))], [])
+        run_tasks([_changed(run=lambda *_: Outcome({"inside": 1.0}))], [])
     with pytest.raises(ValueError, match="compare: mine: numbers must have inside, got 'outside'"):
-        compare([_changed(run=lambda *_: Outcome({"outside": 1.0}))], [])
+        run_tasks([_changed(run=lambda *_: Outcome({"outside": 1.0}))], [])
 
 
 def test_names_and_kinds_are_checked() -> None:
@@ -130,8 +130,8 @@ def test_names_and_kinds_are_checked() -> None:
     ):
         Gallery("path")
     with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
-        compare(["curve", _changed(name="curve")])
-    assert list(compare([MINE, MINE], []).sections) == ["mine"]
+        run_tasks(["curve", _changed(name="curve")])
+    assert list(run_tasks([MINE, MINE], []).sections) == ["mine"]
 
 
 def test_report_knows_kinds_and_no_task() -> None:

@@ -1,3 +1,5 @@
-"""Your own case: train what you like with each rule's clamp, over seeds, and say which differ. `compare` and `tune` stand in the files
-of their names.
+"""Compare rules on the user's own training: `compare` and `tune`, each in the file of its name.
+
+variants (what is compared) < training (one function of the user's) < runs (who makes them, and where they are stored) < verdicts (which
+variants differ, by statistics) < text, picture, comparison (the result) < compare, tune.
 """

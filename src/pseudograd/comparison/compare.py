@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,31 +14,29 @@ import torch
 from ..errors import must
 from ..rule import RuleObject
 from .comparison import Comparison
-from .given import Given, given
-from .paired import Better, check_better
 from .reached import Reached
-from .returned import ONLY
-from .runner import Asked, Outcome, Runner, runner
+from .runs import Outcome, Run, Runner, open_runner
+from .statistics import Better, check_better
 from .store import Store
-from .training import Training, takes
-from .variants import Ways, ways
+from .training import ONLY, Training, read_signature
+from .variants import choose_own, choose_rules
 
-Run = Callable[..., Any]
-OnTrial = Callable[[Asked, int, int], Any]
-Found = dict[Asked, Outcome]
+OnTrial = Callable[[Run, int, int], Any]
+Outcomes = Mapping[Run, Outcome]
 Variants = Mapping[str, Any]  # by name what run is handed: any function, or a rule of clamp
+Way = Better | Mapping[str, Better]
 SEEDS = 12  # the usual rules need nine for one number, twelve for five; with these the best of them can be told, too
 
 
 def compare(
-    run: Run,
+    run: Callable[..., Any],
     *,
     rules: Iterable[str | RuleObject] | None = None,
     variants: Variants | None = None,
     baseline: str | None = None,
     seeds: int | Sequence[int] = SEEDS,
     edges: Sequence[str] | None = None,
-    better: Better | Mapping[str, Better] = "lower",
+    better: Way = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
     executor: object = None,
@@ -90,158 +89,152 @@ def compare(
         'better'
     Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """
-    case = make_case("compare", run, rules, edges, replace, variants, baseline, time_limit)
+    training = make_training("compare", run, rules, edges, replace, variants, baseline, time_limit)
     chosen = checked_seeds("compare", seeds)
-    check_all_better("compare", better)
-    jobs = checked_jobs("compare", jobs, executor)
+    check_arguments("compare", better, jobs, executor)
     began = time.perf_counter()
-    with runner_of(case, jobs, keep, on_trial, executor) as runner:
-        found = over(runner, case, chosen)
+    with runner_for(training, jobs, executor, keep, on_trial) as runner:
+        total = len(chosen) * len(training.variants)
+        outcomes = measure(runner, training, training.variants, chosen[:2], total=total)
+        if len(chosen) > 2 and not repeats(training, outcomes):
+            more = measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
+            outcomes = {**outcomes, **more}
     seconds = time.perf_counter() - began
-    return comparison(case, found, case.variants, better, seconds, notes=runner.notes)
+    return make_comparison(training, outcomes, training.variants, better, seconds, notes=runner.notes)
 
 
-def make_case(
+def make_training(
     where: str,
-    run: Run,
+    run: Callable[..., Any],
     rules: Iterable[str | RuleObject] | None,
     edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
-    variants: Variants | None = None,
-    baseline: str | None = None,
-    time_limit: float | None = None,
+    variants: Variants | None,
+    baseline: str | None,
+    time_limit: float | None,
 ) -> Training:
-    order, named = takes(where, run, is_handed=replace is None)
-    chosen: Ways | Given
+    """The training with its variants, checked. `where`: the public function that errors name."""
+    positional, named = read_signature(where, run, takes_clamp=replace is None)
     if variants is not None:
-        chosen = given(where, variants, baseline, {"rules": rules, "edges": edges, "replace": replace})
+        choice = choose_own(where, variants, baseline, {"rules": rules, "edges": edges, "replace": replace})
     elif baseline is not None:
         raise ValueError(must(where, "baseline", "come with variants", baseline, "Rules are compared with torch's own"))
     else:
-        chosen = ways(where, rules, edges, replace, with_leaves="project" in named)
+        choice = choose_rules(where, rules, edges, replace, has_project="project" in named)
     if time_limit is not None:
-        check_seconds(where, time_limit)
-    return Training(where, run, chosen, order, named, time_limit)
+        if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)):
+            raise TypeError(must(where, "time_limit", "be a number of seconds", time_limit))
+        if not 0 < time_limit < math.inf:
+            raise ValueError(must(where, "time_limit", "be finite and above 0", time_limit))
+    return Training(where, run, choice, positional, named, time_limit)
 
 
 @contextlib.contextmanager
-def runner_of(
-    case: Training, jobs: int, keep: Path | str | None, on_trial: OnTrial | None, executor: object = None
+def runner_for(
+    training: Training, jobs: int, executor: object, keep: Path | str | None, on_trial: OnTrial | None
 ) -> Iterator[Runner]:
-    store = None if keep is None else Store(Path(keep), case.where)
-    told = on_trial or (lambda *_: None)
-    with runner(case.where, [case], jobs, store, lambda _, asked, done, of: told(asked, done, of), executor) as made:
-        yield made
+    store = None if keep is None else Store(Path(keep), training.where)
+
+    def on_run(training: Training, run: Run, done: int, total: int) -> None:
+        if on_trial is not None:
+            on_trial(run, done, total)
+
+    with open_runner(training.where, [training], on_run, jobs=jobs, executor=executor, store=store) as runner:
+        yield runner
 
 
-def every(
-    runner: Runner, case: Training, names: Sequence[str], seeds: Sequence[int], steps: int | None = None, **count: int
-) -> Found:
+def measure(
+    runner: Runner,
+    training: Training,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    steps: int | None = None,
+    **progress: int,
+) -> Outcomes:
     """Every variant with every seed."""
-    plan = [(case, Asked(name, seed, steps)) for seed in seeds for name in names]
-    return {asked: outcome for _, asked, outcome in runner.outcomes(plan, **count)}
+    plan = [(training, Run(name, seed, steps)) for seed in seeds for name in names]
+    return {run: outcome for _, run, outcome in runner.outcomes(plan, **progress)}
 
 
-def over(runner: Runner, case: Training, seeds: Sequence[int]) -> Found:
-    """The same; with two seeds alone, where these show that the seed changes nothing."""
-    of = len(seeds) * len(case.variants)
-    found = every(runner, case, case.variants, seeds[:2], of=of)
-    if len(seeds) > 2 and not repeats(case, found):
-        found |= every(runner, case, case.variants, seeds[2:], done=len(found), of=of)
-    return found
-
-
-def repeats(case: Training, found: Mapping[Asked, Outcome]) -> bool:
-    """Does every run provably give the same with every seed? It gets none, drew nothing, and gave the same with two or more."""
-    if "seed" in (*case.takes, *case.named) or any(outcome.draws for outcome in found.values()):
+def repeats(training: Training, outcomes: Outcomes) -> bool:
+    """Whether every run provably gives the same with every seed: it gets none, drew nothing, and gave the same with two or more."""
+    if "seed" in (*training.positional, *training.named) or any(outcome.draws for outcome in outcomes.values()):
         return False
     by_variant: dict[str, list[object]] = {}
-    for one, outcome in found.items():
-        by_variant.setdefault(one.variant, []).append((str(outcome.numbers), outcome.failure))
+    for run, outcome in outcomes.items():
+        by_variant.setdefault(run.variant, []).append((str(outcome.numbers), outcome.failure))
     return all(len(results) > 1 and len(set(results)) == 1 for results in by_variant.values())
 
 
-def comparison(
-    case: Training,
-    found: Mapping[Asked, Outcome],
+def make_comparison(
+    training: Training,
+    outcomes: Outcomes,
     names: Sequence[str],
-    better: Better | Mapping[str, Better],
+    better: Way,
     seconds: float,
     is_part: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
-    """The record of these trials, or the error that they are worth. is_part: others follow, which may do what none of these did."""
-    columns = checked_outcomes(case, found, is_part)
-    seeds = tuple(dict.fromkeys(one.seed for one in found))
+    """The record of these outcomes; raises an error if they are none. is_part: runs follow whose clamps may act where none did yet."""
+    columns = _check_outcomes(training, outcomes, is_part)
     directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
     if unknown := [column for column, direction in directions.items() if direction is None]:
-        raise ValueError(must(case.where, "better", f"say which is better of {', '.join(unknown)}", better))
-    by_place = {(one.variant, one.seed): outcome for one, outcome in found.items()}
+        raise ValueError(must(training.where, "better", f"say which is better of {', '.join(unknown)}", better))
+    seeds = tuple(dict.fromkeys(run.seed for run in outcomes))
+    rows = {(run.variant, run.seed): outcome for run, outcome in outcomes.items()}
     values = {
-        column: {
-            name: tuple(by_place[name, seed].numbers.get(column, float("nan")) for seed in seeds) for name in names
-        }
+        column: {name: tuple(rows[name, seed].numbers.get(column, math.nan) for seed in seeds) for name in names}
         for column in columns
     }
-    failures = {(one.variant, one.seed): told.failure for one, told in found.items() if told.failure is not None}
+    arrays: dict[str, dict[str, dict[int, object]]] = {}
+    for (variant, seed), outcome in rows.items():
+        for column, array in outcome.arrays.items():
+            arrays.setdefault(column, {name: {} for name in names})[variant][seed] = array
+    rewritten = [outcome.reached for (variant, _), outcome in rows.items() if variant not in training.choice.eras]
     return Comparison(
-        run=case.name,
+        run=training.name,
         better=directions,  # type: ignore[arg-type]
         seeds=seeds,
         values=values,
-        failures=failures,
-        replaced=case.ways.families,
-        repeats=len(seeds) > 1 and repeats(case, found),
+        failures={row: outcome.failure for row, outcome in rows.items() if outcome.failure is not None},
+        replaced=training.choice.families,
+        repeats=len(seeds) > 1 and repeats(training, outcomes),
         torch=torch.__version__,
         seconds=round(seconds, 3),
-        baseline=case.ways.baseline,
-        reached=Reached.together(
-            outcome.came_upon for one, outcome in found.items() if one.variant not in case.ways.eras
-        ),
+        baseline=training.choice.baseline,
+        reached=Reached.union(rewritten),
         notes=notes,
-        is_given=isinstance(case.ways, Given),
-        arrays=_arrays(found, names),
+        is_given=training.choice.is_given,
+        arrays=arrays,
     )
 
 
-def _arrays(found: Mapping[Asked, Outcome], names: Sequence[str]) -> dict[str, dict[str, dict[int, object]]]:
-    """Curves and pictures: by name, variant and seed."""
-    arrays: dict[str, dict[str, dict[int, object]]] = {}
-    for one, outcome in found.items():
-        for column, array in outcome.arrays.items():
-            arrays.setdefault(column, {name: {} for name in names})[one.variant][one.seed] = array
-    return arrays
-
-
-def checked_outcomes(case: Training, found: Mapping[Asked, Outcome], is_part: bool = False) -> tuple[str, ...]:
-    """The names of what run returned."""
-    done = {one: outcome for one, outcome in found.items() if outcome.failure is None}
+def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tuple[str, ...]:
+    """The names of the numbers that run returned."""
+    where = training.where
+    done = {run: outcome for run, outcome in outcomes.items() if outcome.failure is None}
     if not done:
-        failure = next(outcome.failure for outcome in found.values())
-        raise ValueError(must(case.where, "run", "end without an error in at least one variant", failure))
-    first, expected = next((one, set(outcome.numbers)) for one, outcome in done.items())
-    for one, outcome in done.items():
-        if set(outcome.numbers) != expected:
-            got = f"{_shown(outcome.numbers)} with {one.variant} and seed {one.seed}"
-            as_before = f"{_shown(done[first].numbers)} as with {first.variant} and seed {first.seed}"
-            raise ValueError(must(case.where, "run", f"return {as_before}", got, "Return the same names from each run"))
-    if not is_part and not any(outcome.reached for outcome in done.values()):
-        _raise_unreached(case, Reached.together(outcome.came_upon for outcome in done.values()))
+        failure = next(outcome.failure for outcome in outcomes.values())
+        raise ValueError(must(where, "run", "end without an error in at least one variant", failure))
+    first, *others = done
+    for run in others:
+        if set(done[run].numbers) != set(done[first].numbers):
+            got = f"{_listed(done[run])} with {run.variant} and seed {run.seed}"
+            expected = f"return {_listed(done[first])} as with {first.variant} and seed {first.seed}"
+            raise ValueError(must(where, "run", expected, got, "Return the same names from each run"))
+    if not is_part and not any(outcome.has_acted for outcome in done.values()):
+        what, remedy = "call the clamp that it is given", "It never did, so every rule gave the same"
+        remedy += "; replace='clamp' runs it unedited"
+        if families := training.choice.families:
+            what = f"call a function of torch that override({', '.join(families)}=...) reaches"
+            lines = Reached.union(outcome.reached for outcome in done.values()).lines()
+            remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *lines]).removesuffix(".")
+        raise ValueError(must(where, "run", what, training.name, remedy))
     return tuple(done[first].numbers)
 
 
-def _shown(numbers: Mapping[str, float]) -> str:
-    names = tuple(numbers)
-    return "one number" if names == (ONLY,) else ", ".join(names)
-
-
-def _raise_unreached(case: Training, seen: Reached) -> None:
-    if case.ways.families:
-        what = f"call a function of torch that override({', '.join(case.ways.families)}=...) reaches"
-        remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *seen.lines()]).removesuffix(".")
-        raise ValueError(must(case.where, "run", what, case.name, remedy))
-    remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
-    raise ValueError(must(case.where, "run", "call the clamp that it is given", case.name, remedy))
+def _listed(outcome: Outcome) -> str:
+    return "one number" if tuple(outcome.numbers) == (ONLY,) else ", ".join(outcome.numbers)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -249,38 +242,28 @@ def _raise_unreached(case: Training, seen: Reached) -> None:
 
 def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, int) and not isinstance(seeds, bool):
-        return tuple(range(checked_count(where, "seeds", seeds)))
+        check_count(where, "seeds", seeds)
+        return tuple(range(seeds))
     try:
         chosen = tuple(seeds)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(must(where, "seeds", "be a number of seeds, or a list of them", seeds)) from None
-    is_whole = all(isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in chosen)
-    if not chosen or not is_whole or len(set(chosen)) < len(chosen):
+    are_numbers = all(isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in chosen)
+    if not chosen or not are_numbers or len(set(chosen)) < len(chosen):
         raise ValueError(must(where, "seeds", "be different whole numbers, at least one, none below 0", seeds))
     return chosen
 
 
-def checked_jobs(where: str, jobs: int, executor: object) -> int:
+def check_arguments(where: str, better: Way, jobs: int, executor: object) -> None:
+    for direction in better.values() if isinstance(better, Mapping) else (better,):
+        check_better(where, direction)
     if executor is not None and jobs != 1:
         raise ValueError(must(where, "jobs", "be left out with an executor", jobs, "It has processes of its own"))
-    return checked_count(where, "jobs", jobs)
+    check_count(where, "jobs", jobs)
 
 
-def check_seconds(where: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(must(where, "time_limit", "be a number of seconds", value))
-    if not 0 < value < float("inf"):
-        raise ValueError(must(where, "time_limit", "be finite and above 0", value))
-
-
-def checked_count(where: str, argument: str, value: int) -> int:
+def check_count(where: str, argument: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(must(where, argument, "be a whole number", value))
     if value < 1:
         raise ValueError(must(where, argument, "be at least 1", value))
-    return value
-
-
-def check_all_better(where: str, better: Better | Mapping[str, Better]) -> None:
-    for one in better.values() if isinstance(better, Mapping) else (better,):
-        check_better(where, one)

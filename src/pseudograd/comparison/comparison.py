@@ -1,4 +1,4 @@
-"""A Comparison: what `compare` found, as text, picture, table and JSON."""
+"""A Comparison: the result of `compare`, as text, picture, table and JSON."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from typing import TYPE_CHECKING, Any
 from ..errors import must, not_installed
 from ..listen.program.files import checked_file, json_text, write
 from ..notebook import figure_of, shown
-from . import arrays, picture
-from .compared import Compared
-from .comparison_text import text
-from .paired import Difference
+from . import picture
 from .reached import Reached
-from .returned import ONLY
+from .statistics import Difference
+from .text import comparison_text
+from .training import ONLY
 from .variants import INSTALLED
+from .verdicts import Verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KIND = "pseudograd comparison"
-
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Compared):
-    """What `compare` found. print() shows it, `plot` draws it, `write` keeps it; `verdict`, `edge_verdict` and `leaders` answer."""
+class Comparison(Verdicts):
+    """The result of `compare`. print() shows it, `plot` draws it, `write` keeps it; `verdict`, `edge_verdict` and `leaders` answer."""
 
     def __str__(self) -> str:
-        return text(self)
+        return comparison_text(self)
 
     def _repr_html_(self) -> str:
-        seeds = picture.seeds_of(self, self.number(None))
-        return shown(str(self), lambda: figure_of(lambda axes: picture.draw(seeds, axes), seeds.size))
+        seeds = picture.seeds_picture(self, self.number(None))
+        return shown(str(self), lambda: figure_of(lambda axes: picture.draw_seeds(seeds, axes), seeds.size))
 
     def plot(self, number: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Every seed of every variant as a dot, their median as a line, and the verdict beside it; of a curve its median over the seeds and
-        their range; of a picture a tile for each variant. Needs matplotlib.
+        """Every seed of every variant as a dot, their median as a line, and the verdict beside it. Needs matplotlib.
+
+        Of a curve, its median over the seeds and their range; of a picture, a tile for each variant.
         """
         if number is not None and number in self.arrays:
-            return arrays.draw(self, number, ax)
-        return picture.draw(picture.seeds_of(self, self.number(number)), ax)
+            return picture.draw_arrays(self, number, ax)
+        return picture.draw_seeds(picture.seeds_picture(self, self.number(number)), ax)
 
     def to_frame(self) -> Any:
         """A pandas.DataFrame: a row for each variant and seed, a column for each number, and why a run failed. Needs pandas."""
@@ -64,9 +63,13 @@ class Comparison(Compared):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: what was measured, and the verdicts. NaN becomes None, what is infinite "inf" or "-inf"."""
+        """Plain data: the numbers and the verdicts. NaN becomes None, an infinite number "inf" or "-inf"."""
+        arrays = {name: {variant: list(rows[variant]) for variant in rows} for name, rows in self.arrays.items()}
+        verdicts = {
+            number: {name: _verdict_json(self.verdict(name, number)) for name in self.others} for number in self.values
+        }
         return {
-            "kind": KIND,
+            "kind": "pseudograd comparison",
             "pseudograd": version("pseudograd"),
             "torch": self.torch,
             "run": self.run,
@@ -79,16 +82,11 @@ class Comparison(Compared):
             "reached": self.reached.to_json(),
             "notes": list(self.notes),
             "is_given": self.is_given,
-            "arrays": {
-                name: {variant: list(by_seed) for variant, by_seed in rows.items()}
-                for name, rows in self.arrays.items()
-            },
-            "values": written(self.values),
-            "failures": [[variant, seed, told] for (variant, seed), told in self.failures.items()],
-            "verdicts": {
-                number: {name: _as_json(self.verdict(name, number)) for name in self.others} for number in self.values
-            },
-            "edge": {number: _as_json(self.edge(number)) for number in self.values} if self.edges() else {},
+            "arrays": arrays,
+            "values": plain_numbers(self.values),
+            "failures": [[variant, seed, failure] for (variant, seed), failure in self.failures.items()],
+            "verdicts": verdicts,
+            "edge": {number: _verdict_json(self.edge(number)) for number in self.values} if self.edges() else {},
         }
 
     def write(self, file: Path | str) -> None:
@@ -102,13 +100,13 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
     try:
         return Comparison(
             run=str(stored["run"]),
-            better={str(key): value for key, value in stored["better"].items()},
-            seeds=tuple(int(seed) for seed in stored["seeds"]),
+            better=dict(stored["better"]),
+            seeds=tuple(map(int, stored["seeds"])),
             values={
-                number: {name: tuple(float(read(value)) for value in values) for name, values in rows.items()}
+                number: {name: tuple(float(read_number(value)) for value in values) for name, values in rows.items()}
                 for number, rows in stored["values"].items()
             },
-            failures={(variant, seed): told for variant, seed, told in stored["failures"]},
+            failures={(variant, seed): failure for variant, seed, failure in stored["failures"]},
             replaced=tuple(stored["replaced"]),
             repeats=bool(stored["repeats"]),
             torch=str(stored["torch"]),
@@ -126,34 +124,34 @@ def from_json(stored: Mapping[str, Any]) -> Comparison:
         raise ValueError(must("compare", "a comparison", "be as compare wrote it", str(error))) from error
 
 
-def written(value: object) -> Any:
-    """As JSON has it: NaN becomes None, what is infinite "inf" or "-inf"."""
+def plain_numbers(value: object) -> Any:
+    """As JSON has it: NaN becomes None, an infinite number "inf" or "-inf"."""
     if isinstance(value, Mapping):
-        return {key: written(one) for key, one in value.items()}
+        return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [written(one) for one in value]
+        return [plain_numbers(item) for item in value]
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
 
 
-def read(value: Any) -> Any:
-    """What `written` wrote, with what JSON has no number for."""
+def read_number(value: Any) -> Any:
+    """The inverse of `plain_numbers` for one number."""
     return {None: math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)
 
 
-def _as_json(found: Difference) -> dict[str, object]:
+def _verdict_json(verdict: Difference) -> dict[str, object]:
     return {
-        "verdict": found.verdict,
-        "mean": written(found.mean),
-        "spread": written(found.spread),
-        "p": found.p,
-        "least_p": found.least_p,
-        "comparisons": found.comparisons,
-        "seeds_that_differ": found.seeds[1],
-        "shift": written(found.shift),
-        "interval": written(found.interval),
-        "interval_level": found.level,
-        "balance": found.balance,
-        "higher_lower": list(found.wins),
+        "verdict": verdict.verdict,
+        "mean": plain_numbers(verdict.mean),
+        "spread": plain_numbers(verdict.spread),
+        "p": verdict.p,
+        "least_p": verdict.least_p,
+        "comparisons": verdict.comparisons,
+        "seeds_that_differ": verdict.seeds[1],
+        "shift": plain_numbers(verdict.shift),
+        "interval": plain_numbers(verdict.interval),
+        "interval_level": verdict.level,
+        "balance": verdict.balance,
+        "higher_lower": list(verdict.wins),
     }

@@ -1,31 +1,35 @@
-"""The picture of seeds: a row for each variant, a dot for each seed, a line at their median or mean, and what was found beside it."""
+"""The pictures of a comparison: a dot for each seed of each variant, curves over steps, and tiles of images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from ..errors import not_installed
 from ..look.palette import colours
 from ..wording import counted
-from .compared import Compared
-from .comparison_text import against, less
-from .family import Values
-from .returned import ONLY
+from .text import difference_cell, verdict_cell
+from .training import ONLY
+from .verdicts import Values, Verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDE = 50  # largest over smallest value, from which on the axis is logarithmic
+_WIDE = 50  # largest over smallest value, from which on the axis is logarithmic
+_TILES_ACROSS = 5
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """`rows` from the top, each with its `line`. names: what variants are called here; notes: what stands beside them.
+    """A picture with one row for each variant, from the top; each row has its `line` at the median or mean.
 
-    caption: what a figure of it shows, for who cannot see it. compared_with: the variant whose line goes through all rows.
+    names: what variants are called here; notes: the texts beside the rows. caption: the picture in words. compared_with: the variant whose
+    line goes through all rows.
     """
 
     rows: Values
@@ -39,79 +43,166 @@ class Seeds:
 
     @property
     def size(self) -> tuple[float, float]:
-        """In inches: as high as its rows need."""
+        """In inches."""
         return 9, 1.3 + 0.36 * len(self.rows)
 
 
-def seeds_of(found: Compared, number: str) -> Seeds:
-    """Of one number of a comparison, with its verdicts."""
+def seeds_picture(comparison: Verdicts, number: str) -> Seeds:
+    """The seeds of one number of a comparison, with its verdicts."""
     what = "result" if number == ONLY else number
     return Seeds(
-        rows=found.values[number],
-        line={name: found.median(name, number) for name in found.variants},
-        title=f"{found.run}: {counted(len(found.seeds), 'seed')}; verdicts against {found.baseline}",
-        label=f"{what} ({found.better[number]} is better)",
-        caption=f"{found.run}: {what} of every variant, a dot for each seed",
-        notes={name: _note(found, number, name) for name in found.variants},
-        compared_with=found.baseline,
+        rows=comparison.values[number],
+        line={name: comparison.median(name, number) for name in comparison.variants},
+        title=f"{comparison.run}: {counted(len(comparison.seeds), 'seed')}; verdicts against {comparison.baseline}",
+        label=f"{what} ({comparison.better[number]} is better)",
+        caption=f"{comparison.run}: {what} of every variant, a dot for each seed",
+        notes={name: _note(comparison, number, name) for name in comparison.variants},
+        compared_with=comparison.baseline,
     )
 
 
-def _note(found: Compared, number: str, name: str) -> str:
-    told = "what you have" if name == found.baseline else _short(against(found, number, name))
-    apart = less(found, number, name)
-    return f"{told}\n{apart}" if apart else told
+def _note(comparison: Verdicts, number: str, name: str) -> str:
+    if name == comparison.baseline:
+        return "what you have"
+    verdict, size = verdict_cell(comparison, number, name), difference_cell(comparison, number, name)
+    short = "too few seeds to tell" if verdict.startswith("too few") else verdict.split(";")[0]
+    return f"{short}\n{size}" if size else short
 
 
-def draw(shown: Seeds, axes: Axes | None = None) -> Axes:
-    """On these axes, or on a new figure that is as high as its rows need."""
-    if axes is None:
-        axes = new_axes(shown.size)
-    finite = [value for values in shown.rows.values() for value in values if math.isfinite(value)]
-    if finite and min(finite) > 0 and max(finite) > WIDE * min(finite):
+def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
+    """On these axes, or on a new figure."""
+    axes = axes or _new_axes(seeds.size)
+    if _is_wide([value for values in seeds.rows.values() for value in values if math.isfinite(value)]):
         axes.set_xscale("log")
-    shades = colours(shown.rows)
-    for place, (name, values) in enumerate(shown.rows.items()):
-        _row(axes, place, shades[name], values, shown.line[name])
-        if name in shown.notes:
-            where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-            axes.annotate(shown.notes[name], (1.02, place), va="center", fontsize=8.5, **where)
-    if shown.compared_with is not None:
-        axes.axvline(shown.line[shown.compared_with], color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
-    axes.set_yticks(range(len(shown.rows)), [shown.names.get(name, name) for name in shown.rows])
-    axes.set_ylim(len(shown.rows) - 0.4, -0.6)
-    axes.set_xlabel(shown.label)
-    axes.set_title(shown.title, loc="left", fontsize=11)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    shades = colours(seeds.rows)
+    for height, (name, values) in enumerate(seeds.rows.items()):
+        _draw_row(axes, height, shades[name], values, seeds.line[name])
+        if name in seeds.notes:
+            beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+            axes.annotate(seeds.notes[name], (1.02, height), va="center", fontsize=8.5, **beside)
+    if seeds.compared_with is not None:
+        axes.axvline(seeds.line[seeds.compared_with], color="#b0b0b0", linewidth=0.8, linestyle="--", zorder=0)
+    axes.set_yticks(range(len(seeds.rows)), [seeds.names.get(name, name) for name in seeds.rows])
+    axes.set_ylim(len(seeds.rows) - 0.4, -0.6)
+    axes.set_xlabel(seeds.label)
+    axes.set_title(seeds.title, loc="left", fontsize=11)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", color="#ececec", linewidth=0.8)
     axes.set_axisbelow(True)
     return axes
 
 
-def _row(axes: Any, place: int, shade: str, values: tuple[float, ...], line: float) -> None:
-    shown = [value for value in values if math.isfinite(value)]
-    axes.plot(shown, [place] * len(shown), "o", color=shade, markersize=6, alpha=0.55, markeredgewidth=0)
+def _is_wide(finite: Sequence[float]) -> bool:
+    return bool(finite) and min(finite) > 0 and max(finite) > _WIDE * min(finite)
+
+
+def _draw_row(axes: Axes, height: int, shade: str, values: tuple[float, ...], line: float) -> None:
+    finite = [value for value in values if math.isfinite(value)]
+    axes.plot(finite, [height] * len(finite), "o", color=shade, markersize=6, alpha=0.55, markeredgewidth=0)
     if math.isfinite(line):
-        axes.plot([line, line], [place - 0.32, place + 0.32], "-", color=shade, linewidth=2.6)
-    if len(shown) == len(values):
-        return
-    lost = len(values) - len(shown)
-    text, at = ("no run ends in a number", 0.5) if not shown else (f"{lost} of {len(values)} not finite", 0.99)
-    look = {"ha": "center" if not shown else "right", "va": "center", "fontsize": 9, "color": "#555555"}
-    paper = {"boxstyle": "square,pad=0.2", "facecolor": "white", "edgecolor": "none"}
-    axes.annotate(text, (at, place), xycoords=("axes fraction", "data"), bbox=paper, **look)
+        axes.plot([line, line], [height - 0.32, height + 0.32], "-", color=shade, linewidth=2.6)
+    if len(finite) < len(values):
+        lost = len(values) - len(finite)
+        text, x = (f"{lost} of {len(values)} not finite", 0.99) if finite else ("no run ends in a number", 0.5)
+        look: dict[str, Any] = {"ha": "right" if finite else "center", "va": "center", "color": "#555555"}
+        paper = {"boxstyle": "square,pad=0.2", "facecolor": "white", "edgecolor": "none"}
+        axes.annotate(text, (x, height), xycoords=("axes fraction", "data"), bbox=paper, fontsize=9, **look)
 
 
-def _short(verdict: str) -> str:
-    return "too few seeds to tell" if verdict.startswith("too few") else verdict.split(";")[0]
-
-
-def new_axes(shape: tuple[float, float]) -> Axes:
+def _new_axes(size: tuple[float, float]) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise not_installed("plot", "matplotlib", "report") from error
-    _, axes = pyplot.subplots(figsize=shape, layout="constrained")
+    _, axes = pyplot.subplots(figsize=size, layout="constrained")
     return axes
+
+
+# --- curves and images ------------------------------------------------------------------------------------------------
+
+
+def arrays_size(comparison: Verdicts, name: str) -> tuple[float, float]:
+    """In inches, of the picture that `draw_arrays` makes."""
+    by_variant = _arrays(comparison, name)
+    if next(iter(by_variant.values()))[0].dim() == 1:
+        return 8.0, 4.2
+    across, down = _grid(len(by_variant))
+    return 2.0 * across, 2.3 * down
+
+
+def draw_arrays(comparison: Verdicts, name: str, axes: Axes | None) -> Axes:
+    """The curves, or the images, that each variant returned by this name."""
+    by_variant = _arrays(comparison, name)
+    axes = axes or _new_axes(arrays_size(comparison, name))
+    is_curve = next(iter(by_variant.values()))[0].dim() == 1
+    seeds = f"median and range of {counted(len(comparison.seeds), 'seed')}" if is_curve else "the first seed"
+    axes.set_title(f"{comparison.run}: {name}, {seeds}", loc="left", fontsize=11)
+    if is_curve:
+        _draw_curves(axes, name, by_variant)
+    else:
+        _draw_tiles(axes, {variant: _image(arrays[0]) for variant, arrays in by_variant.items()})
+    return axes
+
+
+def _arrays(comparison: Verdicts, name: str) -> dict[str, list[Tensor]]:
+    """By variant, the array of each seed; without variants that have none."""
+    return {variant: list(by_seed.values()) for variant, by_seed in comparison.arrays[name].items() if by_seed}
+
+
+def _grid(count: int) -> tuple[int, int]:
+    """Tiles across and down."""
+    across = min(_TILES_ACROSS, count)
+    return across, -(-count // across)
+
+
+def _draw_curves(axes: Axes, name: str, by_variant: dict[str, list[Tensor]]) -> None:
+    """Of each variant the median over the seeds, and the range of all of them."""
+    curves = {variant: _stacked(arrays) for variant, arrays in by_variant.items()}
+    shades = colours(curves)
+    for index, (variant, every) in enumerate(curves.items()):
+        steps = range(1, every.shape[1] + 1)
+        width = 4.0 - 2.6 * index / max(
+            len(curves) - 1, 1
+        )  # thin over thick, so that lines which coincide are all visible
+        axes.plot(steps, every.median(0).values, color=shades[variant], linewidth=width, label=variant)
+        if len(every) > 1:
+            axes.fill_between(steps, every.amin(0), every.amax(0), color=shades[variant], alpha=0.12, linewidth=0)
+    values = torch.cat([every.flatten() for every in curves.values()])
+    if _is_wide(values[values.isfinite()].tolist()):
+        axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel(name)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _stacked(curves: Sequence[Tensor]) -> Tensor:
+    """A curve that ended early has NaN behind its end."""
+    longest = max(map(len, curves))
+    return torch.stack([torch.cat([curve, curve.new_full((longest - len(curve),), math.nan)]) for curve in curves])
+
+
+def _draw_tiles(axes: Axes, images: dict[str, Tensor]) -> None:
+    """All in one range of grey."""
+    across, down = _grid(len(images))
+    axes.set_axis_off()
+    low, high = (float(extreme) for extreme in torch.cat([image.flatten() for image in images.values()]).aminmax())
+    shades = colours(images)
+    for index, (variant, image) in enumerate(images.items()):
+        row, column = divmod(index, across)
+        tile = axes.inset_axes((column / across + 0.01, 1 - (row + 1) / down, 1 / across - 0.02, 0.86 / down))
+        if image.dim() == 3:
+            tile.imshow(image.clamp(0, 1).numpy(), interpolation="nearest")
+        else:
+            top = high if high > low else low + 1
+            tile.imshow(image.numpy(), cmap="gray", vmin=low, vmax=top, interpolation="nearest")
+        tile.set(xticks=[], yticks=[])
+        tile.set_title(variant, fontsize=9, color=shades[variant])
+
+
+def _image(image: Tensor) -> Tensor:
+    """With colours last, from 0 to 1; whole numbers up to 255 are bytes."""
+    if image.dim() == 3 and image.shape[-1] != 3:
+        image = image.permute(1, 2, 0)
+    return image / 255 if image.dim() == 3 and float(image.max()) > 1.5 else image

@@ -1,4 +1,4 @@
-"""What the rules of `override` came upon in an unedited run, and what they cannot reach: the program's own autograd Functions among it."""
+"""What `override` rewrote in an unedited run, and what it cannot reach: the program's own autograd Functions among others."""
 
 from __future__ import annotations
 
@@ -14,116 +14,109 @@ from ..look.copies import known
 from ..rewrite.report import Report
 from ..torch_table.private import function_of
 
-_OURS = "PseudogradBackward"
-_LOOKS = 8  # backwards of each run that are searched
-_SHOWN = 8  # lines of each kind
+_OUR_NODE = "PseudogradBackward"
+_SEARCHED = 8  # backwards of each run
+_LISTED = 8  # lines of each kind
 
-Place = tuple[str, str]  # what is called, and its line
+Call = tuple[str, str]  # a function, and the line that calls it or, of a Function, defines it
 
 
 @dataclass(frozen=True)
 class Reached:
-    """rewritten: torch's functions that got the rule. missed: matching calls that were left to torch, and why. own: Functions of the
-    program, or of this library, which have a rule of their own. Each with its line.
+    """rewritten: functions of torch that got the rule. missed: matching calls that were left to torch, and why. own: autograd Functions of
+    the program, or ops of this library, which have a rule of their own.
     """
 
-    rewritten: tuple[Place, ...] = ()
-    missed: tuple[Place, ...] = ()
-    own: tuple[Place, ...] = ()
+    rewritten: tuple[Call, ...] = ()
+    missed: tuple[Call, ...] = ()
+    own: tuple[Call, ...] = ()
 
     @classmethod
-    def of(cls, report: Report | None, own: Iterable[Place] = ()) -> Reached:
-        if report is None:
-            return cls(own=tuple(own))
+    def from_report(cls, report: Report | None, own: Iterable[Call] = ()) -> Reached:
+        rewritten = report.rewritten if report else ()
+        missed = report.missed if report else ()
         return cls(
-            _once((one.op, _line(one.where, one.user_where)) for one in report.rewritten),
-            _once((one.op, f"{_line(one.where, one.user_where)}: {one.why}") for one in report.missed),
+            tuple(dict.fromkeys((call.op, _line(call)) for call in rewritten)),
+            tuple(dict.fromkeys((call.op, f"{_line(call)}: {call.why}") for call in missed)),
             tuple(own),
         )
 
     @classmethod
-    def together(cls, parts: Iterable[Reached]) -> Reached:
-        every = [vars(one) for one in parts]
-        kinds = ("rewritten", "missed", "own")
-        return cls(*(_once(place for one in every for place in one[kind]) for kind in kinds))
+    def union(cls, parts: Iterable[Reached]) -> Reached:
+        parts = list(parts)
+        return cls(
+            *(tuple(dict.fromkeys(call for part in parts for call in getattr(part, kind))) for kind in vars(cls()))
+        )
 
     def lines(self) -> Iterator[str]:
-        """As text, for whoever wonders why a rule changed nothing."""
-        for what, places in (
+        """Sentences for a reader who wonders why a rule changed nothing."""
+        for kind, calls in (
             ("Rewritten", self.rewritten),
             ("Not reached", self.missed),
             ("Not reached, a Function with a rule of its own", self.own),
         ):
-            yield from (f"{what}: {name} at {where}." for name, where in places[:_SHOWN])
-            if len(places) > _SHOWN:
-                yield f"{what}: {len(places) - _SHOWN} more."
+            yield from (f"{kind}: {name} at {line}." for name, line in calls[:_LISTED])
+            if len(calls) > _LISTED:
+                yield f"{kind}: {len(calls) - _LISTED} more."
 
     def to_json(self) -> dict[str, list[list[str]]]:
-        return {key: [list(place) for place in places] for key, places in vars(self).items()}
+        return {kind: [list(call) for call in calls] for kind, calls in vars(self).items()}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Reached:
-        return cls(**{key: tuple((str(name), str(where)) for name, where in places) for key, places in stored.items()})
+    def from_json(cls, stored: Mapping[str, Iterable[Iterable[object]]]) -> Reached:
+        return cls(**{kind: tuple((str(name), str(line)) for name, line in calls) for kind, calls in stored.items()})
 
 
-def _once(places: Iterable[Place]) -> tuple[Place, ...]:
-    return tuple(dict.fromkeys(places))
-
-
-def _line(where: str, user_where: str) -> str:
-    return where if user_where in (where, "?") else f"{where}, called by {user_where}"
+def _line(call: Any) -> str:
+    return call.where if call.user_where in (call.where, "?") else f"{call.where}, called by {call.user_where}"
 
 
 class OwnFunctions:
-    """The custom Functions of a run: the program's with the line where each is defined, ops of this library with the lines that call them.
+    """The custom Functions of a run: the program's with the line that defines each, ops of this library with the lines that call them.
 
-    The program's are found in the graphs of its first backwards: `apply` may have been taken from the class before anybody looked.
+    The program's are read from the graphs of its first backwards, because it may have taken `apply` from the class before this began.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Place, None] = {}
-        self._looks = _LOOKS
+        self._calls: dict[Call, None] = {}
+        self._left = _SEARCHED
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        return tuple(self._seen)
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(self._calls)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        backwards.subscribe(self._look)
+        backwards.subscribe(self._note_functions)
         try:
-            with functions.watched(self._see_ours):
+            with functions.watched(self._note_ours):
                 yield
         finally:
-            backwards.unsubscribe(self._look)
+            backwards.unsubscribe(self._note_functions)
 
-    def _look(self, roots: Any, grads: object, inputs: object) -> Callable[[object], None]:
-        with suppress(Exception):  # nothing of ours may end the program
-            if self._looks:
-                self._looks -= 1
+    def _note_functions(self, roots: Any, grads: object, inputs: object) -> Callable[[object], None]:
+        with suppress(Exception):  # an error here must not end the program
+            if self._left:
+                self._left -= 1
                 classes = {function_of(type(node)) for node in nodes.behind(roots)}
-                self._seen |= dict.fromkeys(sorted(_defined(cls) for cls in classes if _is_theirs(cls)))
-        return _nothing
+                self._calls |= dict.fromkeys(sorted(_definition(cls) for cls in classes if _is_users(cls)))
+        return lambda result: None
 
-    def _see_ours(self, result: object) -> None:
+    def _note_ours(self, result: object) -> None:
         with suppress(Exception):
-            if any(node.name() == _OURS for node in nodes.of(result)):
+            if any(node.name() == _OUR_NODE for node in nodes.of(result)):
                 frame = frames.calling_frame()
-                where = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
-                self._seen["an op of pseudograd", where] = None
+                line = "?" if frame is None else frames.shown(frame.f_code, frame.f_lineno)
+                self._calls["an op of pseudograd", line] = None
 
 
-def _nothing(result: object) -> None:
-    """When the backward has ended."""
-
-
-def _is_theirs(cls: object) -> bool:
+def _is_users(cls: object) -> bool:
     module = getattr(cls, "__module__", None) or ""
     return cls is not None and module.partition(".")[0] not in ("torch", __name__.partition(".")[0])
 
 
-def _defined(cls: Any) -> Place:
-    """With what it is, where it is a copy of an op that stands here."""
+def _definition(cls: Any) -> Call:
+    """With the op of this library that the class is a copy of, if it is."""
     code = inspect.unwrap(cls.forward).__code__
-    where, copy = frames.shown(code, code.co_firstlineno), known(cls)
-    return cls.__qualname__, where if copy is None else f"{where}, which is {copy.meaning}: `{copy.instead}`"
+    line, copy = frames.shown(code, code.co_firstlineno), known(cls)
+    return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

@@ -1,152 +1,140 @@
-"""A training of the user's: any function, called with a clamp, a seed and what else it asks for by name, the same to the bit everywhere."""
+"""A training of the user's: a function that gets a clamp, a seed and what else it asks for by name, and returns numbers."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import numbers
 import pickle
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import must
 from ..rule import RuleLike
-from .chance import Chance
-from .given import Given
-from .returned import returned
-from .runner import Outcome
-from .time_limit import TimeIsUp, at_most
-from .variants import Inside, Ways, users_rows
+from .randomness import watch_randomness
+from .runs import Outcome, Run
+from .time_limit import TimeIsUp, limit_time
+from .variants import Choice, users_rows
+
+ONLY = "the number"  # the name of the number of a run that returns one number
+_NAMED = ("seed", "steps", "project")  # arguments that are known by their names
+_WHAT_TO_RETURN = "Return what the training ends with, such as its loss"
 
 
 @dataclass(frozen=True)
 class Training:
-    """An Experiment. where: the public function that errors name. time_limit: of each run, in seconds. Plain data: it travels."""
+    """An Experiment. where: the public function that errors name. time_limit: of each run, in seconds.
+
+    positional: which of clamp and seed the function takes, in this order; named: which of seed, steps and project it takes by name.
+    """
 
     where: str
-    run: Callable[..., Any]
-    ways: Ways | Given
-    takes: tuple[str, ...]  # which of clamp, seed, steps and project, in the order of the call; by name where `named`
+    function: Callable[..., object]
+    choice: Choice
+    positional: tuple[str, ...]
     named: tuple[str, ...]
     time_limit: float | None = None
 
     @property
     def name(self) -> str:
-        return getattr(self.run, "__name__", type(self.run).__name__)
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
     def variants(self) -> tuple[str, ...]:
-        return self.ways.names
+        return self.choice.names
 
     @property
     def rules(self) -> tuple[RuleLike, ...]:
-        return tuple(rule for _, rule, _ in self.ways.rules)
+        return tuple(rule for rule, _ in self.choice.rules.values())
 
     @property
-    def depends_on(self) -> Any:
-        rules = {name: [rule, edge] for name, rule, edge in self.ways.rules}
-        handed = self.ways.handed if isinstance(self.ways, Given) else ()
-        return [self.run, self.ways.families, rules, [row.pull for row in users_rows(self.rules)], handed]
+    def depends_on(self) -> object:
+        rows = [row.pull for row in users_rows(self.rules)]
+        return [self.function, self.choice.families, dict(self.choice.rows), rows]
 
-    def trial(self, variant: str, seed: int, steps: int | None = None) -> Outcome:
-        """Seeded, and with the caller's random numbers as they were afterwards. Raises our errors for what is no number."""
+    def measure(self, run: Run) -> Outcome:
+        """Starts from the seed, and leaves the caller's random states as they were. Raises an error if a result is no number."""
         began = time.perf_counter()
-        found: object = None
+        result: object = None
         failure: str | None = None
         is_late = False
-        chance = Chance()
-        with _seeded(seed), chance.watched(), self.ways.inside(variant) as inside:
+        with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
+            arguments = {"clamp": entry.handed, "seed": run.seed, "steps": run.steps, "project": entry.projects}
+            named = {name: arguments[name] for name in self.named if arguments[name] is not None}
             try:
-                with torch.inference_mode(False), torch.enable_grad(), at_most(self.time_limit):
-                    found = self._called(seed, steps, inside)
+                with torch.inference_mode(False), torch.enable_grad(), limit_time(self.time_limit):
+                    result = self.function(*[arguments[name] for name in self.positional], **named)
             except TimeIsUp:
                 failure, is_late = f"it took longer than time_limit={self.time_limit:g} seconds", True
             except (Exception, SystemExit) as error:
-                failure = _told(error)
+                failure = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
         seconds = time.perf_counter() - began
-        when = f"with {variant} and seed {seed}"
-        given, arrays = returned(self.where, found, when) if failure is None else ({}, {})
-        draws = not chance.none
-        return Outcome(given, arrays, (), failure, inside.reached, seconds, draws, inside.came_upon, is_late)
+        when = f"with {run.variant} and seed {run.seed}"
+        values, arrays = read_result(self.where, result, when) if failure is None else ({}, {})
+        draws = randomness.was_used
+        return Outcome(values, arrays, (), failure, entry.has_acted, seconds, draws, entry.reached, is_late)
 
     def check_travels(self) -> None:
         remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
-        told = must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
+        message = must(self.where, "run", "stand at the top of a module for jobs above 1", self.name, remedy)
         try:
-            pickle.dumps(self.run)
+            pickle.dumps(self.function)
         except Exception as error:
-            raise ValueError(told) from error
-        if getattr(self.run, "__module__", None) == "__main__" and not getattr(
-            sys.modules["__main__"], "__file__", None
-        ):
-            raise ValueError(told)  # a notebook or a prompt: no other process can import it
-        self.ways.check_travels(self.where)
-
-    def _called(self, seed: int, steps: int | None, inside: Inside) -> object:
-        given = {"clamp": inside.handed, "seed": seed, "steps": steps, "project": inside.projects}
-        # Without steps: as many as run does by itself.
-        named = {name: given[name] for name in self.named if given[name] is not None}
-        return self.run(*[given[name] for name in self.takes], **named)
+            raise ValueError(message) from error
+        is_main = getattr(self.function, "__module__", None) == "__main__"
+        if is_main and not getattr(sys.modules["__main__"], "__file__", None):
+            raise ValueError(message)  # a notebook or a prompt: no other process can import it
+        self.choice.check_travels(self.where)
 
 
-def takes(where: str, run: Callable[..., object], is_handed: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `run` asks for, from its signature: by position, then by name.
+def read_signature(
+    where: str, function: Callable[..., object], takes_clamp: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments that a training takes: by position, then by name.
 
-    The clamp comes first, unless the program runs unedited. `seed`, `steps` and `project` are known by their names; a seed may bear another
-    name where it is the next argument and has no default.
+    The clamp comes first, unless the program runs unedited. A seed may have another name where it is the next argument without a default.
     """
-    if not callable(run):
-        raise TypeError(must(where, "run", "be a function", run))
-    first = ("clamp",) if is_handed else ()
+    if not callable(function):
+        raise TypeError(must(where, "run", "be a function", function))
+    first = ("clamp",) if takes_clamp else ()
     try:
-        parameters = list(inspect.signature(run).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # written in C
         return first, ()
-    by_place = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    rest, named = by_place[len(first) :], [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-    order = list(first)
-    by_name: list[str] = []
-    for place, one in enumerate(rest):
-        if one.name in ("seed", "steps", "project") and one.kind is not one.POSITIONAL_ONLY:
-            by_name.append(one.name)
-        elif one.default is one.empty and place == 0:
-            order.append("seed")
-        elif one.default is one.empty:
-            raise _wrong_signature(where, run, is_handed)
-    by_name += [one.name for one in named if one.name in ("seed", "steps", "project")]
-    needs = [one for one in named if one.default is one.empty and one.name not in by_name]
-    if needs or (len(by_place) < len(first) and not takes_all) or ("seed" in order and "seed" in by_name):
-        raise _wrong_signature(where, run, is_handed)
-    return tuple(order), tuple(by_name)
-
-
-def _wrong_signature(where: str, run: Callable[..., object], is_handed: bool) -> TypeError:
-    shape = "run(clamp) or run(clamp, seed)" if is_handed else "run() or run(seed)"
-    got = f"{getattr(run, '__name__', type(run).__name__)}{inspect.signature(run)}"
-    return TypeError(
-        f"{where}: run must be callable as {shape}, got {got}. Give all else a default, or wrap it in a function."
-    )
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    in_order = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
+    takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    keyword_only = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    positional, named = list(first), []
+    is_wrong = len(in_order) < len(first) and not takes_any
+    for index, parameter in enumerate([*in_order[len(first) :], *keyword_only]):
+        is_required = parameter.default is parameter.empty
+        if parameter.name in _NAMED and parameter.kind is not parameter.POSITIONAL_ONLY:
+            named.append(parameter.name)
+        elif is_required and index == 0 and parameter not in keyword_only:
+            positional.append("seed")
+        else:
+            is_wrong |= is_required
+    if is_wrong or ("seed" in positional and "seed" in named):
+        shape = "run(clamp) or run(clamp, seed)" if takes_clamp else "run() or run(seed)"
+        got = f"{getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}"
+        remedy = "Give all else a default, or wrap it in a function."
+        raise TypeError(f"{where}: run must be callable as {shape}, got {got}. {remedy}")
+    return tuple(positional), tuple(named)
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """torch, random and numpy start from the seed, and afterwards go on for the caller as if nothing had happened."""
+    """Start torch, random and numpy from the seed; afterwards put their states back."""
     numpy = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = (
-        list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-    )
-    with torch.random.fork_rng(devices):
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    has_devices = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if has_devices else []):
         try:
             torch.manual_seed(seed)
             random.seed(seed)
@@ -154,6 +142,57 @@ def _seeded(seed: int) -> Iterator[None]:
                 numpy.random.seed(seed % 2**32)
             yield
         finally:
-            random.setstate(of_python)
+            random.setstate(python_state)
             if numpy:
-                numpy.random.set_state(of_numpy)
+                numpy.random.set_state(numpy_state)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def read_result(where: str, result: object, when: str) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """The numbers that a run returned, at least one, and the curves and images. `when`: the run that an error speaks of."""
+    if not isinstance(result, Mapping):
+        return {ONLY: _number(where, "run", result, when)}, {}
+    if not result or not all(isinstance(name, str) and name for name in result):
+        raise _no_number(where, "run", dict(result), when)
+    arrays = {name: array for name, value in result.items() if (array := _array(where, name, value, when)) is not None}
+    values = {
+        name: _number(where, f"run's {name!r}", value, when) for name, value in result.items() if name not in arrays
+    }
+    if not values:
+        what = f"return a number beside {', '.join(arrays)}, {when}"
+        raise TypeError(must(where, "run", what, dict(result), _WHAT_TO_RETURN))
+    return values, arrays
+
+
+def _array(where: str, name: str, value: object, when: str) -> Tensor | None:
+    """A curve of one dimension, or an image: rows and columns, with three colours first or last. None for a number."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not (is_list or hasattr(value, "shape")) or getattr(value, "shape", None) in ((), (1,)):
+        return None
+    try:
+        array = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise _no_number(where, f"run's {name!r}", value, when) from None
+    if array.requires_grad:
+        raise TypeError(must(where, f"run's {name!r}", f"be without a gradient {when}", value, "Return x.detach()"))
+    is_image = array.dim() == 2 or (array.dim() == 3 and 3 in (array.shape[0], array.shape[-1]))
+    if array.is_complex() or not array.numel() or not (array.dim() == 1 or is_image):
+        remedy = "A curve has one dimension; a picture has rows and columns, and three colours first or last"
+        got = f"{array.dtype} of shape {tuple(array.shape)}"
+        raise TypeError(must(where, f"run's {name!r}", f"be a number, a curve or a picture {when}", got, remedy))
+    return array.detach().to("cpu", torch.float32, copy=True)
+
+
+def _number(where: str, what: str, value: object, when: str) -> float:
+    if isinstance(value, Tensor) and value.requires_grad:
+        remedy = "Return loss.item(), so that no graph is kept"
+        raise TypeError(must(where, what, f"return numbers without a gradient {when}", value, remedy))
+    if isinstance(value, numbers.Real) or (isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()):
+        return float(value)
+    raise _no_number(where, what, value, when)
+
+
+def _no_number(where: str, what: str, value: object, when: str) -> TypeError:
+    return TypeError(must(where, what, f"return a number, or numbers by name, {when}", value, _WHAT_TO_RETURN))

@@ -1,46 +1,52 @@
-"""tune: the same as compare with a budget. Short trials first, the hopeless dropped, and a last round on seeds that chose nobody."""
+"""tune: the same as compare with a budget. Short trials first, the hopeless dropped, and a last round on seeds that chose no rule.
+
+The halving stays by hand: it works with torch alone, and Optuna's pruners know no budget, which here also pays for the last round. The
+search for a number in a range is Optuna's.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import must
-from ..rule import OPS, Op, RuleObject
-from ..rule_ranges import Range
+from ..errors import must, not_installed
+from ..notebook import shown
+from ..rule import OPS, RuleObject
+from ..rule_ranges import Range, range_of
 from ..torch_table.forms import SWITCHES
 from ..wording import counted, listed
 from .compare import (
     OnTrial,
-    Run,
     Variants,
-    check_all_better,
-    checked_count,
-    checked_jobs,
-    comparison,
-    every,
-    make_case,
-    runner_of,
+    Way,
+    check_arguments,
+    check_count,
+    make_comparison,
+    make_training,
+    measure,
+    runner_for,
 )
-from .comparison import Comparison, written
-from .comparison_text import text
-from .family import needs
-from .paired import Better
-from .searching import LEAST, SEEDS, Search, runs_for, search, split
+from .comparison import Comparison, plain_numbers
+from .statistics import Better
+from .text import comparison_text
 from .training import Training
+from .verdicts import needs
 
 FINALISTS = 2
+SEARCH_SEEDS = 2  # for each point: the same for all points, so that they are compared on equal terms
+SEARCH_SHARE = 0.25  # of the budget, for all ranges together
+LEAST_POINTS = 4  # of each range
 
 
 @dataclass(frozen=True)
 class Round:
-    """Short trials: how many seeds and steps (None: whole runs), the median of each rule, best first, and who is left."""
+    """Short trials: how many seeds and steps (None: whole runs), the median of each rule, best first, and the rules that go on."""
 
     seeds: int
     steps: int | None
@@ -53,8 +59,22 @@ class Round:
 
     def __str__(self) -> str:
         length = "" if self.steps is None else f" of {counted(self.steps, 'step')}"
-        told = [f"{name} ({self.medians[name]:.3g})" for name in self.dropped]
-        return f"{counted(len(self.medians), 'rule')}, {counted(self.seeds, 'seed')}{length}: dropped {listed(told)}"
+        dropped = listed([f"{name} ({self.medians[name]:.3g})" for name in self.dropped])
+        return f"{counted(len(self.medians), 'rule')}, {counted(self.seeds, 'seed')}{length}: dropped {dropped}"
+
+
+@dataclass(frozen=True)
+class Search:
+    """The points of a range that were tried, by rule with the median, and the best of them; None where every point failed."""
+
+    text: str
+    tried: dict[str, float]
+    best: str | None
+
+    def __str__(self) -> str:
+        points = f"{self.text}: {counted(len(self.tried), 'point')} with {counted(SEARCH_SEEDS, 'seed')} each"
+        best = f"best {self.best} ({self.tried[self.best]:.3g})" if self.best else "all of them failed"
+        return f"{points}: {best}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +93,8 @@ class Tuning:
         return self.final.leaders()
 
     def __str__(self) -> str:
-        lines = [*self._earlier()]
-        lines.append(
-            f"Last round, on seeds of its own: {self.spent:.4g} of {counted(self.budget, 'run')} spent in all."
-        )
-        lines += ["", text(self.final)]
+        spent = f"{self.spent:.4g} of {counted(self.budget, 'run')} spent in all"
+        lines = [*self._earlier(), f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
         baseline = self.final.baseline
         if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
@@ -86,34 +103,29 @@ class Tuning:
         return "\n".join(lines)
 
     def _earlier(self) -> Iterator[str]:
-        """What came before the last round."""
-        yield from (f"Search of {one}." for one in self.searches)
-        yield from (f"Round {place}: {one}." for place, one in enumerate(self.rounds, start=1))
+        """The lines about everything before the last round."""
+        yield from (f"Search of {search}." for search in self.searches)
+        yield from (f"Round {count}: {row}." for count, row in enumerate(self.rounds, start=1))
 
     def _repr_html_(self) -> str:
-        from ..notebook import shown
-
         earlier = "\n".join(self._earlier())
         return (shown(earlier) if earlier else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as Comparison.to_json."""
         rounds = [
-            {
-                "seeds": one.seeds,
-                "steps": one.steps,
-                "medians": written(one.medians),
-                "kept": list(one.kept),
-            }
-            for one in self.rounds
+            {"seeds": row.seeds, "steps": row.steps, "medians": plain_numbers(row.medians), "kept": list(row.kept)}
+            for row in self.rounds
+        ]
+        searches = [
+            {"rule": search.text, "tried": plain_numbers(search.tried), "best": search.best} for search in self.searches
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": list(self.best)}
-        searches = [{"rule": one.text, "tried": written(one.tried), "best": one.best} for one in self.searches]
         return {**head, "searches": searches, "rounds": rounds, "final": self.final.to_json()}
 
 
 def tune(
-    run: Run,
+    run: Callable[..., Any],
     *,
     budget: int,
     rules: Iterable[str | RuleObject] | None = None,
@@ -121,7 +133,7 @@ def tune(
     baseline: str | None = None,
     edges: Sequence[str] | None = None,
     steps: int | None = None,
-    better: Better | Mapping[str, Better] = "lower",
+    better: Way = "lower",
     replace: str | Sequence[str] | None = None,
     jobs: int = 1,
     executor: object = None,
@@ -159,83 +171,67 @@ def tune(
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).
     """
-    check_all_better("tune", better)
-    budget, jobs = checked_count("tune", "budget", budget), checked_jobs("tune", jobs, executor)
+    check_count("tune", "budget", budget)
+    check_arguments("tune", better, jobs, executor)
     began = time.perf_counter()
-    plain, ranges = split("tune", rules, _op_of(replace))
-    first = 0
-    searches: tuple[Search, ...] = ()
-    if ranges:
-        how: dict[str, object] = {"jobs": jobs, "executor": executor, "keep": keep, "on_trial": on_trial}
-        ask = partial(make_case, "tune", run, edges=None, replace=replace, time_limit=time_limit)
-        searches = _searched(ranges, budget, ask, steps, better, how)
-        plain = [*(plain or ()), *(one.best for one in searches if one.best is not None)]
-        first = SEEDS
-    case = make_case("tune", run, plain, edges, replace, variants, baseline, time_limit)
-    _check_steps(case, steps)
-    searched = sum(len(one.tried) for one in searches) * SEEDS
-    candidates = list(case.ways.candidates)
-    always = [name for name in case.variants if name not in candidates]
-    plan = _plan(len(candidates), len(always), len(case.ways.eras), budget - searched, steps)
+    plain, ranges = _split_ranges(rules, replace)
+
+    def training_of(rules: Iterable[str | RuleObject] | None, **more: Any) -> Training:
+        own = {"edges": None, "variants": None, "baseline": None, **more}
+        training = make_training("tune", run, rules, replace=replace, time_limit=time_limit, **own)
+        _check_steps(training, steps)
+        return training
+
+    def measure_points(rules: Sequence[str]) -> dict[str, float]:
+        """The median of each rule."""
+        training = training_of(rules)
+        names = training.choice.candidates
+        with runner_for(training, jobs, executor, keep, on_trial) as runner:
+            outcomes = measure(runner, training, names, range(SEARCH_SEEDS), steps)
+        if all(outcome.failure is not None for outcome in outcomes.values()):
+            return dict.fromkeys(names, math.nan)
+        medians = make_comparison(training, outcomes, names, better, 0.0, is_part=True).median
+        return {name: medians(name) for name in names}
+
+    points = _points_of_each(ranges, budget)
+    direction = better if isinstance(better, str) else next(iter(better.values()))
+    searches = tuple(_search(part, points, direction, measure_points, max(jobs, 2)) for part in ranges)
+    if searches:
+        plain = [*(plain or ()), *(search.best for search in searches if search.best is not None)]
+    training = training_of(plain, edges=edges, variants=variants, baseline=baseline)
+    searched = sum(len(search.tried) for search in searches) * SEARCH_SEEDS
+    first = SEARCH_SEEDS if searches else 0
+    names = list(training.choice.candidates)
+    always = [name for name in training.variants if name not in names]
+    plan = _plan(len(names), len(always), len(training.choice.eras), budget - searched, steps)
     rounds: list[Round] = []
     spent = Fraction(searched)
-    with runner_of(case, jobs, keep, on_trial, executor) as runner:
+    with runner_for(training, jobs, executor, keep, on_trial) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
-            found = every(runner, case, candidates, range(first, first + seeds), length)
-            rounds.append(_round(comparison(case, found, candidates, better, 0.0, is_part=True), length))
-            first, spent = first + seeds, spent + seeds * part * len(candidates)
-            candidates = [name for name in candidates if name in rounds[-1].kept]
-        names = [name for name in case.variants if name in always or name in candidates]
-        found = every(runner, case, names, range(first, first + int((budget - spent) // len(names))), steps)
-    final = comparison(case, found, names, better, time.perf_counter() - began, notes=runner.notes)
-    return Tuning(tuple(rounds), final, budget, float(spent + Fraction(len(found))), searches)
+            outcomes = measure(runner, training, names, range(first, first + seeds), length)
+            medians = make_comparison(training, outcomes, names, better, 0.0, is_part=True)
+            first, spent = first + seeds, spent + seeds * part * len(names)
+            ranked = medians.ranked()
+            best = ranked[: max(FINALISTS, -(-len(ranked) // 2))]
+            rounds.append(Round(seeds, length, {name: medians.median(name) for name in ranked}, best))
+            names = [name for name in names if name in best]
+        names = [name for name in training.variants if name in (*always, *names)]
+        seeds = range(first, first + int((budget - spent) // len(names)))
+        outcomes = measure(runner, training, names, seeds, steps)
+    seconds = time.perf_counter() - began
+    final = make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
+    return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)), searches)
 
 
-def _op_of(replace: str | Sequence[str] | None) -> Op:
-    """Whose rules are meant; the error of an unknown family comes where families are checked."""
-    family = next(iter([replace] if isinstance(replace, str) else replace or ()), "clamp")
-    return OPS[SWITCHES.get(family, "clamp")]
-
-
-def _searched(
-    ranges: Sequence[Range],
-    budget: int,
-    ask: Callable[..., Training],
-    steps: int | None,
-    better: Better | Mapping[str, Better],
-    how: dict[str, Any],
-) -> tuple[Search, ...]:
-    """Every range with its share of the budget, on whole runs."""
-    runs = runs_for(ranges, budget)
-    if runs >= budget:
-        remedy = f"Each range takes {LEAST * SEEDS} runs or more, before the rules are compared"
-        raise ValueError(must("tune", "budget", f"exceed {runs}", budget, remedy))
-
-    def evaluate(rules: Sequence[str], seeds: Sequence[int]) -> dict[str, float]:
-        case = ask(rules=rules)
-        _check_steps(case, steps)
-        with runner_of(case, how["jobs"], how["keep"], how["on_trial"], how["executor"]) as runner:
-            found = every(runner, case, list(case.ways.candidates), seeds, steps)
-        if all(outcome.failure is not None for outcome in found.values()):
-            return dict.fromkeys(case.ways.candidates, math.nan)
-        told = comparison(case, found, list(case.ways.candidates), better, 0.0, is_part=True)
-        return {name: told.median(name) for name in case.ways.candidates}
-
-    way = better if isinstance(better, str) else next(iter(better.values()))
-    points = runs // (SEEDS * len(ranges))
-    return tuple(search(one, points, way, evaluate, max(how["jobs"], 2)) for one in ranges)
-
-
-def _check_steps(case: Training, steps: int | None) -> None:
-    if "steps" in case.named and steps is None:
-        raise TypeError(
-            must("tune", "steps", "be given for a run that takes them", steps, "Say how long a whole run is")
-        )
+def _check_steps(training: Training, steps: int | None) -> None:
+    if "steps" in training.named and steps is None:
+        remedy = "Say how long a whole run is"
+        raise TypeError(must("tune", "steps", "be given for a run that takes them", steps, remedy))
     if steps is not None:
-        checked_count("tune", "steps", steps)
-        if "steps" not in case.named:
-            raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", case.name))
+        check_count("tune", "steps", steps)
+        if "steps" not in training.named:
+            raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", training.name))
 
 
 def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
@@ -244,7 +240,7 @@ def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | Non
     while alive[-1] > FINALISTS:
         alive.append(-(-alive[-1] // 2))
     left, rounds = alive.pop(), len(alive)
-    parts = [Fraction(1, 2 ** (rounds - place)) if steps is not None else Fraction(1) for place in range(rounds)]
+    parts = [Fraction(1, 2 ** (rounds - index)) if steps is not None else Fraction(1) for index in range(rounds)]
     costs = [count * part for count, part in zip(alive, parts, strict=True)]
     least = sum(costs, Fraction(0)) + left + always
     differ = left + always - 2  # from torch.clamp, as its own era does not
@@ -264,7 +260,56 @@ def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | Non
     return list(zip(seeds, parts, strict=True))
 
 
-def _round(found: Comparison, steps: int | None) -> Round:
-    ranked = found.ranked()
-    kept = ranked[: max(FINALISTS, -(-len(ranked) // 2))]
-    return Round(len(found.seeds), steps, {name: found.median(name) for name in ranked}, kept)
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def _split_ranges(rules: Any, replace: str | Sequence[str] | None) -> tuple[Any, list[Range]]:
+    """The rules without a range, and the ranges, checked. Other errors come where rules and families are checked."""
+    if rules is None or isinstance(rules, (str, RuleObject)):
+        return rules, []
+    family = next(iter([replace] if isinstance(replace, str) else replace or ()), "clamp")
+    op = OPS[SWITCHES.get(family, "clamp")]
+    rules = list(rules)
+    ranges = {rule: range_of("tune", rule, op) for rule in rules if isinstance(rule, str)}
+    plain = [rule for rule in rules if not isinstance(rule, str) or ranges[rule] is None]
+    return plain, [part for part in ranges.values() if part is not None]
+
+
+def _points_of_each(ranges: Sequence[Range], budget: int) -> int:
+    """How many points of each range are tried: a share of the budget, and no fewer than LEAST_POINTS."""
+    if not ranges:
+        return 0
+    cost = SEARCH_SEEDS * len(ranges)
+    points = max(LEAST_POINTS, int(budget * SEARCH_SHARE) // cost)
+    if points * cost >= budget:
+        remedy = f"Each range takes {LEAST_POINTS * SEARCH_SEEDS} runs or more, before the rules are compared"
+        raise ValueError(must("tune", "budget", f"exceed {points * cost}", budget, remedy))
+    return points
+
+
+def _search(
+    part: Range, points: int, better: Better, measure_points: Callable[[Sequence[str]], dict[str, float]], batch: int
+) -> Search:
+    """With Optuna's default sampler, from a fixed seed. `batch`: so many points are tried at a time."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise not_installed("tune", "optuna, for a range of a rule,", "tune") from error
+    optuna.logging.set_verbosity(logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=max(2, points // 3), constant_liar=batch > 1)
+    study = optuna.create_study(direction="minimize" if better == "lower" else "maximize", sampler=sampler)
+    tried: dict[str, float] = {}
+    while len(study.trials) < points:
+        trials = [study.ask() for _ in range(min(batch, points - len(study.trials)))]
+        rules = [
+            part.at(trial.suggest_float(name, low, high, log=low > 0) for name, low, high in part.ends)
+            for trial in trials
+        ]
+        new = [rule for rule in dict.fromkeys(rules) if rule not in tried]
+        tried |= measure_points(new) if new else {}
+        for trial, rule in zip(trials, rules, strict=True):
+            failed = not math.isfinite(tried[rule])
+            study.tell(trial, None if failed else tried[rule], state=optuna.trial.TrialState.FAIL if failed else None)
+    finite = {rule: value for rule, value in tried.items() if math.isfinite(value)}
+    choose = min if better == "lower" else max
+    return Search(part.text, tried, choose(finite, key=finite.__getitem__) if finite else None)

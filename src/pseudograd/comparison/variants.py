@@ -1,9 +1,10 @@
-"""The variants in which everything is run: a clamp for every rule asked for, and always what a reader has without us."""
+"""The variants of a comparison: every rule asked for, and always what a reader has without this library; or functions of the user's."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,26 +23,26 @@ from ..torch_table.forms import SWITCHES
 from .reached import OwnFunctions, Reached
 
 Clamp = Callable[[Tensor, float, float], Tensor]
+RuleRow = tuple[RuleLike, Edge | None]
 INSTALLED = "torch.clamp"
-UNCHANGED = "torch's own"  # of several functions
+UNCHANGED = "torch's own"  # the baseline where several functions are replaced
 NO_CLAMP = "no clamp"
 PROJECT = "project"
-_RULES = "compare: --rules"  # what an error calls them
 DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
 
 
 def eras() -> dict[str, Era]:
-    """From the oldest on, by variant: the rule that does the same with number bounds, or where an older era has that, its own name."""
-    found: dict[str, Era] = {}
+    """The eras of torch, oldest first, by the rule that does the same with number bounds, or by their own name if an older era has it."""
+    by_name: dict[str, Era] = {}
     for era in torch_eras.ERAS.values():
-        found[era.name if era.rule in found else era.rule] = era
-    return found
+        by_name[era.name if era.rule in by_name else era.rule] = era
+    return by_name
 
 
 class Variant(NamedTuple):
     """A clamp under the name that reports and figures show. `projects` asks a world to clip its leaves after each step instead.
 
-    `maximizing` is the same clamp as gradient ascent needs it, where that is another one.
+    `maximizing` is the clamp for gradient ascent, where that is another one.
     """
 
     name: str
@@ -55,21 +56,22 @@ class Variant(NamedTuple):
 
 
 def variants(rules: Iterable[str | Variant] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
-    """Every era, every rule asked for, the installed torch's own op, no clamp, and on leaves the honest baseline `project`.
+    """Every era, every rule asked for, the installed torch's own clamp, no clamp, and on leaves the honest baseline `project`.
 
     Rules are variants or texts, "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error.
     """
-    of_eras = [name for name, era in eras().items() if name == era.rule]
-    asked = {one if isinstance(one, str) else one.name: one for one in (*of_eras, *rules)}
-    made = [with_rule(one, *parsed(CLAMP, one, _RULES)) if isinstance(one, str) else one for one in asked.values()]
-    made.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
-    made.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
-    if has_leaves:
-        made.append(Variant(PROJECT, lambda x, low, high: x * 1, projects=True))
-    return made
+    names = [name for name, era in eras().items() if name == era.rule]
+    chosen = {rule if isinstance(rule, str) else rule.name: rule for rule in (*names, *rules)}
+    rows = [
+        rule_variant(rule, *parsed(CLAMP, rule, "compare: --rules")) if isinstance(rule, str) else rule
+        for rule in chosen.values()
+    ]
+    rows.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
+    rows.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
+    return [*rows, Variant(PROJECT, lambda x, low, high: x * 1, projects=True)] if has_leaves else rows
 
 
-def with_rule(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
+def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
     how: dict[str, Any] = {"rule": rule, "edge": edge or CLAMP.default_edge}
     return Variant(
         name,
@@ -79,8 +81,8 @@ def with_rule(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
 
 
 def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
-    """The rows of those among `rules`, given as objects or texts, that the user registered."""
-    names = [one.name if isinstance(one, RuleObject) else one.split("(")[0].split("/")[0].strip() for one in rules]
+    """The rows of those among `rules`, objects or texts, that the user registered."""
+    names = [rule.name if isinstance(rule, RuleObject) else rule.split("(")[0].split("/")[0].strip() for rule in rules]
     rows = [op.rules[name] for op in OPS.values() for name in names if name in op.rules]
     return [row for row in rows if row.is_users]
 
@@ -89,7 +91,7 @@ def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
 
 
 class HandedClamp:
-    """What `run` gets: called as torch.clamp is, and with `maximize=True` under gradient ascent. `name` is the variant's."""
+    """The argument `clamp` of a run: called as torch.clamp is, with `maximize=True` under gradient ascent. `name` is the variant's."""
 
     def __init__(self, variant: Variant) -> None:
         self.name = variant.name
@@ -108,8 +110,8 @@ class HandedClamp:
 
 
 @dataclass
-class Inside:
-    """One entry of a variant: what is handed out, if anything is; and afterwards, whether it reached anything."""
+class Entry:
+    """A variant while a run is inside it: what the run is handed, and afterwards what the variant reached."""
 
     handed: Any = None
     projects: bool = False
@@ -117,149 +119,188 @@ class Inside:
     own: OwnFunctions = field(default_factory=OwnFunctions, repr=False)
 
     @property
-    def came_upon(self) -> Reached:
-        return Reached.of(None if self.rewriting is None else self.rewriting.report(), self.own.places)
+    def reached(self) -> Reached:
+        return Reached.from_report(None if self.rewriting is None else self.rewriting.report(), self.own.calls)
 
     @property
-    def reached(self) -> bool:
+    def has_acted(self) -> bool:
+        """Whether the clamp was called, or a function rewritten. Of a user's function nobody knows, so True."""
         if isinstance(self.handed, HandedClamp):
             return self.handed.was_called
-        if self.handed is not None:  # somebody else's function, which tells nobody
-            return True
-        return self.rewriting is not None and bool(self.rewriting.report().rewritten)
+        return self.handed is not None or (self.rewriting is not None and bool(self.rewriting.report().rewritten))
 
 
 @dataclass(frozen=True)
-class Ways:
-    """All variants of one comparison, in their order: made anew in each process from what is plain data."""
+class Choice:
+    """The variants of one comparison, in their order. Plain data, from which each process makes the variants anew.
 
-    rules: tuple[tuple[str, RuleLike, Edge | None], ...]  # name, rule, edge
-    families: tuple[str, ...] = ()  # of `override`; none: run is handed a clamp
-    with_leaves: bool = False
+    rows: by name a rule of clamp, with its edge, or a function of the user's. families: those of `override`; none: run is handed a clamp.
+    own_baseline: the name of the variant that all are compared with, if `rows` are all of the variants, the user's own.
+    """
+
+    rows: Mapping[str, Any]
+    families: tuple[str, ...] = ()
+    has_project: bool = False
+    own_baseline: str | None = None
+
+    @property
+    def is_given(self) -> bool:
+        return self.own_baseline is not None
+
+    @property
+    def rules(self) -> dict[str, RuleRow]:
+        return {name: row for name, row in self.rows.items() if isinstance(row, tuple)}
 
     @property
     def names(self) -> tuple[str, ...]:
+        if self.is_given:
+            return tuple(self.rows)
         if self.families:
-            return tuple(dict.fromkeys([*self.eras, *(name for name, _, _ in self.rules), self.baseline]))
+            return tuple(dict.fromkeys([*self.eras, *self.rows, self.baseline]))
         return tuple(variant.name for variant in self._handed())
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """What `tune` chooses from."""
-        return tuple(name for name, _, _ in self.rules)
+        """The variants that `tune` chooses from."""
+        return tuple(name for name in self.rows if name != self.own_baseline)
 
     @property
     def eras(self) -> tuple[str, ...]:
-        """Those of torch that its variants differ in. Handed clamps get numbers as bounds."""
-        if self.families:
-            return tuple(eras()) if "clamp" in self.families else ()
-        return tuple(name for name, era in eras().items() if name == era.rule)
+        """The eras of torch that the variants differ in. A clamp that is handed out gets numbers as bounds."""
+        if self.is_given or (self.families and "clamp" not in self.families):
+            return ()
+        return tuple(name for name, era in eras().items() if self.families or name == era.rule)
 
     @property
     def baseline(self) -> str:
-        """What all are compared with: the program as it is."""
+        """The variant that all are compared with: the program as it is, unless the user names one."""
+        if self.own_baseline is not None:
+            return self.own_baseline
         if len(self.families) > 1:
             return UNCHANGED
         family = self.families[0] if self.families else "clamp"
         return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
     def _handed(self) -> list[Variant]:
-        asked = [with_rule(name, rule, edge) for name, rule, edge in self.rules]
-        return variants(asked, has_leaves=self.with_leaves)
+        return variants([rule_variant(name, *row) for name, row in self.rows.items()], has_leaves=self.has_project)
 
     def check_travels(self, where: str) -> None:
-        """Plain data does."""
+        for name, row in self.rows.items() if self.is_given else ():
+            try:
+                pickle.dumps(row)
+            except Exception as error:
+                what = f"be functions at the top of a module for jobs above 1, {name!r} too"
+                remedy = "Or give an executor that takes functions apart, as loky and dask do, or leave jobs at 1"
+                raise ValueError(must(where, "variants", what, row, remedy)) from error
 
     @contextlib.contextmanager
-    def inside(self, name: str) -> Iterator[Inside]:
-        if not self.families:
-            variant = next(one for one in self._handed() if one.name == name)
-            yield Inside(HandedClamp(variant), variant.projects)
-            return
-        inside = Inside(rewriting=self._rewriting(name))
-        with inside.rewriting or inside.own.watched():
-            yield inside
+    def enter(self, name: str) -> Iterator[Entry]:
+        if self.is_given:
+            row = self.rows[name]
+            yield Entry(HandedClamp(rule_variant(name, *row)) if isinstance(row, tuple) else row)
+        elif not self.families:
+            variant = next(variant for variant in self._handed() if variant.name == name)
+            yield Entry(HandedClamp(variant), variant.projects)
+        else:
+            entry = Entry(rewriting=self._rewriting(name))
+            with entry.rewriting or entry.own.watched():
+                yield entry
 
     def _rewriting(self, name: str) -> object:
-        """For an era all that torch's clamps do there, tensor bounds too; for a rule, the families that were asked for."""
+        """For an era all of torch's clamps, those with tensor bounds too; for a rule the families that were asked for."""
         if name == self.baseline:
             return None
         if name in self.eras:
             return pin_edge(eras()[name].name)
-        rule = next(rule for own, rule, _ in self.rules if own == name)
-        return override(**dict.fromkeys(self.families, rule))  # type: ignore[arg-type]
+        return override(**dict.fromkeys(self.families, self.rules[name][0]))  # type: ignore[arg-type]
 
 
-def ways(
+def choose_rules(
     where: str,
     rules: Iterable[str | RuleObject] | None,
     edges: Sequence[str] | None,
     replace: str | Sequence[str] | None,
-    with_leaves: bool,
-    prefix: str = "",
-) -> Ways:
-    """The variants asked for, checked. `prefix` stands before the names of arguments in errors: "--" for a command."""
-    families = _families(where, replace, prefix)
-    if rules is None:
-        rules = _default_rules(families)
-    argument = f"{where}: {prefix}rules"
-    if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
-        raise TypeError(must(where, f"{prefix}rules", "be a list of rules", rules, "Write [...] around it"))
-    if families and edges is not None:
-        remedy = "Under replace each family has its own edge, and every era always runs"
-        raise ValueError(must(where, f"{prefix}edges", "be left out with replace", tuple(edges), remedy))
-    if isinstance(edges, str) or edges == ():
-        raise TypeError(must(where, f"{prefix}edges", "be a list of edges", edges, "Write [...] around it"))
-    found: dict[str, tuple[str, RuleLike, Edge | None]] = {}
-    for given in rules:
-        for one in _with_edges(given, edges, families, where, argument):
-            found.setdefault(one[0], one)
-    return Ways(tuple(found.values()), families, with_leaves and not families)
-
-
-def _default_rules(families: tuple[str, ...]) -> list[str]:
-    """Those of `compare`; for families that have none of them, all of theirs that need no function."""
-    shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
-    known = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
-    common = [name for name in known if all(name in rules for rules in shared)]
-    return [name for name in DEFAULT_RULES if name in common] if "inward" in common else common
-
-
-def _families(where: str, replace: str | Sequence[str] | None, prefix: str) -> tuple[str, ...]:
+    has_project: bool,
+) -> Choice:
+    """The variants for these rules of clamp, checked."""
     families = () if replace is None else (replace,) if isinstance(replace, str) else tuple(replace)
     for family in families:
         if family not in SWITCHES:
-            raise unknown_name(where, f"{prefix}replace", SWITCHES, family)
+            raise unknown_name(where, "replace", SWITCHES, family)
     if replace is not None and not families:
-        raise ValueError(must(where, f"{prefix}replace", "name at least one family of override", replace))
-    return families
+        raise ValueError(must(where, "replace", "name at least one family of override", replace))
+    if rules is None:
+        rules = _default_rules(families)
+    if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
+        raise TypeError(must(where, "rules", "be a list of rules", rules, "Write [...] around it"))
+    if families and edges is not None:
+        remedy = "Under replace each family has its own edge, and every era always runs"
+        raise ValueError(must(where, "edges", "be left out with replace", tuple(edges), remedy))
+    if isinstance(edges, str) or edges == ():
+        raise TypeError(must(where, "edges", "be a list of edges", edges, "Write [...] around it"))
+    rows: dict[str, RuleRow] = {}
+    for rule in rules:
+        for name, row in _with_each_edge(where, rule, edges, families):
+            rows.setdefault(name, row)
+    return Choice(rows, families, has_project and not families)
 
 
-def _with_edges(
-    given: object, edges: Sequence[str] | None, families: tuple[str, ...], where: str, argument: str
-) -> Iterator[tuple[str, RuleLike, Edge | None]]:
-    """One rule: as it is, or with each edge where it names none and has one."""
+def _default_rules(families: tuple[str, ...]) -> list[str]:
+    """The usual rules; for families that do not have them, all of their rules that need no function."""
+    shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
+    complete = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
+    common = [name for name in complete if all(name in rules for rules in shared)]
+    return [name for name in DEFAULT_RULES if name in common] if "inward" in common else common
+
+
+def _with_each_edge(
+    where: str, given: object, edges: Sequence[str] | None, families: tuple[str, ...]
+) -> Iterator[tuple[str, RuleRow]]:
+    """A rule as it is, or with each edge where it names none and has one."""
     op = OPS[SWITCHES[families[0]]] if families else CLAMP
-    if isinstance(given, str):
-        rule, edge = parsed(op, given, argument)
-    elif isinstance(given, RuleObject):
-        make_call(op, given, op.default_edge)
-        rule, edge = given, None
-    else:
-        raise TypeError(must(where, "rules", "be names or rule objects", given, 'Such as "inward" or rules.leaky(0.2)'))
+    rule, edge = _read_rule(where, "rules", given, op)
     name = given.strip() if isinstance(given, str) else repr(given)
-    if families:
-        if edge is not None:
-            raise ValueError(must(where, "rules", "name no edge with replace", given, "Each family has its own"))
-        for family in families[1:]:
-            other = OPS[SWITCHES[family]]
-            make_call(other, rule, other.default_edge)
-        yield name, rule, None
-        return
+    if families and edge is not None:
+        raise ValueError(must(where, "rules", "name no edge with replace", given, "Each family has its own"))
+    for family in families[1:]:
+        other = OPS[SWITCHES[family]]
+        make_call(other, rule, other.default_edge)
     row = op.rules[rule.name if isinstance(rule, RuleObject) else rule]
-    if edge is not None or edges is None or row.ignores_edge:
-        yield name, rule, edge
+    if families or edge is not None or edges is None or row.ignores_edge:
+        yield name, (rule, edge)
         return
-    for asked in edges:
-        make_call(op, rule, asked)  # the error of an unknown edge
-        yield f"{name}/{asked}", rule, asked
+    for chosen in edges:
+        make_call(op, rule, chosen)  # the error of an unknown edge
+        yield f"{name}/{chosen}", (rule, chosen)
+
+
+def _read_rule(where: str, argument: str, given: object, op: Any) -> RuleRow:
+    if isinstance(given, str):
+        return parsed(op, given, f"{where}: {argument}")
+    if isinstance(given, RuleObject):
+        make_call(op, given, op.default_edge)
+        return given, None
+    raise TypeError(must(where, argument, "be names or rule objects", given, 'Such as "inward" or rules.leaky(0.2)'))
+
+
+def choose_own(where: str, given: object, baseline: str | None, others: Mapping[str, object]) -> Choice:
+    """The user's own variants, checked. others: arguments that choose variants in another way, by name."""
+    if not isinstance(given, Mapping):
+        remedy = 'Such as {"arctan": partial(pg.sign, rule="arctan"), "as it is": torch.sign}'
+        raise TypeError(must(where, "variants", "be functions or rules by name", given, remedy))
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(must(where, name, "be left out with variants", value, "They name all that is compared"))
+    if len(given) < 2:
+        raise ValueError(must(where, "variants", "be at least two, one of them the baseline", list(given)))
+    rows: dict[str, Any] = {}
+    for name, row in given.items():
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(must(where, "variants", "have names that are texts", name))
+        is_rule = isinstance(row, (str, RuleObject))
+        if not is_rule and not callable(row):
+            raise TypeError(must(where, "variants", "be functions, or rules of clamp", f"{name}={row!r}"))
+        rows[name] = _read_rule(where, "variants", row, CLAMP) if is_rule else row
+    if baseline is not None and baseline not in rows:
+        raise unknown_name(where, "baseline", rows, baseline)
+    return Choice(rows, own_baseline=next(iter(rows)) if baseline is None else baseline)

@@ -138,7 +138,7 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     from pseudograd.comparison.variants import DEFAULT_RULES, variants
 
     from .. import by_name
-    from ..report.sources import compare
+    from ..report.sources import run_tasks
     from ..report.terminal import progress
     from ..report.write import check_folder, unfinished
 
@@ -148,7 +148,7 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     check_folder(folder)
     kept = unfinished(folder, options.resume)
     with progress() as on_step:
-        found = compare(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, kept=kept)
+        found = run_tasks(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, store=kept)
     return found, folder, "--out"
 
 

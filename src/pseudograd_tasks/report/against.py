@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pseudograd.comparison.comparison_text import aligned
+from pseudograd.comparison.text import aligned
 from pseudograd.comparison.variants import NO_CLAMP, PROJECT
 from pseudograd.errors import must
 from pseudograd.wording import listed

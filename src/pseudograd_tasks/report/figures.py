@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from pseudograd.comparison.arrays import size_of
 from pseudograd.comparison.comparison import Comparison
-from pseudograd.comparison.picture import Seeds, draw, seeds_of
+from pseudograd.comparison.picture import Seeds, arrays_size, draw_seeds, seeds_picture
 from pseudograd.look.palette import FORWARD, LOSS, colour
 
 from .. import Outcome, World
@@ -43,7 +42,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
 def _own_arrays(found: Comparison) -> Iterator[tuple[str, Figure]]:
     """(what it shows, figure) of the curves and pictures that a training of the user's returned."""
     for name in found.arrays:
-        figure = Figure(figsize=size_of(found, name), layout="constrained", dpi=DPI)
+        figure = Figure(figsize=arrays_size(found, name), layout="constrained", dpi=DPI)
         found.plot(name, ax=figure.subplots())
         yield f"{found.run}: {name} of every variant", figure
 
@@ -73,7 +72,7 @@ def strip_figure(found: Strip) -> Figure:
 def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
     """The picture of a world's seeds, if it has any. That of a task shows the headline of every seed, the best variant at the top."""
     if results.own is not None:
-        return seeds_of(results.own, worlds_of(results.own)[world])
+        return seeds_picture(results.own, worlds_of(results.own)[world])
     subject, rows = section.subject, drawn(section.worlds[world])
     if subject.score is None or not rows or not all(outcome.seeds for outcome in rows.values()):
         return None
@@ -91,7 +90,7 @@ def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
 
 def _of_seeds(seeds: Seeds) -> Figure:
     figure = Figure(figsize=seeds.size, layout="constrained", dpi=DPI)
-    draw(seeds, figure.subplots())
+    draw_seeds(seeds, figure.subplots())
     return figure
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from pseudograd import __version__
-from pseudograd.comparison.comparison import from_json
-from pseudograd.comparison.comparison import read as number
+from pseudograd.comparison.comparison import from_json, read_number
 from pseudograd.errors import UnknownNameError, must, unknown_name
 
 from .. import TASKS, Outcome, Task, by_name
@@ -82,7 +81,7 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
         seeds = task.get("seeds", {})
         worlds = {
             world: {
-                variant: Outcome(_numbers(row), seeds=tuple(map(number, seeds.get(world, {}).get(variant, ()))))
+                variant: Outcome(_numbers(row), seeds=tuple(map(read_number, seeds.get(world, {}).get(variant, ()))))
                 for variant, row in rows.items()
             }
             for world, rows in task["worlds"].items()
@@ -94,7 +93,7 @@ def _without_arrays(stored: Mapping[str, Any], known: Mapping[str, Task]) -> Res
 
 
 def _numbers(stored: Mapping[str, object]) -> dict[str, Any]:
-    return {key: number(value) for key, value in stored.items()}
+    return {key: read_number(value) for key, value in stored.items()}
 
 
 def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:

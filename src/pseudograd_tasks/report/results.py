@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pseudograd.comparison.comparison import Comparison, written
+from pseudograd.comparison.comparison import Comparison, plain_numbers
 from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import at_the_bound
 
@@ -73,13 +73,13 @@ class Results:
             "seconds": self.seconds,
             "tasks": {
                 name: {
-                    "settings": written(section.context),
+                    "settings": plain_numbers(section.context),
                     "seeds": {
-                        world: {variant: written(one.seeds) for variant, one in rows.items() if one.seeds}
+                        world: {variant: plain_numbers(one.seeds) for variant, one in rows.items() if one.seeds}
                         for world, rows in section.worlds.items()
                     },
                     "worlds": {
-                        world: {variant: written(one.numbers) for variant, one in rows.items()}
+                        world: {variant: plain_numbers(one.numbers) for variant, one in rows.items()}
                         for world, rows in section.worlds.items()
                     },
                 }

@@ -6,37 +6,37 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from pseudograd.comparison.compared import spread
 from pseudograd.comparison.comparison import Comparison
-from pseudograd.comparison.comparison_text import closing, headlines, sentences
-from pseudograd.comparison.returned import ONLY
+from pseudograd.comparison.statistics import spread
 from pseudograd.comparison.store import Store
+from pseudograd.comparison.text import closing_lines, headlines, sentences
+from pseudograd.comparison.training import ONLY
 from pseudograd.comparison.variants import DEFAULT_RULES
 from pseudograd.wording import listed
 
 from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
 from ..base import Section, Settings, Subject
-from ..experiment import OnStep, run
+from ..experiment import OnStep, measure_tasks
 from .results import Results, blank
 
 
-def compare(
+def run_tasks(
     tasks: Sequence[str | Task] = DEFAULT_TASKS,
     rules: Sequence[str] = DEFAULT_RULES,
     settings: Settings | None = None,
     on_step: OnStep = lambda *_: None,
     *,
     jobs: int = 1,
-    kept: Store | None = None,
+    store: Store | None = None,
 ) -> Results:
     """Run `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
 
-    On one thread, so that a run repeats to the bit; in `jobs` processes, which gives the same. Runs that are `kept` are not made again.
+    On one thread, so that a run repeats to the bit; in `jobs` processes, which gives the same. Runs in the `store` are not repeated.
     on_step(task, world, variant, done, of) is called before each run.
     """
     results = blank(rules, loss=(settings.loss_name or None) if settings else None)
     began = time.perf_counter()
-    results.sections = run(list(by_name(tasks).values()), rules, settings or Settings(), on_step, jobs, kept)
+    results.sections = measure_tasks(list(by_name(tasks).values()), rules, settings or Settings(), on_step, jobs, store)
     results.seconds = round(time.perf_counter() - began, 3)
     return results
 
@@ -52,7 +52,7 @@ def results_of(found: Comparison) -> Results:
 def _subject(found: Comparison) -> Subject:
     by_number = [(world, line) for world, number in worlds_of(found).items() for line in sentences(found, number)]
     told = [f"{world}: {line}" if len(found.values) > 1 else line for world, line in by_number]
-    verdicts = [*headlines(found), *told, *closing(found)]
+    verdicts = [*headlines(found), *told, *closing_lines(found)]
     return Subject(
         name=_name(found.run),
         title=f"Your own case: {found.run}",

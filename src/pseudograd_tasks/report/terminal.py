@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pseudograd.comparison.comparison_text import GAP, aligned
+from pseudograd.comparison.text import GAP, aligned
 
 from .. import World
 from ..base import Subject

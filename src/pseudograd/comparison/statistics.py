@@ -1,0 +1,251 @@
+"""Is one variant better than another over the same seeds? Wilcoxon's signed-rank test, exact, with Holm's correction for several.
+
+Seeds are few and training diverges. So the test assumes no normal differences, and one lost run counts as the largest rank, no more. The
+p value is exact, with ties: it is computed from these very ranks under all 2^n signs. The price: with n seeds that differ, no p is below
+2 / 2^n, and fewer than six seeds tell nothing. A t-test would need three, if the differences were normal.
+
+The size of a difference, in the unit of the number, is the median of all pairwise means of the differences (Hodges & Lehmann). Its interval
+holds every shift that the same test does not reject. "Not told apart" is not "equal": the interval says what the seeds leave open.
+
+The test and the correction stay by hand: `compare` needs torch alone, so not SciPy, and no library corrects by Holm with weights.
+
+Sources: Wilcoxon (1945), who leaves zeros out. Ties by midranks under the signs' own distribution: Pratt & Gibbons (1981). Shift and
+interval: Hodges & Lehmann (1963), Tukey (1949), Hollander, Wolfe & Chicken (2014), section 3.3. Several comparisons, with weights too: Holm
+(1979). Comparisons that cannot reach LEVEL by themselves, such as bit-equal runs, do not count: Tarone (1990).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import combinations_with_replacement
+from typing import Any, Literal, TypeVar
+
+from ..errors import must, unknown_name
+
+Better = Literal["lower", "higher"]
+TEST = "Wilcoxon's signed-rank test, exact, two-sided"
+LEVEL = 0.05
+NO_DIFFERENCE, BETTER, WORSE = "no difference", "better", "worse"
+NOT_TOLD = "not told apart"  # what a text calls NO_DIFFERENCE, unless the runs are equal
+_TURNED = {BETTER: WORSE, WORSE: BETTER, NO_DIFFERENCE: NO_DIFFERENCE}
+_Name = TypeVar("_Name", str, tuple[str, ...], Any)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first variant less the second, seed by seed.
+
+    mean, spread: mean and standard deviation of the finite differences; NaN where there is none.
+    p: of the test; least_p: the smallest p that so many different seeds could give. comparisons: how many comparisons p is corrected for.
+    favours: "better" or "worse" where the differences point to the first or the second variant, significant or not.
+    seeds: how many pairs there are, and how many of them differ. gaps: the differences.
+    level: what p had to reach before its correction, which is also the level of `interval`.
+    """
+
+    mean: float
+    spread: float
+    p: float
+    least_p: float
+    favours: str
+    seeds: tuple[int, int]
+    comparisons: int = 1
+    gaps: tuple[float, ...] = ()
+    level: float = LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """ "better", "worse", or "no difference": these seeds do not tell the variants apart."""
+        return self.favours if self.p <= LEVEL else NO_DIFFERENCE
+
+    @property
+    def too_few_seeds(self) -> bool:
+        """Whether no result of so many seeds could be significant. False for equal runs: more seeds would not part them."""
+        return self.seeds[1] > 0 and self.least_p > LEVEL
+
+    @cached_property
+    def shift(self) -> float:
+        """The size of the difference: the median of the means of every two differences; NaN where they are infinite both ways."""
+        means = sorted(mean for mean in _pair_means(self.gaps) if not math.isnan(mean))
+        return median_of(means) if means else math.nan
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """Every shift that the test does not reject at `level`; infinite where the seeds are too few."""
+        ways = _ways_up_to(tuple(range(1, len(self.gaps) + 1)))
+        rejected = sum(way / 2 ** len(self.gaps) <= self.level / 2 for way in ways)  # sums of ranks
+        if not rejected:
+            return -math.inf, math.inf
+        low = sorted(-math.inf if math.isnan(mean) else mean for mean in _pair_means(self.gaps))[rejected - 1]
+        high = sorted(math.inf if math.isnan(mean) else mean for mean in _pair_means(self.gaps))[-rejected]
+        return (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))  # ties move its ends a little
+
+    @property
+    def detectable(self) -> float:
+        """The shift above which, with the same scatter, the test would tell the two apart; infinite where the seeds are too few."""
+        low, high = self.interval
+        return max(self.shift - low, high - self.shift) if math.isfinite(self.shift) else math.inf
+
+    @property
+    def balance(self) -> float:
+        """The size without a unit, from -1 to 1: ranks of the seeds above less those below, over all (matched-pairs rank-biserial).
+
+        Kerby (2014). 0 where no seed differs.
+        """
+        ranks, up = _ranks_up([gap for gap in self.gaps if gap])
+        return 2 * up / sum(ranks) - 1 if ranks else 0.0
+
+    @property
+    def wins(self) -> tuple[int, int]:
+        """How many seeds are above, and how many below."""
+        return sum(gap > 0 for gap in self.gaps), sum(gap < 0 for gap in self.gaps)
+
+    def turned(self) -> Difference:
+        """The second variant less the first."""
+        gaps = tuple(-gap if gap else 0.0 for gap in self.gaps)
+        return replace(self, mean=-self.mean, favours=_TURNED[self.favours], gaps=gaps)
+
+    @property
+    def size(self) -> str:
+        """The shift with its interval. Where most seeds are ties, which have no shift: how many seeds are above and below."""
+        if self.seeds[1] == 0:
+            return ""
+        low, high = self.interval
+        is_tie = self.verdict != NO_DIFFERENCE and low <= 0 <= high
+        if is_tie or math.isinf(high - low) or not math.isfinite(self.shift):
+            up, down = self.wins
+            return f"higher on {up}, lower on {down}"
+        return f"{self.shift:+.3g} [{low:+.3g}, {high:+.3g}]"
+
+    def __str__(self) -> str:
+        if self.seeds[1] == 0:
+            return f"equal on {'the one seed' if self.seeds[0] == 1 else f'all {self.seeds[0]} seeds'}"
+        if self.too_few_seeds:
+            return f"too few seeds to tell: {self.seeds[1]} that differ cannot give p below {self.least_p:.2g}"
+        if self.verdict != NO_DIFFERENCE:
+            return f"{self.verdict} (p = {self.p:.2g})"
+        would = f"; {self.detectable:.3g} would have been" if math.isfinite(self.detectable) else ""
+        return f"{NOT_TOLD} (p = {self.p:.2g}){would}"
+
+
+def difference(
+    ours: Sequence[float], others: Sequence[float], *, better: Better = "higher", tie: float = 0.0
+) -> Difference:
+    """Compare two variants that ran with the same seeds, in the same order.
+
+    A NaN is as bad as a number can be, and equal to another one. Differences of at most `tie` count as none.
+    Raises: ValueError for sequences of different lengths or none, an unknown `better`, or a negative `tie`.
+    """
+    check_better("difference", better)
+    if len(ours) != len(others) or not ours:
+        raise ValueError(
+            must("difference", "ours and others", "be of one length, at least 1", (len(ours), len(others)))
+        )
+    if not 0 <= tie < math.inf:
+        raise ValueError(must("difference", "tie", "be finite and not negative", tie))
+    worst = math.inf if better == "lower" else -math.inf
+    pairs = [
+        [worst if math.isnan(value) else float(value) for value in pair] for pair in zip(ours, others, strict=True)
+    ]
+    gaps = [0.0 if first == second or abs(first - second) <= tie else first - second for first, second in pairs]
+    differing = [gap for gap in gaps if gap]
+    p, up = _signed_rank(differing)
+    favours = NO_DIFFERENCE if up is None else BETTER if up == (better == "higher") else WORSE
+    return Difference(*spread(gaps), p, least_p(len(differing)), favours, (len(gaps), len(differing)), gaps=tuple(gaps))
+
+
+def holm(
+    differences: Mapping[_Name, Difference], weights: Mapping[_Name, float] | None = None
+) -> dict[_Name, Difference]:
+    """The same differences with p and least_p corrected for how many there are.
+
+    `weights` share LEVEL out: twice the weight needs half the evidence. Weights may depend on how many seeds differ and on nothing else
+    that was measured. A significant difference passes its share on to the others.
+    """
+    share = {name: 1.0 if weights is None else weights[name] for name in differences}
+    # A difference that can never be significant costs nothing.
+    ordered = [name for name, difference in differences.items() if difference.least_p <= LEVEL]
+    ordered.sort(key=lambda name: differences[name].p / share[name])
+    corrected, largest, stopped_at = dict(differences), 0.0, 0.0
+    for index, name in enumerate(ordered):
+        left = math.fsum(share[other] for other in ordered[index:])
+        largest = max(largest, min(1.0, differences[name].p * left / share[name]))
+        if largest > LEVEL and not stopped_at:  # nothing that follows is significant either
+            stopped_at = left
+        among = (stopped_at or left) / share[name]
+        corrected[name] = replace(
+            differences[name],
+            p=largest,
+            least_p=min(1.0, differences[name].least_p * among, largest),
+            comparisons=len(ordered),
+            level=LEVEL / among,
+        )
+    return corrected
+
+
+def least_p(seeds: int) -> float:
+    """The smallest p that so many differing seeds can give: all of one sign."""
+    return min(1.0, 2.0 / 2.0**seeds)
+
+
+def seeds_needed(comparisons: float = 1) -> int:
+    """How many seeds have to differ before any of so many comparisons can be significant."""
+    return next(seeds for seeds in range(1, 1000) if least_p(seeds) * max(comparisons, 1) <= LEVEL)
+
+
+def check_better(where: str, better: str) -> None:
+    if better not in ("lower", "higher"):
+        raise unknown_name(where, "better", ("lower", "higher"), better)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of the finite values; NaN where there are none."""
+    finite = [value for value in values if math.isfinite(value)]
+    mean = math.fsum(finite) / len(finite) if finite else math.nan
+    if len(finite) < 2:
+        return mean, math.nan
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / (len(finite) - 1))
+
+
+def median_of(ordered: Sequence[float]) -> float:
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else low + (high - low) / 2
+
+
+def _pair_means(gaps: Sequence[float]) -> list[float]:
+    """The means of every two, each with itself too. NaN where they are infinite in both directions."""
+    return [first / 2 + second / 2 for first, second in combinations_with_replacement(gaps, 2)]
+
+
+def _signed_rank(gaps: Sequence[float]) -> tuple[float, bool | None]:
+    """p, and whether the differences point upwards; None where they are balanced."""
+    ranks, up = _ranks_up(gaps)
+    total = sum(ranks)
+    tail = _ways_up_to(tuple(sorted(ranks)))[min(up, total - up)]
+    return min(1.0, 2 * tail / 2 ** len(ranks)), None if 2 * up == total else 2 * up > total
+
+
+def _ranks_up(gaps: Sequence[float]) -> tuple[list[int], int]:
+    """Twice the midranks of the sizes, and the sum of those that are above 0."""
+    ranks = _doubled_midranks([abs(gap) for gap in gaps])
+    return ranks, sum(rank for rank, gap in zip(ranks, gaps, strict=True) if gap > 0)
+
+
+@lru_cache(maxsize=1024)
+def _ways_up_to(ranks: tuple[int, ...]) -> list[int]:
+    """How many of the 2^n choices of signs give at most each sum of positive ranks."""
+    total = sum(ranks)
+    ways = [1] + [0] * total
+    for rank in ranks:
+        for at in range(total, rank - 1, -1):
+            ways[at] += ways[at - rank]
+    for at in range(total):
+        ways[at + 1] += ways[at]
+    return ways
+
+
+def _doubled_midranks(sizes: Sequence[float]) -> list[int]:
+    """Twice the rank of each; equal ones share the mean of theirs, so that all are integers."""
+    return [sum(other < size for other in sizes) + sum(other <= size for other in sizes) + 1 for size in sizes]

@@ -1,0 +1,160 @@
+"""A comparison as a table with its verdicts, for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from ..wording import counted, listed
+from .statistics import LEVEL, TEST, Difference, spread
+from .training import ONLY
+from .variants import NO_CLAMP, PROJECT, eras
+from .verdicts import Verdicts
+
+GAP = "  "
+
+
+def comparison_text(comparison: Verdicts) -> str:
+    replaced = f", {' and '.join(comparison.replaced)} replaced" if comparison.replaced else ""
+    seeds = counted(len(comparison.seeds), "seed")
+    lines = [f"{comparison.run}{replaced}: {seeds}, torch {comparison.torch}", *headlines(comparison)]
+    for number in comparison.values:
+        lines += ["", *_table(comparison, number), *sentences(comparison, number)]
+    lines += ["", *closing_lines(comparison)]
+    return "\n".join(lines).rstrip()
+
+
+def headlines(comparison: Verdicts) -> Iterator[str]:
+    """Warnings that a reader needs before the numbers: nothing was changed, or the seeds are too few."""
+    if comparison.changed_nothing:
+        apart = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
+        but = f" {listed(apart).capitalize()} aside." if apart else ""
+        what = "variant" if comparison.is_given else "rule"
+        yield f"The {what}s changed nothing: every {what} gave the numbers of {comparison.baseline}, to the bit.{but}"
+        yield from comparison.reached.lines()
+    elif comparison.too_few_seeds:
+        compared = counted(len(comparison.family.planned), "comparison")
+        need = comparison.family.needs[0]
+        yield f"Too few seeds: {len(comparison.seeds)}. {compared} can tell nothing from fewer than {need} seeds."
+
+
+def _table(comparison: Verdicts, number: str) -> Iterator[str]:
+    heading = f"{'' if number == ONLY else number} ({comparison.better[number]} is better)".strip()
+    rows = [("variant", heading, f"less {comparison.baseline}", "verdict")]
+    rows += [
+        (
+            name,
+            mean_and_spread(values),
+            difference_cell(comparison, number, name),
+            verdict_cell(comparison, number, name),
+        )
+        for name, values in comparison.values[number].items()
+    ]
+    return aligned(rows, str.ljust)
+
+
+def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str], headings: int = 1) -> Iterator[str]:
+    """The lines of a table whose columns, but the first, `align` sets. A rule stands under the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for count, (first, *others) in enumerate(rows, start=1):
+        yield GAP.join([first.ljust(widths[0]), *map(align, others, widths[1:])]).rstrip()
+        if count == headings:
+            yield GAP.join("-" * width for width in widths)
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """And how many values are not finite."""
+    mean, deviation = spread(values)
+    lost = sum(not math.isfinite(value) for value in values)
+    text = "" if math.isnan(mean) else f"{mean:.4g}" if not deviation > 0 else f"{mean:.4g} ± {deviation:.2g}"
+    if lost:
+        missing = f"{lost} of {len(values)} not finite" if lost < len(values) else "not finite"
+        return f"{text}, {missing}" if text else missing
+    return text
+
+
+def difference_cell(comparison: Verdicts, number: str, name: str) -> str:
+    """The difference from the baseline, with its interval."""
+    if name == comparison.baseline or comparison.repeats:
+        return ""
+    verdict = comparison.verdict(name, number)
+    return "" if verdict.too_few_seeds else verdict.size
+
+
+def verdict_cell(comparison: Verdicts, number: str, name: str) -> str:
+    if name == comparison.baseline:
+        return ""
+    verdict = comparison.verdict(name, number)
+    if not comparison.repeats:
+        return str(verdict)
+    return "equal" if verdict.favours == "no difference" else f"{verdict.favours}, by {abs(verdict.mean):.3g}"
+
+
+def sentences(comparison: Verdicts, number: str) -> list[str]:
+    """Which variant is best, and whether the edge of torch.clamp matters."""
+    edges = (_edge(comparison, *pair, verdict) for pair, verdict in comparison.edges(number).items())
+    return [*_best(comparison, number), *edges]
+
+
+def _best(comparison: Verdicts, number: str) -> Iterator[str]:
+    first, *tied = comparison.leaders(number)
+    is_tie_of_all = len(tied) + 1 == len(comparison.variants)
+    if comparison.changed_nothing and is_tie_of_all:
+        return
+    if comparison.too_few_seeds:
+        yield f"{first} has the best median, which tells nothing with so few seeds."
+    elif is_tie_of_all:
+        seeds = counted(len(comparison.seeds), "seed")
+        yield f"Not told apart with {seeds}: none of the {len(tied) + 1} from {first}, which has the best median."
+    elif tied:
+        yield f"Best: a tie of {listed([first, *tied])}."
+    else:
+        yield f"Best: {first}."
+
+
+def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:
+    old = f"the old edge ({eras()[older].name}, {older})"
+    new = f"the new edge ({eras()[newer].name}, {newer})"
+    winner, loser = (old, new) if verdict.favours == "better" else (new, old)
+    if comparison.repeats and verdict.favours != "no difference":
+        return f"Edge: {winner} ends better than {loser}, by {abs(verdict.mean):.3g}."
+    if verdict.verdict == "no difference":
+        return f"Edge: {'' if len(comparison.eras) == 2 else f'{old} and {new}: '}{verdict}."
+    size = f" {verdict.size}," if verdict.size else ""
+    return f"Edge: {winner} is better than {loser},{size} p = {verdict.p:.2g}."
+
+
+def closing_lines(comparison: Verdicts) -> Iterator[str]:
+    """How the variants were judged, what was reached, and what failed."""
+    if comparison.repeats:
+        yield (
+            "The seed changes nothing: no run is given it, none draws a random number, and every run repeats itself, "
+            "so there is one value each, and nothing to test."
+        )
+    elif comparison.family.differences:
+        yield from _method(comparison)
+    if not comparison.changed_nothing:
+        yield from comparison.reached.lines()
+    yield from comparison.notes
+    for (variant, seed), failure in comparison.failures.items():
+        yield f"Failed: {variant}, seed {seed}: {failure}"
+
+
+def _method(comparison: Verdicts) -> Iterator[str]:
+    family, baseline = comparison.family, comparison.baseline
+    yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
+    yield f"Less {baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
+    planned, pairs = family.corrected_for
+    if planned + pairs:
+        numbers = f" of all {len(comparison.values)} numbers" if len(comparison.values) > 1 else ""
+        compared_with = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
+        each = (
+            f": {planned} {compared_with}, {pairs} between the others, to tell the best"
+            if pairs
+            else f" {compared_with}"
+        )
+        count = counted(planned + pairs, "comparison")
+        yield f"p is corrected by Holm for {count}{numbers}{each}; up to {LEVEL:g} is a difference."
+    is_tie = any(len(comparison.leaders(number)) > 1 for number in comparison.values)
+    if is_tie and family.pairs and not comparison.too_few_seeds and len(comparison.seeds) < family.needs[1]:
+        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.needs[1]} seeds."
