@@ -33,7 +33,9 @@ def rows() -> list[Row]:
             continue
         for world, measured in stored[name]["worlds"].items():
             values = {one: read_number(measured[one][task.score.key]) for one in COLUMNS if one in measured}
-            seeds = {one: [read_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()}
+            seeds = {
+                one: [read_number(value) for value in of] for one, of in stored[name]["seeds"].get(world, {}).items()
+            }
             row = {"task": task, "world": world, "values": values, "seeds": seeds}
             found.append({**row, "best": _best(row)})
     return found
