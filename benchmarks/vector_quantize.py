@@ -22,14 +22,14 @@ PROGRAM = """
 import json, resource, sys, time
 import torch
 import pseudograd as pg
-from pseudograd.ops import nearest_code as nearest
+from pseudograd.ops import codebook as nearest
 
 rule, dtype, mean, rows, size, codes = json.loads(sys.argv[1])
 torch.manual_seed(0)
 x = (torch.randn(rows, size) + mean).to(getattr(torch, dtype)).requires_grad_()
 codebook = (torch.randn(codes, size) + mean).to(x.dtype)
-settle, again = nearest._settled, []
-nearest._settled = lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1]
+settle, again = nearest._search_in_double, []
+nearest._search_in_double = lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1]
 
 def peak():
     kilo = 1 if sys.platform == "darwin" else 1024

@@ -58,8 +58,7 @@ def text() -> str:
             "pytest -k vector_quantize",
             "```",
             "",
-            "Source: [src/pseudograd/ops/codebook.py](../../src/pseudograd/ops/codebook.py), the exact search in",
-            "[nearest_code.py](../../src/pseudograd/ops/nearest_code.py). All ops: [README.md](README.md).",
+            "Source: [src/pseudograd/ops/codebook.py](../../src/pseudograd/ops/codebook.py). All ops: [README.md](README.md).",
             "",
         ]
     )

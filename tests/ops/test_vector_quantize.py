@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
-from pseudograd.ops import codebook as vector
-from pseudograd.ops import nearest_code as nearest
+from pseudograd.ops import codebook as nearest
 
 from ..choices import one_in
 
@@ -75,8 +74,10 @@ def midway(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_near_ties_are_decided_in_float64(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     settled: list[int] = []
-    settle = nearest._settled
-    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
+    settle = nearest._search_in_double
+    monkeypatch.setattr(
+        nearest, "_search_in_double", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1]
+    )
     x, codebook = midway(200, 64, dtype)
     for k in range(200):  # two codes and a vector between them, one problem each
         two = codebook[[k, 200 + k]]
@@ -199,8 +200,10 @@ def test_what_is_certain_is_not_searched_again(
 ) -> None:
     """Products are in double precision where one of the two is, or where those in single precision are not what they say."""
     again: list[int] = []
-    settle = nearest._settled
-    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1])
+    settle = nearest._search_in_double
+    monkeypatch.setattr(
+        nearest, "_search_in_double", lambda x, codebook: (again.append(len(x)), settle(x, codebook))[1]
+    )
     monkeypatch.setattr(nearest, "_keeps_single_precision", lambda device: not lowered)
     x, codebook = (torch.tensor(v, dtype=dtype).unsqueeze(1) for v, dtype in zip((vectors, codes), dtypes, strict=True))
     assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], least_by_definition(x, codebook))
@@ -236,8 +239,10 @@ def test_codes_close_together_and_far_from_0_cost_little_more(
     x, codebook = (torch.randn(n, size).mul(scale).add(shift) for n in (400, 300))
     expected = least_by_definition(x, codebook)
     settled: list[int] = []
-    settle = nearest._settled
-    monkeypatch.setattr(nearest, "_settled", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1])
+    settle = nearest._search_in_double
+    monkeypatch.setattr(
+        nearest, "_search_in_double", lambda x, codebook: (settled.append(len(x)), settle(x, codebook))[1]
+    )
     assert torch.equal(pg.codebook.vector_quantize(x, codebook)[1], expected)
     assert sum(settled) < 40  # of 400
 
@@ -336,7 +341,7 @@ def test_inputs_are_unchanged_and_their_strides_do_not_matter() -> None:
 
 
 def test_without_recording_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "_rotated", None)
+    monkeypatch.setattr(nearest, "_rotated", None)
     x, codebook = problem()
     expected = codebook[least_by_definition(x, codebook)]
     assert torch.equal(pg.codebook.vector_quantize(x, codebook, rule="rotation")[0], expected)
@@ -522,8 +527,8 @@ def test_vmap_over_single_vectors() -> None:
 
 def test_vmap_over_vectors_is_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
-    search = nearest._of_finite
-    monkeypatch.setattr(nearest, "_of_finite", lambda x, codes: (searched.append(len(x)), search(x, codes))[1])
+    search = nearest._search_finite
+    monkeypatch.setattr(nearest, "_search_finite", lambda x, codes: (searched.append(len(x)), search(x, codes))[1])
     x, codebook = problem(12)
     indices = torch.vmap(lambda rows: pg.codebook.vector_quantize(rows, codebook)[1])(x.unflatten(0, (3, 4)))
     assert torch.equal(indices.flatten(), least_by_definition(x, codebook))
