@@ -1,7 +1,8 @@
-"""Write two files that type checkers read: the list of all ops, and the stubs of the modules.
+"""Write three files that type checkers read: the list of all ops, and the stubs of modules and rules.
 
 src/pseudograd/ops/__init__.py  every op, from what each file beside it names in its `__all__`
 src/pseudograd/nn.pyi           every module with its arguments, from the signatures of the ops
+src/pseudograd/rules.pyi        every rule with its parameters, from the table
 
 python scripts/list_ops.py           write them
 python scripts/list_ops.py --check   fail if one of them differs
@@ -17,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "src" / "pseudograd" / "ops" / "__init__.py"
-STUBS = ROOT / "src" / "pseudograd" / "nn.pyi"
+STUBS = LIST.parent.parent / "nn.pyi"
+RULES = LIST.parent.parent / "rules.pyi"
 _TEXT = '''"""The public ops, one file per family. scripts/list_ops.py writes this list: each file names its ops in `__all__`."""
 
 import torch.fx
@@ -56,6 +58,18 @@ class _Layer(Module):
 
 {classes}
 '''
+_RULES = '''"""Rule objects as type checkers see them. scripts/list_ops.py writes this file."""
+# fmt: off
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from .rule import RuleObject
+
+{functions}
+def __getattr__(name: str) -> Callable[..., RuleObject]: ...
+'''
 _FROM_TENSOR = """
     @classmethod
     def from_tensor(
@@ -85,24 +99,38 @@ def stubs() -> str:
     return _STUBS.format(names=repr(nn.__all__).replace("'", '"'), classes="\n\n".join(classes))
 
 
+def rules() -> str:
+    from pseudograd import rules
+
+    functions = [_function(name, inspect.signature(getattr(rules, name))) for name in dir(rules)]
+    return _RULES.format(functions="\n".join(functions))
+
+
+def _function(name: str, signature: inspect.Signature) -> str:
+    return f"def {name}({', '.join(_parameters(signature))}) -> RuleObject: ..."
+
+
 def _stub(name: str, signature: inspect.Signature) -> str:
-    parts, has_star = ["self"], False
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
-            parts, has_star = [*parts, "*"], True
-        kind = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default).__name__
-        kind = kind.replace("Parameter", "float | Tensor")
-        default = "" if parameter.default is parameter.empty else " = ..."
-        parts.append(f"{parameter.name}: {kind}{default}")
     more = _FROM_TENSOR if name == "FakeQuantize" else ""
-    return f"class {name}(_Layer):\n    def __init__({', '.join(parts)}) -> None: ...{more}"
+    return f"class {name}(_Layer):\n    def __init__({', '.join(['self', *_parameters(signature)])}) -> None: ...{more}"
+
+
+def _parameters(signature: inspect.Signature) -> list[str]:
+    texts: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        kind = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default).__name__
+        default = "" if parameter.default is parameter.empty else " = ..."
+        texts.append(f"{parameter.name}: {kind.replace('Parameter', 'float | Tensor')}{default}")
+    return texts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     is_check, status = parser.parse_args().check, 0
-    for file, write in ((LIST, text), (STUBS, stubs)):
+    for file, write in ((LIST, text), (STUBS, stubs), (RULES, rules)):
         if not is_check:
             file.write_text(write(), encoding="utf-8")
         elif file.read_text(encoding="utf-8") != write():

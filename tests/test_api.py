@@ -80,6 +80,7 @@ def test_the_list_of_all_ops_is_what_their_files_say(script: Any, tmp_path: Path
     lister = script("list_ops")
     assert lister.text() == lister.LIST.read_text(encoding="utf-8")
     assert lister.stubs() == lister.STUBS.read_text(encoding="utf-8")
+    assert lister.rules() == lister.RULES.read_text(encoding="utf-8")
     (tmp_path / "fractions.py").write_text('__all__ = ["frac", "Whole"]\n')
     (tmp_path / "samples.py").write_text("values = 1\n")
     written = lister.text(tmp_path)
