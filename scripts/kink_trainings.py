@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import pseudograd
-from pseudograd.diagnosis.judge.findings.convention import by_line, verdict
+from pseudograd.diagnosis.judge.findings.convention import group_by_line, verdict
 from pseudograd.diagnosis.judge.other_conventions import other_of
 from pseudograd.torch_table.eras import ERAS
 
@@ -310,7 +310,7 @@ class Row(NamedTuple):
 
 def measured(program: Program, steps: int = STEPS, seeds: int = SEEDS) -> Row:
     d = diagnosed(program, steps)
-    lines = [some for (family, _), some in by_line(d.sensitivity).items() if family == program.family]
+    lines = [some for (family, _), some in group_by_line(d.sensitivity).items() if family == program.family]
     said = [verdict(whole, leaves) for whole, *leaves in lines]
     worst = next((one for one in ("decides", "some", "falls", "unknown") if one in said), "")
     whole = next(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pseudograd.diagnosis import Diagnosis
 from pseudograd.diagnosis.count.differing import Difference, differences, lines
-from pseudograd.diagnosis.processes import merged, values_of
+from pseudograd.diagnosis.processes import fields_of, merge
 from pseudograd.listen.program.follow import Part
 
 from ..distributed import two_processes
@@ -43,7 +43,7 @@ def _part(number: int | None, far: int, gain: float = 0.5, steps: int = 1, aux: 
             if aux:
                 loss = loss + torch.relu(net.scale).sum()
             loss.backward()
-    return Part(10 + (number or 0), number, True, values_of(d))
+    return Part(10 + (number or 0), number, True, fields_of(d))
 
 
 def _told(*parts: Part) -> list[tuple[str, str]]:
@@ -54,7 +54,7 @@ def _told(*parts: Part) -> list[tuple[str, str]]:
 
 
 def test_ranks_that_agree_are_silent(tmp_path: Path) -> None:
-    found = merged([_part(0, 100), _part(1, 100)], [], NOTHING)
+    found = merge([_part(0, 100), _part(1, 100)], [], NOTHING)
     assert found.to_json()["differences"] == []
     assert "between ranks" not in str(found)
     assert '"between_ranks": []' in found.write_html(tmp_path / "page.html").read_text()
@@ -104,7 +104,7 @@ def test_of_many_ranks_the_few_are_named() -> None:
 
 
 def test_a_rank_without_a_backward_is_told() -> None:
-    idle = Part(3, 2, True, values_of(NOTHING))
+    idle = Part(3, 2, True, fields_of(NOTHING))
     assert _told(_part(0, 0), _part(1, 0), idle) == [("backward passes", "1 in rank 0, 1 in rank 1, 0 in rank 2")]
 
 
@@ -128,13 +128,13 @@ def test_a_pipeline_s_ranks_train_their_own() -> None:
         net = nn.ModuleDict({f"stage{rank}": Net()})
         with Diagnosis(net, None, "full") as d:
             net[f"stage{rank}"](torch.ones(3)).backward()
-        return Part(rank, rank, True, values_of(d))
+        return Part(rank, rank, True, fields_of(d))
 
     assert _told(stage(0), stage(1)) == [("parameters", "2 in rank 0, 2 in rank 1")]
 
 
 def test_text_json_and_page_say_the_same(tmp_path: Path) -> None:
-    found = merged([_part(0, 0), _part(1, 200)], [], NOTHING)
+    found = merge([_part(0, 0), _part(1, 200)], [], NOTHING)
     share = next(one for one in found.to_json()["differences"] if one["kind"] == "share")
     assert (share["name"], share["ranks"]) == ("clamp", {"rank 0": 0.0, "rank 1": 1.0})
     text = " ".join(str(found).split())

@@ -69,7 +69,7 @@ def _huge(code: str = "huge", order: int = 35) -> Kind:
     def find(evidence: Evidence) -> Iterator[Finding]:
         for site in evidence.sites:
             if site.op == "clamp":
-                yield row.at_site(site, f"{site.arrived} arrived", "it is said so", "Make it smaller.", 0.75)
+                yield row.site_finding(site, f"{site.arrived} arrived", "it is said so", "Make it smaller.", 0.75)
 
     row = Kind(code, "PG299", order, find, "something is huge", "make it smaller", "Really", protects=True)
     return row
@@ -99,24 +99,6 @@ def test_a_new_row_is_told_in_its_order(monkeypatch: pytest.MonkeyPatch, order: 
 def test_what_is_of_a_whole_network_stands_beside_what_is_at_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     _added(monkeypatch, dataclasses.replace(_huge(order=45), is_alone=True))
     assert [(one.code, one.also) for one in _half_is_cut().findings] == [("cut", ()), ("huge", ())]
-
-
-def test_a_row_may_blame_something_for_what_starves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a finding whose code has no row is told last, behind what has one."""
-
-    def blame(starved: Any) -> Iterator[Finding]:
-        for one in starved:
-            yield row.finding("a.py:1", "f(x)", one.parameter, "cause", "next")
-            yield dataclasses.replace(row.finding("a.py:1", "f(x)", "later", "cause", "next"), code="unheard")
-            yield dataclasses.replace(row.finding("b.py:1", "f(x)", "alone", "cause", "next"), code="unheard")
-
-    row = Kind("huge", "PG299", 35, lambda evidence: (), "something is huge", "make it smaller", blame=blame)
-    _added(monkeypatch, row)
-    net = nn.Linear(1, 1)
-    with diagnose(net) as d:
-        (net.weight * 2).sum().backward()
-    told = [(one.code, one.evidence, one.also) for one in d.findings if one.where in ("a.py:1", "b.py:1")]
-    assert told == [("huge", "bias", ("later",)), ("unheard", "alone", ())]
 
 
 def test_a_new_row_is_in_text_json_and_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -158,14 +140,6 @@ def test_the_docs_have_a_line_for_a_new_row(monkeypatch: pytest.MonkeyPatch, scr
     docs = script("generate_docs")
     monkeypatch.setattr(docs, "KINDS", (*findings.KINDS, _huge()))
     assert docs._kinds().splitlines()[-1] == "| `huge` | PG299 | something is huge. Really | make it smaller |"
-
-
-def test_a_finding_made_by_hand_is_told() -> None:
-    """Of a code that no row has: its row alone says where it stands."""
-    row = Kind("odd", "PG298", 5, lambda _: [Finding("of no row", "a.py:1", "f(x)", "1", "2", "3")], "odd", "none")
-    with pytest.MonkeyPatch.context() as patch:
-        _added(patch, row)
-        assert [one.code for one in _half_is_cut().findings] == ["cut", "of no row"]
 
 
 # --- fail-on ----------------------------------------------------------------------------------------------------------

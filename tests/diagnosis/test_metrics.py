@@ -11,7 +11,8 @@ from torch import nn
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.judge.findings import KINDS
-from pseudograd.diagnosis.processes import Found, values_of
+from pseudograd.diagnosis.processes import fields_of
+from pseudograd.diagnosis.report import ProgramReport
 from pseudograd.diagnosis.tell.metrics import metrics_of
 
 
@@ -113,4 +114,4 @@ def test_a_path_says_no_machine() -> None:
 
 def test_what_processes_found_together_has_them_too() -> None:
     d = _diagnosed()
-    assert Found(values_of(d), [], []).metrics() == metrics_of(d) == d.metrics()
+    assert ProgramReport(fields_of(d)).metrics() == metrics_of(d) == d.metrics()

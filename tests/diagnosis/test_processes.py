@@ -16,7 +16,7 @@ import pytest
 
 from pseudograd.diagnosis import Diagnosis
 from pseudograd.diagnosis.count import ranks
-from pseudograd.diagnosis.processes import merged, values_of
+from pseudograd.diagnosis.processes import fields_of, merge
 from pseudograd.listen.program import follow as programs
 from pseudograd.listen.program.follow import Part, Run
 
@@ -236,29 +236,29 @@ def _part(process: int, share: float, rank: int | None = None, entries: int = 1)
     gain = torch.nn.Parameter(torch.tensor([5.0] * entries + [share]))
     with Diagnosis(None, None, "full") as d:
         gain.clamp(0, 2).sum().backward()
-    return Part(process, rank, False, values_of(d))
+    return Part(process, rank, False, fields_of(d))
 
 
 def test_what_only_one_rank_has_is_said_to_be_its_own() -> None:
     nothing = Diagnosis(None, None, "full")
     healthy, cut = _part(1, 1.0, 0), _part(2, 3.0, 1)  # half is cut, and all
-    found = merged([healthy, cut], [], nothing)
+    found = merge([healthy, cut], [], nothing)
     assert [(one["name"], one["backwards"]) for one in found.to_json()["processes"]] == [("rank 0", 1), ("rank 1", 1)]
     assert [(site.calls, site.elements, site.cut) for site in found.sites] == [(2, 4, 3)]
     assert [one.parameter for one in found.starved] == ["rank 1: parameter 1 of shape (2,)"]
     starved = next(one for one in found.findings if one.code == "starved")
     assert starved.also[0] == "in rank 1 alone"
-    both = merged([cut, _part(3, 3.0, 2)], [], nothing)
+    both = merge([cut, _part(3, 3.0, 2)], [], nothing)
     assert str(both).count("starved  ") == 1
     assert [one.also[0] for one in both.findings] == ["in each of 2 processes alike"] * len(both.findings)
 
 
 def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
     nothing, name = Diagnosis(None, None, "full"), "parameter 1 of shape ({},)"
-    alike = merged([_part(1, 1.0, 0), _part(2, 3.0, 1)], [], nothing)
+    alike = merge([_part(1, 1.0, 0), _part(2, 3.0, 1)], [], nothing)
     assert list(alike.parameters) == [name.format(2)]
     assert [one.parameter for one in alike.norms] == [name.format(2)]
-    other = merged([_part(1, 1.0, 0), _part(2, 3.0, 1, entries=2)], [], nothing)
+    other = merge([_part(1, 1.0, 0), _part(2, 3.0, 1, entries=2)], [], nothing)
     expected = [f"rank 0: {name.format(2)}", f"rank 1: {name.format(3)}"]
     assert list(other.parameters) == expected
     assert [one.parameter for one in other.norms] == expected
@@ -266,10 +266,10 @@ def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
 
 def test_one_process_says_what_it_said(tmp_path: Path) -> None:
     part = _part(7, 3.0)
-    found = merged([part], [Part(8, 3, False)], Diagnosis(None, None, "full"))
+    found = merge([part], [Part(8, 3, False)], Diagnosis(None, None, "full"))
     assert found.to_json()["findings"] == [
         {**one, "evidence": one["evidence"]}
-        for one in merged([part], [], None).to_json()["findings"]  # type: ignore[arg-type]
+        for one in merge([part], [], None).to_json()["findings"]  # type: ignore[arg-type]
     ]
     assert found.unseen == ["rank 3"]
     assert found.write_html(tmp_path / "page.html").read_text().count("starved") > 0
@@ -284,7 +284,7 @@ def _shown(page: str) -> dict[str, Any]:
 
 def test_the_page_shows_which_process_saw_what(tmp_path: Path) -> None:
     nothing = Diagnosis(None, None, "full")
-    found = merged([_part(1, 1.0, 0), _part(2, 3.0, 1)], [Part(9, 2, False)], nothing)
+    found = merge([_part(1, 1.0, 0), _part(2, 3.0, 1)], [Part(9, 2, False)], nothing)
     page = found.write_html(tmp_path / "page.html").read_text()
     data = _shown(page)
     assert (data["processes"], data["unseen"]) == (found.processes, ["rank 2"])

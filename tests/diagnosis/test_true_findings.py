@@ -164,13 +164,14 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert site.recoverable == back
     (cut,) = [one for one in d.findings if one.code in ("cut", "starved")]
     assert cut.also or cut.code == "cut"
-    from pseudograd.diagnosis.judge.findings.cut import what_inward_brings
+    from pseudograd.diagnosis.judge.findings import percent
+    from pseudograd.diagnosis.judge.findings.cut import advise_clamp
 
-    said = what_inward_brings(site)
+    said = advise_clamp(site)
     assert said.startswith({"None": "None", "Widen": "Widen", "override": "with pseudograd.override"}[advises])
     assert ("1.0 %" in said) == (back == 1)
     if advises == "override":
-        assert f"it passes {pg.diagnosis.judge.findings.percent(back / 100)} of what is cut" in said
+        assert f"it passes {percent(back / 100)} of what is cut" in said
         x.grad = None
         exec(said.split("#")[0].replace("...", "step()"), {"pseudograd": pg, "step": step})
         assert x.grad is not None

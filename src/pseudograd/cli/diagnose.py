@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     output = _output(options)
     fail_on = options.fail_on or ("any" if options.baseline is not None else None)
     fails = None if fail_on is None else program_run.condition(fail_on, output.is_known)
-    ignore = program_run.left_out(options.select, options.ignore, options.fail_on)
+    ignore = program_run.ignore_of(options.select, options.ignore, options.fail_on)
     return program_run.run(
         options.program,
         options.arguments,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,8 @@ class Site:
     source of the call. sides: counts below, at, inside and above the bounds, by the sign of the gradient, where the op keeps them;
     then also recoverable (cut, and a descent step would lead back inside), at_bound, below and above. eras: what each era of torch
     passes exactly at the bound. elsewhere: what other than 0 left, where nothing left, towards inputs of other shapes. within: the call of
-    torch that runs this op inside, where no override reaches it. is_deliberate: somebody said so, by a comment or a pattern.
+    torch that runs this op inside, where no override reaches it. is_deliberate: somebody said so, by a comment or a pattern. source: file,
+    line, and the columns of the expression in bytes; -1 where it spans lines or is not known.
     """
 
     op: str
@@ -174,101 +174,72 @@ class Finding:
     is_muted: bool = field(default=False, repr=False)
 
 
-def plain(record: Any) -> dict[str, Any]:
-    """A record as JSON: its fields, a site's shares too, and without what only this process understands."""
-    found = {
-        one.name: _value(getattr(record, one.name))
-        for one in dataclasses.fields(record)
-        if one.name not in ("order", "upstream", "source", "is_unstepped", "is_muted", "is_own", "own_remedy")
-    }
-    if isinstance(record, Site):
-        for name in ("cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"):
-            found[name] = _value(getattr(record, name))
-    return found
-
-
-def _value(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return [_value(one) for one in value] if isinstance(value, tuple) else value
-
-
-def site_of(tally: Any, is_deliberate: bool = False) -> Site:
-    """The record of a Tally; waits for the device."""
+def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
+    """Waits for the device."""
     sums = tally.read()
     own = list(tally.own_calls.values())
     known: dict[str, Any] = {}
     if tally.is_known:
         sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
-        known = {
-            "recoverable": int(sums["recoverable"]),
-            "at_bound": int(sums["at_bound"]),
-            "below": sides["below-"] + sides["below+"],
-            "above": sides["above-"] + sides["above+"],
-            "sides": sides,
-        }
+        below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
+        recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
+        known = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
+    is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # ours is judged like torch's
+    switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
     return Site(
         op=own_ops.called(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
-        **_places(tally.place),
+        **_lines(tally.place),
         module=tally.place.module,
         calls=tally.calls,
         elements=int(sums["elements"]),
         arrived=int(sums["arrived"]),
         cut=int(sums["cut"]),
+        nonfinite=int(sums["nonfinite"]),
+        elsewhere=int(sums["elsewhere"]),
         magnitude=sums["magnitude"],
         cut_magnitude=sums["cut_magnitude"],
-        nonfinite=int(sums["nonfinite"]),
         eras=tally.eras(),
-        family=_family(tally),
-        elsewhere=int(sums["elsewhere"]),
+        family=switches[0] if switches else None,
         within=tally.within,
         is_deliberate=is_deliberate,
         order=tally.order,
         upstream=tally.leaves,
-        source=source_of(tally.place),
         is_own=bool(own),
         own_remedy=own_ops.remedy(own) if own else "",
         **known,
     )
 
 
-def _family(tally: Tally) -> str | None:
-    """The switch of `override` that is meant for it; of our own ops a quantiser alone is judged like torch's."""
-    if any(call.primitive.name == "fake_quantize" for call in tally.own_calls.values()):
-        return "fake_quantize"
-    return tally.form.switches[0] if tally.form is not None and tally.form.switches else None
-
-
 def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:
     return Structural(
         kind=cut.kind,
-        **_places(cut.place),
+        **_lines(cut.place),
         calls=cut.calls,
         reaches_loss=cut.reaches_loss,
         parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
         is_deliberate=is_deliberate,
         upstream=cut.upstream,
-        source=source_of(cut.place),
     )
 
 
-def _places(place: Place) -> dict[str, Any]:
+def expression_at(place: Place) -> str:
+    """The source of the call; nothing where nobody saw it."""
+    return "" if place.call is None else place.call.expression
+
+
+def _lines(place: Place) -> dict[str, Any]:
+    """The fields of a record that say where its call stands."""
+    call, source = place.call, None
+    if call is not None:
+        span = span_at(call.code, call.instruction)
+        columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
+        source = (call.code.co_filename, call.line, *columns)
     return {
-        "where": named(place.call),
+        "where": named(call),
         "user_where": named(place.program),
-        "expression": "" if place.call is None else place.call.expression,
+        "expression": expression_at(place),
+        "source": source,
     }
-
-
-def source_of(place: Place) -> tuple[str, int, int, int] | None:
-    """File, line, and the columns of the expression in bytes; -1 where it spans lines or is not known."""
-    if place.call is None:
-        return None
-    span = span_at(place.call.code, place.call.instruction)
-    columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
-    return place.call.code.co_filename, place.call.line, *columns
 
 
 def _op(name: str) -> str:

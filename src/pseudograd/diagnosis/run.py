@@ -21,7 +21,8 @@ from ..wording import shortened
 from .context import Diagnosis
 from .count import ranks
 from .judge import findings
-from .processes import merged, values_of
+from .processes import fields_of, merge
+from .report import ProgramReport, Report
 from .tell.notices import Output
 from .tell.page import page
 from .tell.text import between_ranks
@@ -29,167 +30,174 @@ from .tell.text import between_ranks
 _SHOWN = 8
 _ANY = "any"  # code
 FAILED = 4  # the exit status where `--fail-on` holds
-_ON = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
+_CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
+Condition = Callable[[Report], list[str]]  # the lines where it holds
+_Target = tuple[
+    str, Path, Callable[[ProgramReport], str]
+]  # the argument that names a file, the file, and what makes its text
 
 
 def condition(
     text: str, is_known: Callable[[str, str, str], bool] = lambda number, where, expression: False
-) -> Callable[[Diagnosis], list[str]]:
-    """From 'cut>0.5', 'starved' or 'any': the places where it holds.
+) -> Condition:
+    """From 'cut>0.5', 'starved' or 'any': the lines where it holds.
 
     is_known: does a baseline hold this number at this line, with this expression? Then it does not count.
     """
-    found = _ON.fullmatch(text.strip())
+    match = _CONDITION.fullmatch(text.strip())
     kinds = {kind.code: kind for kind in findings.KINDS}
     try:
-        least = float(found["share"] or 0) if found else 0.0
+        least = float(match["share"] or 0) if match else 0.0
     except ValueError:
-        found = None
-    if found is None or found["code"] not in (*kinds, _ANY):
+        match = None
+    if match is None or match["code"] not in (*kinds, _ANY):
         remedy = f"The codes are {', '.join(kinds)} and {_ANY}; a share stands behind as in 'cut>0.5'"
         raise ValueError(must("diagnose", "--fail-on", "be a finding's code, with a share if wanted", text, remedy))
-    code = found["code"]
+    code = match["code"]
     kind = kinds.get(code)
 
-    def holds(diagnosis: Diagnosis) -> list[str]:
+    def holds(report: Report) -> list[str]:
         if kind is not None and kind.places is not None:
-            over = [site for site, share in kind.places(diagnosis.sites) if share > least]
-            return [site.where for site in over if not is_known(kind.number, site.where, site.expression)]
-        return [one.where for one in diagnosis.findings if code in (one.code, _ANY) and one.share > least]
+            sites = [site for site, share in kind.places(report.sites) if share > least]
+            return [site.where for site in sites if not is_known(kind.number, site.where, site.expression)]
+        return [finding.where for finding in report.findings if code in (finding.code, _ANY) and finding.share > least]
 
     return holds
 
 
-def left_out(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
-    """What `diagnose` takes as ignore: patterns and the numbers of codes. A code that is not told cannot be what the status hangs on."""
+def ignore_of(select: Sequence[str], ignore: Sequence[str], fail_on: str | None) -> list[str]:
+    """The argument `ignore` of `diagnose`: patterns and the numbers of codes. `--fail-on` must not name a code that is left out."""
     known = findings.CODES
-    told = select_codes("diagnose", "--select", split_words(select) or ["all"], known)
+    chosen = select_codes("diagnose", "--select", split_words(select) or ["all"], known)
     numbers, patterns = split_ignore("diagnose", ignore, known)
-    numbers |= {code.number for code in known} - told
-    asked = None if fail_on is None else fail_on.partition(">")[0].strip()
-    if any(code.name == asked and code.number in numbers for code in known):
+    numbers |= {code.number for code in known} - chosen
+    name = None if fail_on is None else fail_on.partition(">")[0].strip()
+    if any(code.name == name and code.number in numbers for code in known):
         remedy = "Select it, or ask for another"
-        raise ValueError(
-            must("diagnose", "--fail-on", "name a code that --select and --ignore leave in", fail_on, remedy)
-        )
+        must_be = "name a code that --select and --ignore leave in"
+        raise ValueError(must("diagnose", "--fail-on", must_be, fail_on, remedy))
     return [*patterns, *sorted(numbers)]
-
-
-def changes(texts: Sequence[str]) -> dict[str, Any]:
-    """What `diagnose` takes as whatif, of texts such as 'clamp=inward' and 'torch>=2.14'."""
-    found: dict[str, object] = {}
-    for text in texts:
-        is_era = text.strip().startswith("torch") or "=" not in text
-        found[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
-    return found
 
 
 def run(
     program: str,
     arguments: Sequence[str],
     is_module: bool,
-    asked: Mapping[str, object],
+    asked: Mapping[str, Any],
     *,
     steps: int | None = None,
     html: Path | None = None,
     json_file: Path | None = None,
-    fails: Callable[[Diagnosis], list[str]] | None = None,
+    fails: Condition | None = None,
     output: Output | None = None,
 ) -> int:
     """Run it as `python program arguments` would, up to so many backward passes; then the report, on the standard error.
 
-    asked: what `diagnose` is called with in each process of the program; what-ifs as texts. The exit status is the program's; or, if that
-    is 0 and `fails` holds somewhere, or has nothing to hold for, 4. output: what of it is new, and in which format it is shown, too.
+    asked: the arguments of `diagnose` in each process of the program; what-ifs as texts. The exit status is the program's; or 4, if that is
+    0 and `fails` holds somewhere, or no backward was seen. output: the baseline, and a second format of the report.
     """
     programs.check("diagnose", program, is_module)
     output = Output(program) if output is None else output
     nothing = _diagnosis(asked)  # the errors of wrong arguments, before any work
-    files: tuple[tuple[str, Path | None, Callable[[object], str]], ...] = (
-        ("--html", html, page),
-        ("--json", json_file, _as_json),
-        ("--write-baseline", output.to_be_known, output.as_baseline),
-        ("--output-file", output.file, lambda found: output.rendered(output.new(found))),
-    )
-    targets = [(name, checked_file("diagnose", name, file), made) for name, file, made in files if file is not None]
-    for _, target, _ in targets:
-        ranks.forget(target)
+    targets = _targets(output, html, json_file)
     job = {"module": __name__, "asked": dict(asked), "steps": steps}
     done = programs.run(programs.command_of(program, arguments, is_module), job)
-    found = output.new(merged(done.parts, done.unseen, nothing))
-    is_told = (found.backwards or not done.unseen) and (output.file is None or output.format != "text")
-    said = str(found).splitlines() if is_told else []  # "none started" would be wrong
-    status, lines, whole = done.status, [*said, *_who(found.processes, done)], found
-    if output.to_be_known is not None and not found.backwards:
-        targets = [one for one in targets if one[0] != "--write-baseline"]
+    report = output.new(merge(done.parts, done.unseen, nothing))
+    is_printed = output.file is None or output.format != "text"
+    says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
+    lines = str(report).splitlines() if is_printed and says_something else []
+    lines += _describe_processes(report, done)
+    status = done.status
+    if output.to_be_known is not None and not report.backwards:
+        targets = [target for target in targets if target[0] != "--write-baseline"]
         lines.append(
             "diagnose: --write-baseline: no backward pass was seen, so nothing is known to be there: not written"
         )
         status = status or FAILED
-    for name, target, made in targets:
-        try:
-            with ranks.of_all(target, done) as seen:
-                if seen is not None:
-                    whole = merged(*seen, nothing)
-                    write("diagnose", name, target, made(whole))
-        except ValueError as error:
-            lines.append(str(error))
-            status = status or 2
-    if whole.differences and not found.differences:  # the last of the ranks to end knows the others
-        lines += between_ranks(whole.differences)
+    complete, errors = _write(targets, done, nothing)
+    lines += errors
+    status = status or (2 if errors else 0)
+    if complete is not None and complete.differences and not report.differences:
+        lines += between_ranks(complete.differences)  # the last of the ranks to end knows the others
     if fails is not None:
-        why = _failed(fails, found, done)
+        why = _failures(fails, report, done)
         lines += why
         status = status or (FAILED if why else 0)
     with contextlib.suppress(OSError, ValueError):  # nobody reads it
         print("\n".join(lines), file=sys.stderr)
         if output.format != "text" and output.file is None:
-            print(output.rendered(found), end="", flush=True)
+            print(output.rendered(report), end="", flush=True)
     return status
 
 
-def _failed(fails: Callable[[Diagnosis], list[str]], found: Any, done: programs.Run) -> list[str]:
-    """Why the status is 4; nothing where the gate holds. What nobody saw did not pass."""
-    where = fails(found)
+def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
+    """The files to write; what an earlier rank of this command left beside them is removed."""
+    files: tuple[tuple[str, Path | None, Callable[[ProgramReport], str]], ...] = (
+        ("--html", html, page),
+        ("--json", json_file, lambda report: json_text(report.to_json())),
+        ("--write-baseline", output.to_be_known, output.as_baseline),
+        ("--output-file", output.file, lambda report: output.rendered(output.new(report))),
+    )
+    targets = [(name, checked_file("diagnose", name, file), make) for name, file, make in files if file is not None]
+    for _, target, _ in targets:
+        ranks.forget(target)
+    return targets
+
+
+def _write(targets: Sequence[_Target], done: programs.Run, nothing: Report) -> tuple[ProgramReport | None, list[str]]:
+    """The report of all ranks, if files hold it; and the errors."""
+    report, errors = None, []
+    for name, target, make in targets:
+        try:
+            with ranks.of_all(target, done) as seen:
+                if seen is not None:
+                    report = merge(*seen, nothing)
+                    write("diagnose", name, target, make(report))
+        except ValueError as error:
+            errors.append(str(error))
+    return report, errors
+
+
+def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]:
+    """Why the status is 4; nothing where the gate holds. A process that was not seen to its end has not passed."""
+    where = fails(report)
     if where:
         return [f"diagnose: --fail-on holds at {', '.join(where[:5])}"]
     if done.unseen:
         names = ", ".join(map(str, done.unseen[:5]))
         return [f"diagnose: --fail-on: what {names} did was not seen to its end, so it is not known to pass"]
-    if not found.backwards:
-        return ["diagnose: --fail-on: no backward pass was seen, so nothing is known to pass"]
-    return []
+    return [] if report.backwards else ["diagnose: --fail-on: no backward pass was seen, so nothing is known to pass"]
 
 
-def _who(processes: Sequence[Mapping[str, object]], done: programs.Run) -> list[str]:
-    """Which processes the report is of, where that is not the program itself alone."""
+def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
+    """Which processes the report is about, if not the program itself alone."""
+    processes, rank = report.processes, ranks.rank()
     lines = []
-    here = ranks.rank()
-    if len(processes) > 1 or any(not one["is_main"] for one in processes):
-        each = [f"{one['name']}: {one['backwards']:,}" for one in processes]
+    if len(processes) > 1 or any(not process["is_main"] for process in processes):
+        each = [f"{process['name']}: {process['backwards']:,}" for process in processes]
         lines.append(f"diagnose: backward passes by process: {shortened(each, _SHOWN)}")
-    elif here is not None:
-        lines.append(f"diagnose: this is rank {here[0]} of {here[1]}; --json and --html hold all ranks")
+    elif rank is not None:
+        lines.append(f"diagnose: this is rank {rank[0]} of {rank[1]}; --json and --html hold all ranks")
     lines += [
-        f"diagnose: {one} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
-        for one in done.unseen[:_SHOWN]
+        f"diagnose: {part} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
+        for part in done.unseen[:_SHOWN]
     ]
-    lines += [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
-    return lines
-
-
-def _as_json(found: Any) -> str:
-    return json_text(found.to_json())
+    return lines + [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
 
 
 # --- in each process of the program -----------------------------------------------------------------------------------
 
 
 def _diagnosis(asked: Mapping[str, Any]) -> Diagnosis:
-    return Diagnosis(None, changes(asked["whatif"]), asked["detail"], asked["ignore"], asked.get("sensitivity", False))
+    changes: dict[str, object] = {}
+    for text in asked["whatif"]:
+        is_era = text.strip().startswith("torch") or "=" not in text
+        changes[text] = text if is_era else rules_of([text], "diagnose", "--whatif")
+    return Diagnosis(None, changes, asked["detail"], asked["ignore"], asked.get("sensitivity", False))
 
 
 class _Following:
-    """A diagnosis from the moment torch is there to the end of the process."""
+    """A diagnosis from the moment torch is imported to the end of the process."""
 
     def __init__(self, asked: Mapping[str, object], steps: int | None, process: Any) -> None:
         self.diagnosis = _diagnosis(asked)
@@ -200,7 +208,7 @@ class _Following:
         self.diagnosis.__enter__()
 
     def after(self, backwards: int) -> None:
-        """Says that there is something to say, shows now and then how far it is, and ends the program after so many."""
+        """Tell the command that there is something to say, show progress now and then, and end the program after `steps` passes."""
         self.process.mark()
         if self.shows and time.monotonic() - self.last > 1:
             self.last = time.monotonic()
@@ -208,14 +216,14 @@ class _Following:
         if self.steps is not None and backwards >= self.steps:
             raise programs.Enough
 
-    def content(self) -> Any:
+    def content(self) -> dict[str, Any]:
         self.diagnosis.stop_listening()
-        return values_of(self.diagnosis)
+        return fields_of(self.diagnosis)
 
     def forked(self) -> None:
         self.diagnosis.stop_listening()
 
 
 def begin(job: Mapping[str, Any], process: object) -> _Following:
-    """What `running.process` calls."""
+    """`listen.program` calls it in each process."""
     return _Following(job["asked"], job["steps"], process)

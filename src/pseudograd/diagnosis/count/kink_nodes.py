@@ -16,7 +16,7 @@ from ...torch_table.eras import installed_era
 from ...torch_table.forms import SavedValues, kept_by
 from ...torch_table.private import input_metadata, saved, saves, wrapped_node
 from ..judge.other_conventions import other_of
-from ..judge.whatif import under
+from ..judge.replaced_nodes import under
 from . import pools, slices
 from .further_backward import CHECKPOINT, REENTRANT
 from .noted_kinks import NOTED, Tied, left_by_tied

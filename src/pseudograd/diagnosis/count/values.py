@@ -38,7 +38,7 @@ class Values:
         self.at_low = 0 if low is None else torch.count_nonzero(x == low)
         self.at_high: Any = 0 if high is None else torch.count_nonzero(x == high)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
-        self.leaf: object = None  # the bit of the parameter that x is
+        self.leaf: int | None = None  # the bit of the parameter that x is
         self.upstream = 0
         self.is_pinned = is_pinned  # to what this torch does
         self.is_rewritten = is_rewritten  # by a context, which then decides what passes here

@@ -1,4 +1,4 @@
-"""What a person has said to be meant: by a comment at the line, by a pattern for parameters and lines, or by a code."""
+"""What a person declares deliberate: by a comment at the line, by a pattern for parameters and lines, or by a code."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ _CODE = re.compile(r"PG\d+")
 
 
 class Deliberate:
-    """`ignore=[...]` and the comments; and how many findings they have muted."""
+    """`ignore=[...]` and the comments."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        if isinstance(patterns, str) or not all(isinstance(one, str) and one for one in patterns):
+        if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
             remedy = "Give parameters and lines, such as ['teacher.*', 'losses.py:12']"
             raise ValueError(must("diagnose", "ignore", "be a list of patterns", patterns, remedy))
-        self.codes = frozenset(one for one in patterns if _CODE.fullmatch(one))
-        self.patterns: list[str] = [one for one in patterns if one not in self.codes]
-        self.muted = 0
+        self.codes = frozenset(filter(_CODE.fullmatch, patterns))
+        self._patterns = [pattern for pattern in patterns if pattern not in self.codes]
 
-    def parameter(self, name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
+    def parameter(self, *names: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in self._patterns)
 
     def line(self, where: str) -> bool:
         """Does a pattern name this file:line? The file may be given by the end of its path, and the line may be `*`."""
-        for pattern in filter(_LINE.fullmatch, self.patterns):
-            here = f"{where.rpartition(':')[0]}:*" if pattern.endswith(":*") else where
-            if is_same_line(here, pattern) or fnmatch.fnmatchcase(where, pattern):
+        for pattern in filter(_LINE.fullmatch, self._patterns):
+            line = f"{where.rpartition(':')[0]}:*" if pattern.endswith(":*") else where
+            if is_same_line(line, pattern) or fnmatch.fnmatchcase(where, pattern):
                 return True
         return False
 
-    def place(self, place: Place | None) -> bool:
-        """Of a call: at the line that calls torch, or at the program's own line that led there."""
-        points = [] if place is None else [point for point in (place.call, place.program) if point is not None]
+    def place(self, place: Place) -> bool:
+        """A call: at the line that calls torch, or at the program's own line that led there."""
+        points = [point for point in (place.call, place.program) if point is not None]
         return any(_has_comment(point) or self.line(named(point)) for point in points)
 
 
@@ -47,7 +46,5 @@ def _has_comment(point: Point) -> bool:
     lines: Sequence[str] = lines_of(point.code.co_filename)
     span = span_at(point.code, point.instruction)
     first, last = (point.line, point.line) if span is None else (min(span[0], point.line), max(span[1], point.line))
-    above = lines[first - 2 : first - 1] if first > 1 else []
-    return any(map(_COMMENT.search, lines[first - 1 : last])) or any(
-        line.lstrip().startswith("#") and _COMMENT.search(line) for line in above
-    )
+    above = [line for line in lines[max(first - 2, 0) : first - 1] if line.lstrip().startswith("#")]
+    return any(map(_COMMENT.search, [*above, *lines[first - 1 : last]]))

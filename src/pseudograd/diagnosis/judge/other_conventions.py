@@ -1,10 +1,10 @@
-"""Of each family of functions with a kink, the known convention that differs most from what the installed torch does there."""
+"""For each family of functions with a kink: the known convention that differs most from what the installed torch does there."""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ... import formula
 from ...rewrite.conventions import call_of, prepared
 from ...torch_table.conventions import FAMILIES, KINKED, pins, text_of
 from ...torch_table.eras import ERAS, OPEN_ERA, installed_era
-from ...torch_table.forms import SPELLINGS
+from ...torch_table.forms import SPELLINGS, Form
 from ..count import pools
 
 # With x = 0 (or 3): the arguments that make it a kink, where x alone does not.
@@ -28,7 +28,7 @@ _BESIDE = {
 
 
 class Other(NamedTuple):
-    """Another convention of a family: whose, its text, and what of grad each one that is known gives to x at the kink."""
+    """Another convention of a family: whose, its text, and what share of grad each known convention gives to x at the kink."""
 
     whose: str
     convention: str
@@ -37,7 +37,7 @@ class Other(NamedTuple):
 
 def within(family: str, calling: object) -> str | None:
     """The call of torch that runs the function inside, where no pin of the family reaches it."""
-    if family == pools.FAMILY or any(one.family == family for one in KINKED.get(calling, ())):
+    if family == pools.FAMILY or any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
     if spelling is not None and spelling.form.write is not None and pins(spelling.form, (family,)):
@@ -47,30 +47,31 @@ def within(family: str, calling: object) -> str | None:
 
 @lru_cache(maxsize=64)
 def other_of(family: str) -> Other | None:
-    """Of what is known the convention that differs most from that of the installed torch; None where all agree."""
+    """None where all known conventions agree."""
     if family == pools.FAMILY:
         return Other(pools.LAST, pools.LAST, {})
     row, era = FAMILIES[family], installed_era()
-    here = row.of_torch(era)
     known = {**{name: row.of_torch(name) for name in ERAS}, **row.others, **row.alike}
-    form = next(one.spelling.form for some in KINKED.values() for one in some if one.family == family)
+    form = next(kinked.spelling.form for rows in KINKED.values() for kinked in rows if kinked.family == family)
     if form.op.startswith("written"):
-        some = [(name, text_of(one)) for name, one in known.items() if one not in (here, OPEN_ERA)]
-        return Other(*some[0], {}) if some else None
-    passes = {name: _passes(family, form, text_of(one)) for name, one in known.items()}
+        others = [(name, text_of(rule)) for name, rule in known.items() if rule not in (row.of_torch(era), OPEN_ERA)]
+        return Other(*others[0], {}) if others else None
+    passes = {name: _share_at_kink(family, form, text_of(rule)) for name, rule in known.items()}
     if math.isnan(passes[era]):  # a singular point
         return None
     most = max(passes, key=lambda name: abs(passes[name] - passes[era]))
     return None if passes[most] == passes[era] else Other(most, text_of(known[most]), passes)
 
 
-def _passes(family: str, form: Any, convention: str) -> float:
-    """What of grad x gets at the kink."""
+def _share_at_kink(family: str, form: Form, convention: str) -> float:
+    """What share of grad x gets at the kink."""
     prepared({family: convention})
     x = torch.full((1,), 3.0 if family == "hardsigmoid" else 0.0)
-    name, inputs = form.arrange(x, *_BESIDE.get(family, ()))
+    arranged = form.arrange(x, *_BESIDE.get(family, ()))
+    assert arranged is not None, "x alone is enough"
+    name, inputs = arranged
     call = call_of(convention, name, inputs)
     assert call is not None, "the table has it"
-    wants = tuple(isinstance(one, Tensor) for one in inputs)
-    (to_x, *_) = formula.pull(torch.ones(1), list(inputs), wants, call)
-    return float("nan") if to_x is None else float(to_x)
+    wants = tuple(isinstance(value, Tensor) for value in inputs)
+    grad_x = formula.pull(torch.ones(1), list(inputs), wants, call)[0]
+    return float("nan") if grad_x is None else float(grad_x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,19 +13,19 @@ from ...listen.frames import NOWHERE
 from ...listen.harmless import Errors, harmless
 from ...listen.quietly import quietly
 from ...torch_table.private import without_torch_function
+from ..count.leaves import Leaves
 from ..count.swallowed import Together, Watched
 
-STALLED = 0.5  # of the entries that have a gradient
-_LEAST = 10  # steps: with fewer nobody can say that an entry never moves
-_SELDOM = 8  # an optimiser without gradients is asked again after so many steps
+_SELDOM = 8  # an optimiser without gradients is looked at again after so many steps
+_Group = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and what its tensors are
 
 
 class _Steps:
-    """Those of one optimiser."""
+    """The steps of one optimiser."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.together: dict[Any, Together] = {}  # by group, dtype and device
+        self.together: dict[_Group, Together] = {}
         self.looked_at: list[tuple[Together, list[Tensor], Mapping[str, Any]]] = []  # in the step that is under way
 
     @property
@@ -33,16 +33,14 @@ class _Steps:
         """Is something looked at in the step that comes?"""
         if not self.together:
             return self.count % _SELDOM == 0
-        return any(one.is_due(self.count) for one in self.together.values())
+        return any(together.is_due(self.count) for together in self.together.values())
 
 
 class Stalls:
-    """The parameters that an optimiser steps. `Optimisers` hears the steps."""
+    """The parameters that an optimiser steps. `Optimisers` calls `before` and `after` at each step."""
 
-    def __init__(self, leaf_of: Callable[[Tensor], object], noted: Errors, now: Callable[[], int] = lambda: 0) -> None:
-        """now(): how many backward passes there were."""
-        self._leaf_of = leaf_of
-        self._now = now
+    def __init__(self, leaves: Leaves, noted: Errors) -> None:
+        self._leaves = leaves
         self.noted = noted
         self._all: dict[int, Watched] = {}  # by the id of the parameter: torch swaps no tensors that somebody refers to
         self._steps: dict[int, _Steps] = {}  # by the id of the optimiser
@@ -50,9 +48,7 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: object) -> None:
-        steps = self._steps.get(id(optimizer))
-        if steps is None:
-            steps = self._steps[id(optimizer)] = _Steps()
+        steps = self._steps.setdefault(id(optimizer), _Steps())
         if steps.is_due:
             with quietly():
                 self._look(steps, optimizer)
@@ -62,16 +58,16 @@ class Stalls:
         for key, tensors in _stepped(optimizer).items():
             if self.place is NOWHERE:
                 self.place = frames.place(2)
-            group, dtype, _ = key
-            together = steps.together.setdefault(key, Together(dtype))
+            together = steps.together.setdefault(key, Together(key[1]))
             if together.is_due(steps.count):
-                together.before([self._watched(tensor) for tensor in tensors], tensors)
-                steps.looked_at.append((together, tensors, optimizer.param_groups[group]))
+                together.before([self._watched_of(tensor) for tensor in tensors], tensors)
+                steps.looked_at.append((together, tensors, optimizer.param_groups[key[0]]))
 
-    def _watched(self, tensor: Tensor) -> Watched:
+    def _watched_of(self, tensor: Tensor) -> Watched:
         known = self._all.get(id(tensor))
         if known is None or not known.is_of(tensor):
-            known = self._all[id(tensor)] = Watched(tensor, self._leaf_of(tensor))
+            leaf = next(iter(self._leaves.named(self._leaves.set_of(tensor))), None)
+            known = self._all[id(tensor)] = Watched(tensor, leaf)
         return known
 
     @harmless("a step of an optimiser")
@@ -80,48 +76,36 @@ class Stalls:
         if steps is None:
             return
         looked_at, steps.looked_at = steps.looked_at, []
-        for one in steps.together.values():
-            one.since += 1
+        for together in steps.together.values():
+            together.since += 1
         if looked_at:
             with quietly():
                 for together, tensors, group in looked_at:
-                    together.after(tensors, group, optimizer.state, steps.count, self._now())
+                    together.after(tensors, group, optimizer.state, steps.count, self._leaves.backwards)
         steps.count += 1
 
-    def counted(self) -> list[Watched]:
-        """The parameters that took enough steps, and whose optimiser keeps nothing of what rounding takes."""
-        return [one for one in self.watched() if one.steps >= _LEAST and not one.has_master]
-
     def watched(self) -> list[Watched]:
+        """The parameters that took a step."""
         for steps in self._steps.values():
-            for one in steps.together.values():
-                one.count()
-        return [one for one in self._all.values() if one.leaf is not None and one.steps]
+            for together in steps.together.values():
+                together.count()
+        return [watched for watched in self._all.values() if watched.leaf is not None and watched.steps]
 
 
-def _stepped(optimizer: Any) -> dict[tuple[int, torch.dtype, torch.device], list[Tensor]]:
-    """By the number of the group, dtype and device."""
-    found: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
+def _stepped(optimizer: Any) -> dict[_Group, list[Tensor]]:
+    """The parameters that move: with a gradient, and numbers that can be read here."""
+    tensors: dict[_Group, list[Tensor]] = {}
     with without_torch_function():
-        for at, group in enumerate(optimizer.param_groups):
-            for tensor in group["params"] if _moves(group.get("lr", 1.0)) else ():
-                if _is_plain(tensor):
-                    found.setdefault((at, tensor.dtype, tensor.device), []).append(tensor)
-    return found
+        for number, group in enumerate(optimizer.param_groups):
+            rate = group.get("lr", 1.0)
+            if isinstance(rate, (int, float)) and rate == 0:
+                continue  # as in a warm-up; a rate on a device is not waited for
+            for tensor in filter(_is_plain, group["params"]):
+                tensors.setdefault((number, tensor.dtype, tensor.device), []).append(tensor)
+    return tensors
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """With a gradient, and numbers that can be read here."""
     grad = tensor.grad
-    return (
-        grad is not None
-        and type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.is_floating_point()
-        and tensor.numel() > 0
-        and not grad.is_sparse
-    )
-
-
-def _moves(rate: object) -> bool:
-    """A warm-up may begin with a rate of 0. One on a device is not waited for."""
-    return not (isinstance(rate, (int, float)) and rate == 0)
+    is_dense = grad is not None and not grad.is_sparse and tensor.is_floating_point() and tensor.numel() > 0
+    return is_dense and type(tensor) in (Tensor, torch.nn.Parameter)

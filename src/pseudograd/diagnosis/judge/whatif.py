@@ -1,4 +1,4 @@
-"""What another rule, or another torch, would have given to each parameter: further backward passes, before the user's own."""
+"""What another rule, or another torch, would have given to each parameter: further backward passes, before the program's own."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ import inspect
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
-from ... import formula
 from ...errors import must
 from ...listen.frames import Place, named
-from ...rewrite.mode import Replacement, pinned, why_not
+from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...rule import PRIMITIVES, Call
-from ...torch_table import forms as torch_forms
-from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of, wrapped_node
-from ..count import further_backward, slices
+from ...torch_table import forms
+from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of
+from ..count import further_backward
+from ..count.further_backward import LEAF, Graph, RefusalError
 from ..count.leaves import Leaf, Leaves
 from ..count.numbers import numbers
+from .replaced_nodes import leave_node
 
-_HOOKED = "pseudograd: hooked"  # in the metadata of a node: a hook of the tensor that it made, by its place
-Row = tuple[float, float, float]
+if TYPE_CHECKING:
+    from .sensitivity import Answer, Sensing
+
+AS_IT_IS = "as it is"
+_SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
+_HOOKED = "pseudograd: hooked"  # in the metadata of a node: who registered a hook at the tensor that the node made
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,34 @@ class Changed:
     cosine: float
 
 
+class Comparison(NamedTuple):
+    """A gradient beside the program's own gradient of the same parameter: the share of zeros, its norm, both squared norms, the product of
+    the two, and the squared norm of their difference. The last four add up over parameters.
+    """
+
+    zero: float = 0.0
+    norm: float = 0.0
+    square: float = 0.0
+    own: float = 0.0
+    product: float = 0.0
+    apart: float = 0.0
+
+    @property
+    def cosine(self) -> float:
+        return self.product / math.sqrt(self.own) / math.sqrt(self.square) if self.own and self.square else math.nan
+
+
+def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
+    """None is a gradient of zeros."""
+    mine = numbers(own)
+    other = torch.zeros_like(mine) if grad is None else mine if grad is own else numbers(grad)
+    apart = other - mine
+    zero = float((other == 0).double().mean()) if other.numel() else 0.0
+    return Comparison(
+        zero, float(other.norm()), float(other @ other), float(mine @ mine), float(mine @ other), float(apart @ apart)
+    )
+
+
 class WhatIf:
     """One question, and the answers so far."""
 
@@ -53,46 +84,74 @@ class WhatIf:
         self.replacements = replacements
         self.inexact: set[str] = set()
         self.is_touched = False  # did a gradient arrive at an op that it changes?
-        # By leaf: how often, the sums of zero, norm and cosine, how often that is a number.
-        self.sums: dict[Leaf, list[float]] = {}
+        self._rows: dict[Leaf, list[float]] = {}  # passes, sums of zero, norm and cosine, passes that have a cosine
 
-    def replacement(self, form: torch_forms.Form) -> Replacement | None:
-        for switch in reversed(form.switches):
-            if switch in self.replacements:
-                return self.replacements[switch]
-        return None
+    def replacement(self, form: forms.Form) -> Replacement | None:
+        switches = [switch for switch in reversed(form.switches) if switch in self.replacements]
+        return self.replacements[switches[0]] if switches else None
+
+    def add(self, comparisons: Mapping[Leaf, Comparison]) -> None:
+        for leaf, comparison in comparisons.items():
+            cosine = comparison.cosine
+            values = 1.0, comparison.zero, comparison.norm, cosine, 1.0
+            if math.isnan(cosine):
+                values = (*values[:3], 0.0, 0.0)
+            sums = self._rows.setdefault(leaf, [0.0] * 5)
+            sums[:] = [total + value for total, value in zip(sums, values, strict=True)]
+
+    def answers(self, leaves: Iterable[Leaf | None]) -> list[Changed]:
+        """A question without an exact answer has none."""
+        changed = []
+        for leaf in leaves:
+            if leaf in self._rows and not self.inexact:
+                count, zero, norm, cosine, cosines = self._rows[leaf]
+                mean = cosine / cosines if cosines else math.nan
+                changed.append(Changed(leaf.name, zero / count, norm / count, mean))
+        return changed
 
 
-AS_IT_IS = "as it is"
-_SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
-
-
-def questions(asked: Mapping[str, Any] | None) -> list[WhatIf]:
+def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
     """From {"name": {"clamp": "inward"}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
 
     Raises ValueError for what neither would take.
     """
-    found = []
-    for name, change in (asked or {}).items():
+    result = []
+    for name, change in (whatif or {}).items():
         if not isinstance(name, str) or not name or name == AS_IT_IS:
             raise ValueError(must("diagnose", "whatif", "be a dictionary from a name to a change", name))
+        argument = f"whatif {name!r}"
         try:
             context = pin_edge(change) if isinstance(change, str) else override(**change)
         except (TypeError, ValueError) as error:
             remedy = f"{error} Write {{'inward': dict(clamp='inward')}} or {{'newer': 'torch>=2.14'}}"
             raise ValueError(
-                must("diagnose", f"whatif {name!r}", "be what override or pin_edge takes", change, remedy)
+                must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
             ) from error
         if context.kinks and not context.replacements:
             remedy = "What a framework does is not asked along a run: run the program under pin_edge and compare"
-            raise ValueError(
-                must("diagnose", f"whatif {name!r}", "be about clamps or an op of override", change, remedy)
-            )
-        if any(one.by_site is not None for one in context.replacements.values()):
+            raise ValueError(must("diagnose", argument, "be about clamps or an op of override", change, remedy))
+        if any(replacement.by_site is not None for replacement in context.replacements.values()):
             remedy = "Name one rule for all calls; a rule chosen by site needs the program to run under override"
-            raise ValueError(must("diagnose", f"whatif {name!r}", "name rules", change, remedy))
-        found.append(WhatIf(name, context.replacements))
-    return found
+            raise ValueError(must("diagnose", argument, "name rules", change, remedy))
+        result.append(WhatIf(name, context.replacements))
+    return result
+
+
+class Pass:
+    """One backward of the program, while it runs."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[
+            Leaf, Tensor
+        ] = {}  # of a further pass under torch's own rules, until the program's own arrive
+        self.rows: dict[WhatIf, dict[Leaf, Comparison]] = {}
+        self.inexact: dict[WhatIf, set[str]] = {}
+        self.touched: set[WhatIf] = set()
+        self.reasons: set[str] = set()  # why no question has an answer
+        self.arrived: dict[Leaf, Comparison] = {}
+        self.step = 0  # the number of this backward, where the sensitivity is measured
+        self.answers: dict[tuple[str, Place | None], Answer] = {}
+        self.is_plain = False  # no question, and nothing stands at a kink
 
 
 class Asking:
@@ -101,185 +160,146 @@ class Asking:
     Only a leaf that the program itself gave a gradient counts, and only where a further pass under torch's own rules gives the same.
     """
 
-    def __init__(self, asked: Sequence[WhatIf], leaves: Leaves, sensing: Any = None) -> None:
-        self.asked = list(asked)
-        self.sensing = sensing  # a `sensitivity.Sensing`, which asks along
+    def __init__(self, asked: Sequence[WhatIf], leaves: Leaves, sensing: Sensing | None = None) -> None:
+        self.questions = list(asked)
+        self.sensing = sensing  # measures the sensitivity in the same passes
         self._leaves = leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes, with create_graph
-        self._running: dict[
-            int, _Pass
-        ] = {}  # by the thread that began it; a device runs the hooks of its leaves in another
+        self._running: dict[int, Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.questions) or self.sensing is not None
 
     def begins(self, roots: object, grads: Any, behind: Sequence[object], backwards: int = 1) -> None:
         """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
         senses = self.sensing is not None and self.sensing.is_asked(backwards)
-        if not (self.asked or senses):
+        if not (self.questions or senses):
             return
-        self._running[threading.get_ident()] = one = _Pass()
+        self._running[threading.get_ident()] = current = Pass()
         if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
-        one.step = backwards if senses else 0
+        current.step = backwards if senses else 0
         try:
-            self._run(one, roots, grads, behind)
-        except further_backward.RefusalError as why:
-            one.reasons.add(str(why))
+            self._run(current, roots, grads, behind)
+        except RefusalError as why:
+            current.reasons.add(str(why))
         except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
-            one.reasons.add(f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}")
+            text = f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}"
+            current.reasons.add(text)
 
-    def _run(self, one: _Pass, roots: Any, grads: Any, behind: Sequence[object]) -> None:
-        standing = self.sensing.standing(behind) if one.step else []
-        if not (self.asked or standing):
-            one.is_plain = True
+    def _run(self, current: Pass, roots: Any, grads: Any, behind: Sequence[object]) -> None:
+        standing = self.sensing.standing(behind) if self.sensing is not None and current.step else []
+        if not (self.questions or standing):
+            current.is_plain = True
             return
-        why = further_backward.refusal(behind) or _hooks_of(behind)
+        why = further_backward.refusal(behind) or _why_hooks_forbid(behind)
         if why is not None:
-            raise further_backward.RefusalError(why)
-        graph, is_second = further_backward.Graph(roots, grads, behind), self._is_second(behind)
+            raise RefusalError(why)
+        graph = Graph(roots, grads, behind)
+        is_second = any(number_of(node) in made for made in self.made_in_backward for node in behind)
         gradients = self._by_leaf(graph.run(lambda node, leaving, arriving: leaving))
-        for question in self.asked:
-            reasons: set[str] = set()
-            found = graph.run(partial(_left, question, reasons, one))
-            if is_second and question in one.touched:
+        for question in self.questions:
+            reasons = current.inexact[question] = set()
+            touch = partial(current.touched.add, question)
+            other = self._by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
+            if is_second and question in current.touched:
                 reasons.add(_SECOND)
-            one.inexact[question] = reasons
-            numbers = self._by_leaf(found)
-            one.rows[question] = {leaf: _compared(numbers.get(leaf), old) for leaf, old in gradients.items()}
-        if standing:
-            one.answers = self.sensing.answers(graph, standing, gradients, self._by_leaf)
-            if is_second:
-                one.reasons.add(_SECOND)
-        one.gradients = gradients
+            current.rows[question] = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
+        if standing and self.sensing is not None:
+            current.answers = self.sensing.answers(graph, standing, gradients, self._by_leaf)
+            current.reasons |= {_SECOND} if is_second else set()
+        current.gradients = gradients
 
-    def _is_second(self, behind: Sequence[object]) -> bool:
-        return any(number_of(node) in made for made in self.made_in_backward for node in behind)
-
-    def _by_leaf(self, found: dict[object, Tensor]) -> dict[Leaf, Tensor]:
-        leaves = {self._leaves.one(self._leaves.upstream(node)): grad for node, grad in found.items()}
+    def _by_leaf(self, gradients: dict[object, Tensor]) -> dict[Leaf, Tensor]:
+        leaves = {self._leaves.one(self._leaves.upstream(node)): grad for node, grad in gradients.items()}
         return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
         """The program's own gradient of a leaf."""
-        one = self._of_this_thread()
-        if (
-            one is None
-            or one.is_plain
-            or grad is None
-            or is_batched(grad)
-            or is_wrapped(grad)
-            or is_fake(grad)
-            or grad.is_meta
-        ):
+        current = self._pass_of_thread()
+        if current is None or current.is_plain or grad is None or grad.is_meta:
             return
-        if leaf in one.came:
-            one.reasons.add(f"{leaf.name} gets its gradient in several parts")
-        one.came[leaf] = _compared(grad, grad)
-        mine = one.gradients.pop(leaf, None)
-        if not one.reasons and not (mine is not None and _is_same(mine, grad)):
-            one.reasons.add(
+        if is_batched(grad) or is_wrapped(grad) or is_fake(grad):
+            return
+        if leaf in current.arrived:
+            current.reasons.add(f"{leaf.name} gets its gradient in several parts")
+        current.arrived[leaf] = compare_gradients(grad, grad)
+        expected = current.gradients.pop(leaf, None)
+        if not current.reasons and not (expected is not None and _is_same(expected, grad)):
+            current.reasons.add(
                 f"the gradient of {leaf.name} is not the one that a further pass gives: a hook changes it, or it is another each time"
             )
 
-    def _of_this_thread(self) -> _Pass | None:
-        mine = self._running.get(threading.get_ident())
-        if mine is not None:
-            return mine
+    def _pass_of_thread(self) -> Pass | None:
+        current = self._running.get(threading.get_ident())
+        if current is not None:
+            return current
         others = list(self._running.values())
-        if len(others) > 1:
-            for one in others:
-                one.reasons.add("several backward passes ran at once")
+        for other in others if len(others) > 1 else ():
+            other.reasons.add("several backward passes ran at once")
         return others[0] if len(others) == 1 else None
 
     def ended(self, is_whole: bool) -> None:
         """is_whole: it did not raise."""
-        one = self._running.pop(threading.get_ident(), None)
-        if one is None or not is_whole:
+        current = self._running.pop(threading.get_ident(), None)
+        if current is None or not is_whole:
             return
-        if one.is_plain:
-            self.sensing.add(one.step, [], ())
+        if self.sensing is not None:
+            self.sensing.end(current)
+        if current.is_plain:
             return
-        if one.step and (one.came or one.reasons):
-            if one.reasons:
-                self.sensing.refuse(one.reasons)
-            else:
-                self.sensing.add(one.step, one.answers, one.came)
-        _add(self._as_it_is, one.came)
-        if not one.came:
-            return
-        for question in self.asked:
-            question.is_touched |= question in one.touched
-            question.inexact |= one.reasons | one.inexact.get(question, set())
-            _add(question, {leaf: row for leaf, row in one.rows.get(question, {}).items() if leaf in one.came})
+        self._as_it_is.add(current.arrived)
+        for question in self.questions if current.arrived else ():
+            question.is_touched |= question in current.touched
+            question.inexact |= current.reasons | current.inexact.get(question, set())
+            rows = current.rows.get(question, {})
+            question.add({leaf: row for leaf, row in rows.items() if leaf in current.arrived})
+
+    @property
+    def inexact(self) -> dict[str, list[str]]:
+        """Why a question has no answer."""
+        return {question.name: sorted(question.inexact) for question in self.questions if question.inexact}
 
     @property
     def untouched(self) -> list[str]:
         """The questions that changed nothing, because no gradient arrived at an op that they are about."""
-        return [question.name for question in self.asked if not (question.is_touched or question.inexact)]
+        return [question.name for question in self.questions if not (question.is_touched or question.inexact)]
 
     def answers(self) -> dict[str, list[Changed]]:
-        """By the name of the question; first of all what the program itself computed. A question without an exact answer has none."""
-        found = {}
-        for question in (self._as_it_is, *self.asked):
-            sums = {} if question.inexact else question.sums
-            found[question.name] = [_changed(leaf.name, sums[leaf]) for leaf in self._leaves.all if leaf in sums]
-        return found
-
-
-def _changed(name: str, sums: Sequence[float]) -> Changed:
-    count, zero, norm, cosine, cosines = sums
-    return Changed(name, zero / count, norm / count, cosine / cosines if cosines else math.nan)
-
-
-class _Pass:
-    """One backward of the program, while it runs."""
-
-    def __init__(self) -> None:
-        self.gradients: dict[
-            Leaf, Tensor
-        ] = {}  # of a further pass under torch's own rules, until the program's own arrive
-        self.rows: dict[WhatIf, dict[Leaf, Row]] = {}
-        self.inexact: dict[WhatIf, set[str]] = {}
-        self.touched: set[WhatIf] = set()
-        self.reasons: set[str] = set()  # why no question has an answer
-        self.came: dict[Leaf, Row] = {}
-        self.step = 0  # the number of this backward, where the sensitivity is asked for
-        self.answers: list[Any] = []
-        self.is_plain = False  # nothing was asked, and nothing stands at a kink
-
-
-def _add(question: WhatIf, rows: dict[Leaf, Row]) -> None:
-    for leaf, (zero, norm, cosine) in rows.items():
-        sums = question.sums.setdefault(leaf, [0.0] * 5)
-        has_cosine = not math.isnan(cosine)
-        for at, value in enumerate((1.0, zero, norm, cosine if has_cosine else 0.0, float(has_cosine))):
-            sums[at] += value
+        """By the name of the question; first what the program itself computed."""
+        leaves = self._leaves.all
+        if not self.is_needed:
+            return {}
+        return {question.name: question.answers(leaves) for question in (self._as_it_is, *self.questions)}
 
 
 def note_hook(tensor: Tensor, hook: object, place: Place) -> None:
-    """A node does not tell that its tensor has a hook."""
+    """A node does not say that its tensor has a hook."""
     if tensor.grad_fn is not None and may_change(hook):
         module = getattr(hook, "__module__", None) or ""
         owner = f"of {module}" if module.startswith("torch.") else f"at {named(place.call)}"
         tensor.grad_fn.metadata[_HOOKED] = owner  # type: ignore[index]
 
 
-def _hooks_of(behind: Sequence[Any]) -> str | None:
-    """Hooks of tensors that change a gradient would change that of another rule too; nobody can tell from outside how."""
+def _why_hooks_forbid(behind: Sequence[Any]) -> str | None:
+    """A hook that changes a gradient would change that of another rule too, in a way that nobody can know."""
     for node in behind:
-        where = node.metadata.get(_HOOKED)
+        owner = node.metadata.get(_HOOKED)
         if (
-            where is None
-            and node.name() == further_backward.LEAF
+            owner is None
+            and node.name() == LEAF
             and any(map(may_change, hooks_of(node.variable).values()))
         ):
-            where = "of a parameter"
-        if where is not None:
-            return f"the hook {where} may change gradients; ask without it, or let it return nothing at its end"
+            owner = "of a parameter"
+        if owner is not None:
+            return f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"
     return None
 
 
 def may_change(hook: object) -> bool:
-    """Not a function that always returns None."""
+    """False for a function that always returns None."""
     code = getattr(getattr(hook, "__func__", hook), "__code__", None)
     if code is None or code.co_flags & inspect.CO_GENERATOR:
         return True
@@ -293,113 +313,14 @@ def may_change(hook: object) -> bool:
     return False
 
 
-def _compared(grad: Tensor | None, other: Tensor) -> Row:
-    """The share of zeros, the norm, and the cosine with another gradient."""
-    if grad is None:
-        grad = torch.zeros_like(other)
-    one, two = numbers(grad), numbers(other)
-    norms = float(one.norm()), float(two.norm())
-    cosine = float(one @ two) / (norms[0] * norms[1]) if all(norms) else math.nan
-    return float((one == 0).double().mean()) if one.numel() else 0.0, norms[0], cosine
-
-
-def _is_same(mine: Tensor, grad: Tensor) -> bool:
+def _is_same(expected: Tensor, grad: Tensor) -> bool:
     """Bit for bit; or as near as sums in another order are, on a device."""
-    if mine.shape != grad.shape or mine.dtype != grad.dtype:
+    if expected.shape != grad.shape or expected.dtype != grad.dtype:
         return False
-    if mine.layout is torch.strided and grad.layout is torch.strided and torch.equal(mine, grad):
+    if expected.layout is torch.strided and grad.layout is torch.strided and torch.equal(expected, grad):
         return True
-    one, two = numbers(mine), numbers(grad)
-    if not torch.equal(one.isnan(), two.isnan()):
+    first, second = numbers(expected), numbers(grad)
+    if not torch.equal(first.isnan(), second.isnan()):
         return False
-    one, two = one.nan_to_num(), two.nan_to_num()
-    return float((one - two).norm()) <= 32 * torch.finfo(mine.dtype).eps * float(two.norm())
-
-
-def _left(
-    question: WhatIf,
-    reasons: set[str],
-    one: _Pass,
-    node: Node,
-    leaving: tuple[object, ...],
-    arriving: tuple[object, ...],
-) -> tuple[object, ...]:
-    """What leaves a node under the question's rule, as `further_backward.Graph` asks."""
-    name = node.name()
-    if name == slices.NODE:
-        hidden = wrapped_node(node)
-        form = slices.form_of(node) if hidden is None else _form_of(hidden.name())
-        if form is not None and question.replacement(form) is not None:
-            reasons.add(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
-        return leaving
-    form = _form_of(name)
-    replacement = None if form is None else question.replacement(form)
-    if form is None or replacement is None:
-        return leaving
-    one.touched.add(question)
-    if not form.saved and not _reads_grad_alone(form, replacement):
-        reasons.add(f"{form.names[0]} does not keep its input; run the program under override instead")
-        return leaving
-    instead = _instead(reasons, form, replacement, node, leaving, arriving)
-    return leaving if instead is None else instead
-
-
-def _form_of(name: str) -> torch_forms.Form | None:
-    """Of these two the table names no node: no site is counted for them, for mostly both inputs learn."""
-    for start, other in (("MinimumBackward", "minimum"), ("MaximumBackward", "maximum")):
-        if name.startswith(start):
-            return torch_forms.SPELLINGS[getattr(torch, other)].form
-    return torch_forms.form_of_node(name)
-
-
-def _instead(
-    reasons: set[str], form: torch_forms.Form, replacement: Replacement, node: object, leaving: Any, arriving: Any
-) -> Any:
-    """What leaves the node under the other rule; None where override, too, would leave torch's own."""
-    grad = arriving[0]
-    if grad is None:
-        return None
-    if not form.saved:
-        call = None if form.usual is None else replacement.call(form, form.usual.primitive)
-        if call is None:
-            return None
-        inputs = [grad if name == "x" else None for name in call.primitive.inputs]
-        return formula.pull(grad, inputs, (True,), call)[:1]
-    kept = torch_forms.kept_by(form, node)
-    if kept is None:
-        return None
-    name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
-    call = None if name is None else replacement.call(form, name)
-    if call is None or name is None:
-        return None
-    given = kept.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], kept.inputs)
-    if why_not(call, given, False) is not None:
-        return None
-    return under(call, kept, given, leaving, grad)
-
-
-def under(
-    call: Call, kept: torch_forms.SavedValues, given: Sequence[object], leaving: Sequence[Any], grad: Tensor
-) -> Any:
-    """What leaves a node that keeps its inputs, where `call` with these stands in for it."""
-    slots = [_slot(one, kept.values) for one in given]  # of each input among the gradients that leave
-    wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
-    inputs = [one.detach() if isinstance(one, Tensor) else one for one in given]
-    instead = list(leaving)
-    for at, new, is_wanted in zip(slots, formula.pull(grad, inputs, wants, call), wants, strict=True):
-        if is_wanted and new is not None:
-            instead[at] = new.sum_to_size(instead[at].shape).to(instead[at].dtype)  # type: ignore[index]
-    return tuple(instead)
-
-
-def _reads_grad_alone(form: torch_forms.Form, replacement: Replacement) -> bool:
-    """Does what stands in, or torch's own in its place?"""
-    usual = form.usual
-    if usual is None or replacement.is_pin:
-        return False
-    call = replacement.call(form, usual.primitive)
-    return call is None or not call.rule.kept((True,) * len(usual.inputs))
-
-
-def _slot(one: object, values: list[object]) -> int | None:
-    return next((at for at, value in enumerate(values) if value is one and isinstance(one, Tensor)), None)
+    first, second = first.nan_to_num(), second.nan_to_num()
+    return float((first - second).norm()) <= 32 * torch.finfo(expected.dtype).eps * float(second.norm())

@@ -3,49 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..judge.findings import KINDS
 from ..records import Site
 
-PREFIX = "pseudograd"
+if TYPE_CHECKING:
+    from ..report import Report
+
 _USUAL = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
 
 
-def metrics_of(diagnosis: Any) -> dict[str, float]:
+def metrics_of(report: Report) -> dict[str, float]:
     """Counts first, then a share for each line and a norm for each parameter. Several ops at one line are counted together."""
-    findings = [one.code for one in diagnosis.findings]
-    found = {
-        "backwards": diagnosis.backwards,
-        "findings": len(findings),
-        **{f"findings/{kind.code}": findings.count(kind.code) for kind in KINDS},
-        "starved": len(diagnosis.starved),
-        "partly": len(diagnosis.partly),
-        "errors": len(diagnosis.errors),
+    codes = Counter(finding.code for finding in report.findings)
+    metrics = {
+        "backwards": report.backwards,
+        "findings": len(report.findings),
+        **{f"findings/{kind.code}": codes[kind.code] for kind in KINDS},
+        **{name: len(getattr(report, name)) for name in ("starved", "partly", "errors")},
+        **dict(_line_shares(report.sites)),
+        **{f"dead_units/{record.parameter}": record.share for record in report.partly},
+        **{f"norm/{record.parameter}": record.norm for record in report.norms},
+        **{f"stalled/{record.parameter}": record.by_step[-1][1] for record in report.stalled if record.by_step},
     }
-    for line, sites in _by_line(diagnosis.sites).items():
-        arrived, cut = (sum(getattr(site, name) for site in sites) for name in ("arrived", "cut"))
-        found[f"cut/{line}"] = cut / arrived
-        if all(site.recoverable is not None for site in sites):
-            found[f"recoverable/{line}"] = sum(site.recoverable or 0 for site in sites) / cut if cut else 0.0
-            found[f"at_bound/{line}"] = sum(site.at_bound or 0 for site in sites) / arrived
-    found |= {f"dead_units/{one.parameter}": one.share for one in diagnosis.partly}
-    found |= {f"norm/{one.parameter}": one.norm for one in diagnosis.norms}
-    found |= {f"stalled/{one.parameter}": one.by_step[-1][1] for one in diagnosis.stalled if one.by_step}
-    for one in diagnosis.sensitivity:
-        if one.where is None:
-            found[f"sensitivity/{one.family}" + (f"/{one.parameter}" if one.parameter else "")] = one.last
-    return {f"{PREFIX}/{name}": float(value) for name, value in found.items()}
+    for record in report.sensitivity:
+        if record.where is None:
+            metrics["/".join(["sensitivity", record.family, *filter(None, [record.parameter])])] = record.last
+    return {f"pseudograd/{name}": float(value) for name, value in metrics.items()}
 
 
-def _by_line(sites: Iterable[Site]) -> dict[str, list[Site]]:
-    """Those that a person would watch: clamps, steps and quantisers, where a gradient arrived."""
-    found: dict[str, list[Site]] = {}
+def _line_shares(sites: Sequence[Site]) -> Iterator[tuple[str, float]]:
+    """Of the lines that a person would watch: clamps, steps and quantisers, where a gradient arrived."""
+    lines: dict[str, list[Site]] = {}
     for site in sites:
         if site.arrived and site.family not in (None, _USUAL):
-            found.setdefault(_short(site.where), []).append(site)
-    return found
+            lines.setdefault(_short(site.where), []).append(site)
+    for line, group in lines.items():
+        arrived, cut = sum(site.arrived for site in group), sum(site.cut for site in group)
+        yield f"cut/{line}", cut / arrived
+        if all(site.recoverable is not None for site in group):
+            yield f"recoverable/{line}", sum(site.recoverable or 0 for site in group) / cut if cut else 0.0
+            yield f"at_bound/{line}", sum(site.at_bound or 0 for site in group) / arrived
 
 
 def _short(where: str) -> str:

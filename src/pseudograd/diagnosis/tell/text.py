@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,182 +13,156 @@ from ...wording import counted
 from ..count import differing
 from ..count.differing import Difference
 from ..judge.findings import percent
-from ..judge.whatif import AS_IT_IS
-from ..records import Copied
+from ..judge.whatif import AS_IT_IS, Changed
+from ..records import Finding
+
+if TYPE_CHECKING:
+    from ..report import Report
 
 _WIDTH = 110
 _DIFFERENCES = 12  # between ranks
 _SHOWN = 8  # parameters of a what-if, and ops that cut as they should
+_ROW = "    {:>20} {:>24} {:>8}  {}"
 
 
-def text(diagnosis: Any) -> str:
-    findings, sites, starved = diagnosis.findings, diagnosis.sites, diagnosis.starved
-    head = (
-        f"diagnose: {counted(diagnosis.backwards, 'backward pass', 'backward passes')}, torch {torch.__version__} "
-        f"({installed_era()}), gradients seen at {counted(len(sites), 'place')}: {counted(len(findings), 'finding')}"
-    )
-    if not diagnosis.backwards:
-        nothing = "  no backward started inside the context, so there is nothing to say"
-        return "\n".join([head, nothing, *_incomplete(diagnosis.errors)])
-    lines = [head]
-    for number, one in enumerate(findings, 1):
-        lines += [
-            "",
-            f"{number:>2}. {one.code}  {one.where}",
-            *([f"    {_short(one.expression)}"] if one.expression else []),
-            *(_wrapped("module: ", one.module) if one.module else []),
-        ]
-        lines += _wrapped("", one.evidence)
-        for evidence in one.also[:3]:
-            lines += _wrapped("also:  ", evidence)
-        lines += _wrapped("cause: ", one.cause)
-        lines.append(f"    next:  {one.next_step}")
-        if one.issue:
-            lines.append(f"    known: {one.issue}")
-    lines += between_ranks(getattr(diagnosis, "differences", ()))
-    lines += ["", _of_parameters(len(diagnosis.parameters), len(starved))]
-    for calm in diagnosis.calm:
-        lines += _wrapped("", calm, indent=0)
-    for one in diagnosis.copied:
-        lines += _copied(one)
-    lines += [*_norms(diagnosis), *_usual(diagnosis), *_sensitivity(diagnosis)]
-    if diagnosis.muted:
-        lines.append(
-            f"deliberate: {counted(diagnosis.muted, 'finding')} left out: a comment at the line, ignore or select says so"
-        )
-    if known := getattr(diagnosis, "known", ()):
+def text(report: Report) -> str:
+    findings, sites = report.findings, report.sites
+    passes = counted(report.backwards, "backward pass", "backward passes")
+    lines = [
+        f"diagnose: {passes}, torch {torch.__version__} ({installed_era()}), gradients seen at {counted(len(sites), 'place')}: "
+        f"{counted(len(findings), 'finding')}"
+    ]
+    if not report.backwards:
+        lines.append("  no backward started inside the context, so there is nothing to say")
+        return "\n".join([*lines, *_errors(report)])
+    for number, finding in enumerate(findings, 1):
+        lines += _finding(number, finding)
+    known = getattr(report, "known", ())
+    lines += between_ranks(getattr(report, "differences", ()))
+    lines += ["", *_parameters(report), *_usual(report, [*findings, *known]), *_sensitivity(report)]
+    if report.muted:
+        muted = counted(report.muted, "finding")
+        lines.append(f"deliberate: {muted} left out: a comment at the line, ignore or select says so")
+    if known:
         lines.append(f"baseline: {counted(len(known), 'finding')} left out, known there")
-    for name, reasons in diagnosis.inexact.items():
-        lines += [
-            "",
-            f"what if {name}: no numbers, because they would not be exact",
-            *(f"    {reason}" for reason in reasons),
-        ]
-    for name in diagnosis.untouched:
-        lines += ["", f"what if {name}? Nothing changes: no gradient arrived at an op that it is about"]
-    untouched = set(diagnosis.untouched)
-    lines += _what_if({name: rows for name, rows in diagnosis.whatif.items() if name not in untouched})
-    lines += _incomplete(diagnosis.errors)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_what_if(report), *_errors(report)])
 
 
-def between_ranks(found: Sequence[Difference]) -> list[str]:
+def _finding(number: int, finding: Finding) -> Iterator[str]:
+    yield from ("", f"{number:>2}. {finding.code}  {finding.where}")
+    if finding.expression:
+        is_short = len(finding.expression) <= _WIDTH
+        yield f"    {finding.expression if is_short else finding.expression[: _WIDTH - 3] + '...'}"
+    if finding.module:
+        yield from _wrap("module: ", finding.module)
+    yield from _wrap("", finding.evidence)
+    for evidence in finding.also[:3]:
+        yield from _wrap("also:  ", evidence)
+    yield from _wrap("cause: ", finding.cause)
+    yield f"    next:  {finding.next_step}"
+    if finding.issue:
+        yield f"    known: {finding.issue}"
+
+
+def between_ranks(differences: Sequence[Difference]) -> list[str]:
     """What differs; nothing where the ranks agree."""
-    told = differing.lines(found)
-    if not told:
-        return []
-    rest = [f"    and {len(told) - _DIFFERENCES} more, in --json and --html"] if len(told) > _DIFFERENCES else []
-    shown = [line for label, one in told[:_DIFFERENCES] for line in _wrapped(f"{label}: ", one)]
-    return ["", "between ranks:", *shown, *rest]
+    rows = differing.lines(differences)
+    shown = [line for label, row in rows[:_DIFFERENCES] for line in _wrap(f"{label}: ", row)]
+    rest = [f"    and {len(rows) - _DIFFERENCES} more, in --json and --html"] if len(rows) > _DIFFERENCES else []
+    return ["", "between ranks:", *shown, *rest] if rows else []
 
 
-def _incomplete(errors: list[str]) -> list[str]:
-    """What of ours failed: the rest of the report lacks it."""
-    found = [line for error in errors for line in _wrapped("incomplete: ", error)]
-    return ["", *found, "    These are faults of pseudograd; the program went on as without it."] if found else []
+def _errors(report: Report) -> list[str]:
+    """What failed inside pseudograd: the rest of the report lacks it."""
+    lines = [line for error in report.errors for line in _wrap("incomplete: ", error)]
+    return ["", *lines, "    These are faults of pseudograd; the program went on as without it."] if lines else []
 
 
-def _of_parameters(count: int, starving: int) -> str:
-    return (
-        f"parameters: {starving:,} of {count:,} starve: no gradient, or zeros alone"
-        if count
-        else "parameters: none were met"
-    )
+def _parameters(report: Report) -> Iterator[str]:
+    count, starved = len(report.parameters), len(report.starved)
+    says = f"{starved:,} of {count:,} starve: no gradient, or zeros alone" if count else "none were met"
+    yield f"parameters: {says}"
+    for calm in report.calm:
+        yield from _wrap("", calm, indent=0)
+    for copy in report.copied:
+        says = f"{copy.name}, a class at {copy.where}, is {copy.meaning}, by what it computes"
+        yield from _wrap("", says, indent=0)
+        if copy.instead:
+            yield f"    {copy.instead}"
+    norms = sorted((record for record in report.norms if record.norm > 0), key=lambda record: record.norm)
+    if len(norms) > 1:
+        small, large = (f"{record.norm:.2g} ({record.parameter})" for record in (norms[0], norms[-1]))
+        yield f"norms of their gradients: {small} to {large}"
 
 
-def _copied(one: Copied) -> list[str]:
-    """One class."""
-    told = _wrapped("", f"{one.name}, a class at {one.where}, is {one.meaning}, by what it computes", indent=0)
-    return [*told, *([f"    {one.instead}"] if one.instead else [])]
-
-
-def _norms(diagnosis: Any) -> list[str]:
-    """The largest and the smallest."""
-    some = [one for one in diagnosis.norms if one.norm > 0]
-    if len(some) < 2:
-        return []
-    largest, smallest = max(some, key=lambda one: one.norm), min(some, key=lambda one: one.norm)
-    return [
-        f"norms of their gradients: {smallest.norm:.2g} ({smallest.parameter}) to {largest.norm:.2g} ({largest.parameter})"
-    ]
-
-
-def _usual(diagnosis: Any) -> list[str]:
+def _usual(report: Report, findings: Sequence[Finding]) -> list[str]:
     """What cuts and is no finding: relus, masks, choices."""
-    named = {one.where for one in (*diagnosis.findings, *getattr(diagnosis, "known", ()))}
+    lines = {finding.where for finding in findings}
     ops: dict[str, list[int]] = {}
-    for site in diagnosis.sites:
-        if site.cut and site.where not in named:
-            sums = ops.setdefault(site.op, [0, 0, 0])
-            for at, value in enumerate((site.cut, site.arrived, 1)):
-                sums[at] += value
-    if not ops:
-        return []
-    parts = [
-        f"{op} {percent(cut / arrived)} at {counted(places, 'place')}"
-        for op, (cut, arrived, places) in sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
-    ]
-    return _wrapped("cut as usual there, no finding: ", ", ".join(parts), indent=0)
+    for site in report.sites:
+        if site.cut and site.where not in lines:
+            cut, arrived, places = ops.get(site.op, (0, 0, 0))
+            ops[site.op] = [cut + site.cut, arrived + site.arrived, places + 1]
+    most = sorted(ops.items(), key=lambda item: -item[1][0])[:_SHOWN]
+    parts = [f"{op} {percent(cut / arrived)} at {counted(places, 'place')}" for op, (cut, arrived, places) in most]
+    return _wrap("cut as usual there, no finding: ", ", ".join(parts), indent=0) if parts else []
 
 
-def _sensitivity(diagnosis: Any) -> list[str]:
-    """The families, and what was not asked."""
-    wholes = [one for one in diagnosis.sensitivity if one.where is None and one.parameter is None]
+def _sensitivity(report: Report) -> Iterator[str]:
+    """The families, and why some were not measured."""
     parts = [
-        f"{one.family} {_size(one.share)} ({_size(one.first)} in the first step, {_size(one.last)} in the last; against {one.other})"
-        for one in wholes
+        f"{family.family} {_size(family.share)} ({_size(family.first)} in the first step, {_size(family.last)} in the last; against "
+        f"{family.other})"
+        for family in report.sensitivity
+        if family.where is None and family.parameter is None
     ]
-    lines = (
-        _wrapped("of the gradient is convention, in the mean over the steps: ", "; ".join(parts), indent=0)
-        if parts
-        else []
-    )
-    for reason, steps in diagnosis.unsensed.items():
-        lines += _wrapped(
-            "sensitivity not asked, or not of all, ",
-            f"in {counted(steps, 'backward pass', 'backward passes')}: {reason}",
-            indent=0,
-        )
-    return lines
+    if parts:
+        label = "of the gradient is convention, in the mean over the steps: "
+        yield from _wrap(label, "; ".join(parts), indent=0)
+    for reason, steps in report.unsensed.items():
+        passes = counted(steps, "backward pass", "backward passes")
+        yield from _wrap("sensitivity not asked, or not of all, ", f"in {passes}: {reason}", indent=0)
 
 
 def _size(share: float) -> str:
     return percent(share) if share <= 1 else f"{share:,.3g} times it"
 
 
-def _what_if(answers: dict[str, list[Any]]) -> list[str]:
+def _what_if(report: Report) -> Iterator[str]:
+    for name, reasons in report.inexact.items():
+        yield from ("", f"what if {name}: no numbers, because they would not be exact")
+        yield from (f"    {reason}" for reason in reasons)
+    for name in report.untouched:
+        yield from ("", f"what if {name}? Nothing changes: no gradient arrived at an op that it is about")
+    before = {row.parameter: row for row in report.whatif.get(AS_IT_IS, ())}
+    for name, rows in report.whatif.items():
+        if rows and name != AS_IT_IS and name not in report.untouched:
+            yield from ("", f"what if {name}?")
+            yield from _changes(rows, before)
+
+
+def _changes(rows: Sequence[Changed], before: dict[str, Changed]) -> Iterator[str]:
     """The parameters that change most."""
-    lines: list[str] = []
-    before = {one.parameter: one for one in answers.get(AS_IT_IS, ())}
-    for name, rows in answers.items():
-        if name == AS_IT_IS or not rows:
-            continue
-        changed = [
-            one for one in rows if (one.zero, one.norm) != (before[one.parameter].zero, before[one.parameter].norm)
-        ]
-        changed.sort(
-            key=lambda one: -abs(one.norm - before[one.parameter].norm) / (one.norm + before[one.parameter].norm or 1)
-        )
-        lines += ["", f"what if {name}?", *([_ROW.format("zeros", "norm", "cosine", "parameter")] if changed else [])]
-        for one in changed[:_SHOWN]:
-            old = before[one.parameter]
-            zeros, norms = f"{percent(old.zero)} -> {percent(one.zero)}", f"{old.norm:.5g} -> {one.norm:.5g}"
-            lines.append(_ROW.format(zeros, norms, f"{one.cosine:.3f}", one.parameter))
-        if len(changed) > _SHOWN:
-            lines.append(f"    and {counted(len(changed) - _SHOWN, 'parameter')} that change less")
-        if len(rows) > len(changed):
-            lines.append(f"    the gradient of {counted(len(rows) - len(changed), 'parameter')} stays as it is")
-    return lines
+
+    def change(row: Changed) -> float:
+        old = before[row.parameter]
+        return abs(row.norm - old.norm) / (row.norm + old.norm or 1)
+
+    changed = [row for row in rows if (row.zero, row.norm) != (before[row.parameter].zero, before[row.parameter].norm)]
+    changed.sort(key=change, reverse=True)
+    if changed:
+        yield _ROW.format("zeros", "norm", "cosine", "parameter")
+    for row in changed[:_SHOWN]:
+        old = before[row.parameter]
+        zeros, norms = f"{percent(old.zero)} -> {percent(row.zero)}", f"{old.norm:.5g} -> {row.norm:.5g}"
+        yield _ROW.format(zeros, norms, f"{row.cosine:.3f}", row.parameter)
+    if len(changed) > _SHOWN:
+        yield f"    and {counted(len(changed) - _SHOWN, 'parameter')} that change less"
+    if len(rows) > len(changed):
+        yield f"    the gradient of {counted(len(rows) - len(changed), 'parameter')} stays as it is"
 
 
-_ROW = "    {:>20} {:>24} {:>8}  {}"
-
-
-def _short(expression: str) -> str:
-    return expression if len(expression) <= _WIDTH else f"{expression[: _WIDTH - 3]}..."
-
-
-def _wrapped(label: str, content: str, indent: int = 4) -> list[str]:
+def _wrap(label: str, content: str, indent: int = 4) -> list[str]:
     first = " " * indent + label
     return textwrap.wrap(
         content,

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ....torch_table.conventions import FAMILIES, FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
-from ....wording import shortened
+from ....wording import listed, shortened
 from ...count.pools import FAMILY as POOL
 from ...records import Finding
+from .. import advice
 from ..other_conventions import Other, other_of
 from ..sensitivity import HIGH, Sensitivity
 from .kind import Evidence, Kind, percent
@@ -17,68 +18,70 @@ from .kind import Evidence, Kind, percent
 DECIDES = 0.5  # of the update, in the median of the later steps
 _STILL = 1e-3  # of its norm: a parameter that came no further does not move
 _LEAST = 5  # steps: with fewer nobody can say how it goes on
-_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
+_PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
 
 
-def verdict(whole: Sensitivity, leaves: Sequence[Sensitivity]) -> str:
+def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
     """ "decides": it stays high, in the update or on a parameter that does not move, or the other convention would not let one begin to
     move; "falls" where it was high and is not; "some" between; "unknown" after few steps; nothing where it is below a tenth.
     """
-    if max(one.peak for one in (whole, *leaves)) < HIGH:
+    if max(record.peak for record in (line, *parameters)) < HIGH:
         return ""
-    if whole.level >= DECIDES or _stuck(leaves) or _stopped(leaves):
-        return "decides" if len(whole.steps) >= _LEAST or _stopped(leaves) else "unknown"
-    if len(whole.steps) < _LEAST:
+    stopped = _stopped(parameters)
+    if line.level >= DECIDES or _stuck(parameters) or stopped:
+        return "decides" if len(line.steps) >= _LEAST or stopped else "unknown"
+    if len(line.steps) < _LEAST:
         return "unknown"
-    return "some" if whole.level >= HIGH or any(one.level >= DECIDES for one in leaves) else "falls"
+    return "some" if line.level >= HIGH or any(record.level >= DECIDES for record in parameters) else "falls"
 
 
-def _stuck(leaves: Sequence[Sensitivity]) -> list[str]:
-    return [one.parameter or "" for one in leaves if one.level >= DECIDES and one.moved < _STILL]
+def _stuck(parameters: Sequence[Sensitivity]) -> list[str]:
+    return [record.parameter or "" for record in parameters if record.level >= DECIDES and record.moved < _STILL]
 
 
-def _stopped(leaves: Sequence[Sensitivity]) -> list[str]:
-    return [one.parameter or "" for one in leaves if one.stops]
+def _stopped(parameters: Sequence[Sensitivity]) -> list[str]:
+    return [record.parameter or "" for record in parameters if record.stops]
 
 
-def by_line(some: Sequence[Sensitivity]) -> dict[tuple[str, str], list[Sensitivity]]:
-    """Of each family and line what it is as a whole, then its parameters."""
-    found: dict[tuple[str, str], list[Sensitivity]] = {}
-    for one in some:
-        if one.where is not None:
-            found.setdefault((one.family, one.where), []).append(one)
-    return found
+def group_by_line(records: Sequence[Sensitivity]) -> dict[tuple[str, str], list[Sensitivity]]:
+    """By family and line: the line as a whole, then its parameters."""
+    lines: dict[tuple[str, str], list[Sensitivity]] = {}
+    for record in records:
+        if record.where is not None:
+            lines.setdefault((record.family, record.where), []).append(record)
+    return lines
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    for whole, *leaves in by_line(evidence.sensitivity).values():
-        leaves = [one for one in leaves if not evidence.deliberate.parameter(one.parameter or "")]
-        said, other = verdict(whole, leaves), other_of(whole.family)
-        if said and other is not None:
+    for (family, where), (line, *parameters) in group_by_line(evidence.sensitivity).items():
+        parameters = [record for record in parameters if not evidence.deliberate.parameter(record.parameter or "")]
+        judged, other = verdict(line, parameters), other_of(family)
+        if judged and other is not None:
             yield KIND.finding(
-                whole.where or "?",
-                whole.expression,
-                f"{_amount(said, whole, leaves)} at line {(whole.where or '?').rpartition(':')[2]}: {disagree(whole.family, other)}. "
-                f"{_matters(said, whole, leaves, other)}",
-                f"{percent(max(whole.at_kink))} of what enters {whole.family} stands exactly at a kink or a tie, where it has no slope",
-                _next(said, whole, other),
-                share=min(whole.level, 1.0) if said in ("decides", "some") else 0.0,
-                is_muted=whole.is_muted,
+                where,
+                line.expression,
+                f"{_amount(judged, line, parameters)} at line {where.rpartition(':')[2]}: {disagree(family, other)}. "
+                f"{_matters(judged, line, parameters, other)}",
+                f"{percent(max(line.at_kink))} of what enters {family} stands exactly at a kink or a tie, where it has no slope",
+                _next_step(judged, line, other),
+                share=min(line.level, 1.0) if judged in ("decides", "some") else 0.0,
+                is_muted=line.is_muted,
             )
 
 
-def _amount(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity]) -> str:
-    def share(one: Sensitivity) -> float:
-        return one.level if said in ("decides", "some") and one.level >= HIGH else one.peak
+def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
+    def share_of(record: Sensitivity) -> float:
+        return record.level if judged in ("decides", "some") and record.level >= HIGH else record.peak
 
-    of, one = "this update", whole
-    if share(whole) < HIGH:
-        one = max(leaves, key=share, default=whole)
-        of = f"the update of {one.parameter}"
-    if share(one) <= 1:
-        return f"{percent(share(one))} of {of} is convention"
-    times = "" if not math.isfinite(share(one)) else f" (another one changes it by {share(one):,.2g} times its size)"
-    return f"All of {of} is convention{times}"
+    whose, most = "this update", line
+    if share_of(line) < HIGH:
+        most = max(parameters, key=share_of, default=line)
+        whose = f"the update of {most.parameter}"
+    share = share_of(most)
+    if share <= 1:
+        return f"{percent(share)} of {whose} is convention"
+    times = f" (another one changes it by {share:,.2g} times its size)" if math.isfinite(share) else ""
+    return f"All of {whose} is convention{times}"
 
 
 _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch since ") for era in ERAS}
@@ -89,34 +92,28 @@ def disagree(family: str, other: Other) -> str:
     """Who does what at the kink."""
     if family == POOL:
         return "torch, JAX and TensorFlow give all to the first of equal entries, and the last has as good a claim"
-    whose = _NAMES.get(other.whose, other.whose)
     if not other.passes:
-        return f"torch and {whose} disagree on which of equal entries gets the gradient"
+        return f"torch and {_NAMES.get(other.whose, other.whose)} disagree on which of equal entries gets the gradient"
     groups: dict[float, list[str]] = {}
     for name, share in other.passes.items():
         groups.setdefault(share, []).append(_NAMES.get(name, name))
-    every = {_NAMES[era] for era in ERAS}
-    for names in groups.values():
-        if every <= set(names):
-            names[:] = ["torch", *(name for name in names if name not in every)]
-    who = [" / ".join(names) for names in groups.values()]
-    times = [f"{share:g}" for share in groups]
-    return f"{_and(who)} disagree there, which multiply a gradient by {_and(times)}"
+    eras = {_NAMES[era] for era in ERAS}
+    who = [
+        " / ".join(["torch", *(name for name in names if name not in eras)] if eras <= set(names) else names)
+        for names in groups.values()
+    ]
+    return f"{listed(who)} disagree there, which multiply a gradient by {listed([f'{share:g}' for share in groups])}"
 
 
-def _and(some: Sequence[str]) -> str:
-    return f"{', '.join(some[:-1])} and {some[-1]}"
-
-
-def _matters(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity], other: Other) -> str:
-    if said == "unknown":
-        count = len(whole.steps)
+def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], other: Other) -> str:
+    if judged == "unknown":
+        count = len(line.steps)
         return f"{count} {'step is' if count == 1 else 'steps are'} too few to say whether it matters"
-    if said == "falls":
-        return f"It does not decide this training: later it is mostly {percent(whole.level)}"
-    if said == "some":
+    if judged == "falls":
+        return f"It does not decide this training: later it is mostly {percent(line.level)}"
+    if judged == "some":
         return "It hardly matters here: what it is about moves by the rest of the update"
-    whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(leaves), _stopped(leaves)
+    whose, stuck, stopped = _NAMES.get(other.whose, other.whose), _stuck(parameters), _stopped(parameters)
     if stuck or not stopped:
         where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
         return f"It decides this training: it stays high{where}"
@@ -125,28 +122,25 @@ def _matters(said: str, whole: Sensitivity, leaves: Sequence[Sensitivity], other
     )
 
 
-def _next(said: str, whole: Sensitivity, other: Other) -> str:
-    family = whole.family
+def _next_step(judged: str, line: Sensitivity, other: Other) -> str:
+    family = line.family
     if family == POOL:
         return "x.unfold(2, 2, 2).unfold(3, 2, 2).amax((-2, -1))  # for a pool of 2: equal entries share the gradient"
-    if whole.within is not None:
-        return (
-            f"Write this call out in torch's own functions: pin_edge does not reach the {family} inside {whole.within}, which torch runs "
-            "as one call."
-        )
-    if said == "decides":
-        whose = _NAMES.get(other.whose, other.whose)
-        return f"with pseudograd.pin_edge({_named(family, other.whose, other.convention)}): ...  # around the training: as {whose}"
+    if line.within is not None:
+        return advice.write_out("pin_edge", family, line.within)
+    if judged == "decides":
+        whose, chosen = _NAMES.get(other.whose, other.whose), _pin(family, other.whose, other.convention)
+        return f"with pseudograd.pin_edge({chosen}): ...  # around the training: as {whose}"
     era = installed_era()
-    return f"with pseudograd.pin_edge({_named(family, era, text_of(FAMILIES[family].of_torch(era)))}): ...  # keeps it so on every torch"
+    chosen = _pin(family, era, text_of(FAMILIES[family].of_torch(era)))
+    return f"with pseudograd.pin_edge({chosen}): ...  # keeps it so on every torch"
 
 
-def _named(family: str, whose: str, convention: str) -> str:
-    if family in _BY_ERA and whose in ERAS:
+def _pin(family: str, whose: str, convention: str) -> str:
+    """The argument of pin_edge."""
+    if family in _PINNED_BY_ERA and whose in ERAS:
         return repr(whose)
-    if whose in ERAS or whose in FRAMEWORKS:
-        return f"{family}={whose!r}"
-    return f"{family}={float(convention)!r}"
+    return f"{family}={whose!r}" if whose in ERAS or whose in FRAMEWORKS else f"{family}={float(convention)!r}"
 
 
 KIND = Kind(
@@ -160,21 +154,10 @@ KIND = Kind(
     details="It says whether that decides the training: by how it goes over the steps, and by whether the parameters move",
     is_alone=True,
     bad="""\
-import torch
-from pseudograd import diagnose
-
 p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))
 with diagnose(sensitivity=True) as d:
     for step in range(5):
         (p + torch.relu(p)).sum().backward()  # PG210
 """,
-    good="""\
-import torch
-from pseudograd import diagnose
-
-p = torch.nn.Parameter(torch.tensor([0.1, 1.0, 2.0, -1.0]))
-with diagnose(sensitivity=True) as d:
-    for step in range(5):
-        (p + torch.relu(p)).sum().backward()
-""",
+    mend=(("[0.0", "[0.1"),),
 )

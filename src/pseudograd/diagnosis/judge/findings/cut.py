@@ -14,72 +14,52 @@ from .kind import Evidence, Kind, percent
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
 LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
-_OUTWARD = (
-    "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
-    "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
-)
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.suspects:
-        if site.family in ("round", "sign") and site.cut_share > DEAD:
-            yield _of_a_step(site)
-        elif site.family == "clamp" and site.cut_share - _told_as_edge(site) >= CUT:
-            yield _of_a_clamp(site)
-        elif site.family == "fake_quantize" and site.cut_share >= CLIPPED:
-            yield _of_a_quantiser(site)
+        share, arrived = site.cut_share, f"{site.arrived:,} arriving gradients are cut"
+        if site.family in ("round", "sign") and share > DEAD:
+            cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
+            yield KIND.site_finding(site, f"all of {arrived}", cause, advised, share)
+        elif site.family == "clamp" and share - _edge_share(site) >= CUT:
+            back = (
+                ""
+                if site.recoverable is None
+                else f"; {percent(site.recoverable_share)} of that would lead back inside"
+            )
+            said = f"{percent(share)} of {arrived}, {percent(site.cut_magnitude_share)} of their size{back}"
+            yield KIND.site_finding(site, said, _sides(site), advise_clamp(site), share)
+        elif site.family == "fake_quantize" and share >= CLIPPED:
+            yield KIND.site_finding(
+                site,
+                f"{percent(share)} of {arrived}: so much stands outside the grid of this quantiser",
+                "its scale is too small for what it quantises, or its zero point lies apart",
+                "scale = x.detach().abs().max() / quant_max  # x is what it quantises; for a grid around 0",
+                share,
+            )
 
 
-def _told_as_edge(site: Site) -> float:
-    """The share of what this torch cuts exactly at the bound, where that is a finding of its own."""
+def _edge_share(site: Site) -> float:
+    """The share that this torch cuts exactly at the bound, if `edge` reports it."""
     return site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
 
 
-def _of_a_step(site: Site) -> Finding:
-    assert site.family is not None, "round or sign"
-    return KIND.at_site(
-        site,
-        f"all of {site.arrived:,} arriving gradients are cut",
-        f"{site.op} is a step: its true gradient is 0",
-        advice.override(site, site.family, advice.RULE_TO_TRY[site.family]),
-        site.cut_share,
-    )
-
-
-def _of_a_clamp(site: Site) -> Finding:
-    back = "" if site.recoverable is None else f"; {percent(site.recoverable_share)} of that would lead back inside"
-    return KIND.at_site(
-        site,
-        f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut, {percent(site.cut_magnitude_share)} of their "
-        f"size{back}",
-        _sides(site),
-        what_inward_brings(site),
-        site.cut_share,
-    )
-
-
-def _of_a_quantiser(site: Site) -> Finding:
-    return KIND.at_site(
-        site,
-        f"{percent(site.cut_share)} of {site.arrived:,} arriving gradients are cut: so much stands outside the grid of this quantiser",
-        "its scale is too small for what it quantises, or its zero point lies apart",
-        "scale = x.detach().abs().max() / quant_max  # x is what it quantises; for a grid around 0",
-        site.cut_share,
-    )
-
-
-def what_inward_brings(site: Site) -> str:
+def advise_clamp(site: Site) -> str:
     """The next step at a clamp, by what was measured there."""
     if site.recoverable is None:
-        return advice.override(site, "clamp", "inward")
+        return advice.override(site, "inward")
     if not site.recoverable:
-        return _OUTWARD
+        return (
+            "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
+            "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens, by the sign of their advantage."
+        )
     if site.recoverable_share < LITTLE:
         return (
             f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. rule='inward' would "
             f"bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
         )
-    return advice.override(site, "clamp", "inward", f": it passes {percent(site.recoverable_share)} of what is cut")
+    return advice.override(site, "inward", f": it passes {percent(site.recoverable_share)} of what is cut")
 
 
 def _sides(site: Site) -> str:
@@ -104,19 +84,9 @@ KIND = Kind(
     next_step="`override` at that line, or a scale",
     places=_every_clamp,
     bad="""\
-import torch
-from pseudograd import diagnose
-
 p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
 with diagnose() as d:
     p.clamp(0.0, 1.0).sum().backward()  # PG204
 """,
-    good="""\
-import torch
-from pseudograd import diagnose
-
-p = torch.nn.Parameter(torch.tensor([0.4, 0.5]))
-with diagnose() as d:
-    p.clamp(0.0, 1.0).sum().backward()
-""",
+    mend=(("5.0", "0.4"),),
 )

@@ -9,14 +9,14 @@ from .. import advice
 from .kind import Evidence, Kind
 
 DEAD = 0.999  # of what arrives at any op
-_HAVE_FINDINGS_OF_THEIR_OWN = ("clamp", "round", "sign", "fake_quantize")  # see `cut`
+_IN_CUT = ("clamp", "round", "sign", "fake_quantize")  # families that `cut` judges
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """An activation saturates as it should, until all of it does."""
     for site in evidence.suspects:
-        if site.cut_share >= DEAD and not site.elsewhere and site.family not in _HAVE_FINDINGS_OF_THEIR_OWN:
-            yield KIND.at_site(
+        if site.cut_share >= DEAD and not site.elsewhere and site.family not in _IN_CUT:
+            yield KIND.site_finding(
                 site,
                 f"all of {site.arrived:,} arriving gradients are cut in {site.calls:,} calls",
                 f"every element of this {site.op} stands where its slope is 0",
@@ -34,24 +34,11 @@ KIND = Kind(
     details="Ops that move elements are judged by how many leave",
     next_step="`override` with a slope, or a look at the values that enter",
     bad="""\
-import torch
-from pseudograd import diagnose
-
 layer = torch.nn.Linear(2, 3)
 with diagnose(layer) as d:
     h = layer(torch.ones(4, 2))
     bonus = torch.relu(h - 100)  # PG205
     (h + bonus).sum().backward()
 """,
-    good="""\
-import torch
-import pseudograd
-from pseudograd import diagnose
-
-layer = torch.nn.Linear(2, 3)
-with diagnose(layer) as d, pseudograd.override(relu="leaky"):
-    h = layer(torch.ones(4, 2))
-    bonus = torch.relu(h - 100)
-    (h + bonus).sum().backward()
-""",
+    mend=((" as d:", ' as d, pseudograd.override(relu="leaky"):'),),
 )

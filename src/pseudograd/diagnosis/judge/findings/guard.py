@@ -11,7 +11,7 @@ from .kind import Evidence, Kind
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.sites:
         if site.is_guard:
-            yield KIND.at_site(
+            yield KIND.site_finding(
                 site,
                 f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
                 "this op keeps infinite gradients from the parameters",
@@ -29,19 +29,9 @@ KIND = Kind(
     next_step="leave it alone: no override there",
     protects=True,
     bad="""\
-import torch
-from pseudograd import diagnose
-
 x = torch.tensor([-1.0, 4.0], requires_grad=True)
 with diagnose() as d:
     x.clamp(min=0.0).sqrt().sum().backward()  # PG201
 """,
-    good="""\
-import torch
-from pseudograd import diagnose
-
-x = torch.tensor([1.0, 4.0], requires_grad=True)
-with diagnose() as d:
-    x.clamp(min=0.5).sqrt().sum().backward()
-""",
+    mend=(("-1.0", "1.0"), ("min=0.0", "min=0.5")),
 )

@@ -1,83 +1,98 @@
-"""What a row of this folder is, and what it is found in."""
+"""What a row of this folder is, and the evidence that its findings are made from."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pseudograd_notices.code import Code
 
 from ....listen.frames import Place, named
+from ....listen.harmless import harmless
 from ...count.tally import Tally
 from ...count.values import Values
-from ...records import Finding, Partly, Site, Starved
+from ...records import Finding, Partly, Site, Starved, Structural, expression_at, site_of, structural_of
 from ..deliberate import Deliberate
 from ..sensitivity import Sensitivity
 from ..stalled import Stalls
+from ..starving import Starving
+from ..whatif import Asking
 
-# They cut on purpose: a factor of 0, a mask, a choice, a place that was not chosen or is overwritten.
-_ON_PURPOSE = (
-    *(
-        "mul",
-        "where",
-        "maskedFill",
-        "index",
-        "gather",
-        "nativeDropout",
-        "maxPool",
-        "max",
-        "min",
-        "amax",
-        "amin",
-        "sort",
-    ),
-    *("topk", "Copy", "fill", "zero", "scatter", "masked", "put"),
-)
+if TYPE_CHECKING:
+    from ...count.recorder import Recorder
+
+Record = TypeVar("Record")
+
+# These ops cut on purpose: a factor of 0, a mask, a choice, an element that is not chosen or is overwritten.
+_CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax|amin|sort|topk|Copy|fill|zero|scatter|masked|put"
 
 
-@dataclass(frozen=True)
+def part(read: Callable[[Any], Iterable[Record]]) -> cached_property[list[Record]]:
+    """Read once. Where reading fails the part is empty, and the errors of the report say why."""
+    guarded = harmless("the report")(lambda evidence: list(read(evidence)))
+    return cached_property(lambda evidence: guarded(evidence) or [])
+
+
 class Evidence:
-    """All that findings are made from."""
+    """What findings are made from: everything that one diagnosis has recorded."""
 
-    sites: Sequence[Site]
-    starved: Sequence[Starved]
-    values: Sequence[Values]
-    tallies: Sequence[Tally]
-    leaves: Any
-    deliberate: Deliberate
-    stalls: Stalls
-    partly: Sequence[Partly] = ()
-    sensitivity: Sequence[Sensitivity] = ()
+    def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls, asking: Asking) -> None:
+        self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
+        self.deliberate, self.stalls, self.asking = deliberate, stalls, asking
+        self.tallies: list[Tally] = list(recorder.tallies.values())
+        self.values: list[Values] = list(recorder.values.values())
 
-    @cached_property
-    def with_narrow_windows(self) -> set[str]:
-        """The thresholds of jumprelu that starve because its window is too narrow, which says all of it."""
-        sets = [some for tally in self.tallies for some, one in tally.windows.items() if one.is_narrow]
-        return {leaf.name for some in sets for leaf in self.leaves.named(some) if not some & (some - 1)}
+    @part
+    def sites(self) -> Iterable[Site]:
+        """In the order in which a backward meets them."""
+        sites = [site_of(tally, self.deliberate.place(tally.place)) for tally in self.tallies if tally.calls]
+        return sorted(sites, key=lambda site: site.order)
 
     @property
     def suspects(self) -> list[Site]:
         """Where a gradient arrived and may have been cut by mistake: no guard, and no op that cuts on purpose."""
-        return [site for site in self.sites if site.arrived and not site.is_guard and not _is_on_purpose(site)]
+        return [
+            site
+            for site in self.sites
+            if site.arrived and not site.is_guard and (site.family or not re.match(_CHOICES, site.op))
+        ]
 
+    @part
+    def structural(self) -> Iterable[Structural]:
+        cuts = [cut for cut in self.recorder.influence.cuts.values() if cut.upstream]
+        records = [structural_of(cut, self.leaves, self.deliberate.place(cut.place)) for cut in cuts]
+        return sorted(records, key=lambda record: {True: 0, None: 1, False: 2}[record.reaches_loss])
 
-def _is_on_purpose(site: Site) -> bool:
-    """What starves behind it is told there."""
-    return site.family is None and site.op.startswith(_ON_PURPOSE)
+    @cached_property
+    def starving(self) -> Starving:
+        return Starving(self.recorder, self.sites, self.structural)
+
+    @part
+    def starved(self) -> Iterable[Starved]:
+        return [record for record in self.starving.starved if not self.deliberate.parameter(record.parameter)]
+
+    @part
+    def partly(self) -> Iterable[Partly]:
+        return [record for record in self.starving.partly() if not self.deliberate.parameter(record.parameter)]
+
+    @part
+    def sensitivity(self) -> Iterable[Sensitivity]:
+        return self.asking.sensing.records() if self.asking.sensing is not None else []
 
 
 @dataclass(frozen=True)
 class Kind:
     """One kind of finding: a row.
 
-    code: its name, which `--fail-on` takes. number: the same for machines; it is never given to another kind. order: of what is found at
-    one line, the kind with the smallest is told, and the others stand behind it. find: from the evidence to findings, made by the methods
-    below; at a deliberate place too, where they are counted and not told. blame: the same from parameters that starve, for what cuts
-    them off. meaning, next_step: for whoever reads the code, in docs, page and JSON. details: more of the meaning, for docs. is_alone: it
-    is of a whole network and never stands behind what is found at its line. protects: it is told so that what it finds is left alone.
-    bad, good: programs that show it and that do not.
+    code: its name, which `--fail-on` takes. number: the same for machines; it is never given to another kind. order: if one line has
+    findings of several kinds, the kind with the smallest order comes first, and its finding carries the evidence of the others. find:
+    from the evidence to findings, made by the methods below; also at a deliberate line, where findings are counted and not printed.
+    meaning, next_step: for readers of the code, in docs, page and JSON. details: more of the meaning, for docs. is_alone: it is about a
+    network and never joins the findings of its line. protects: its advice is to leave the line alone. bad: a program that shows it,
+    without its imports. mend: pairs of old and new text, which make a program of it that does not.
     places: where `--fail-on` looks, with shares, if it is more than the findings.
     """
 
@@ -90,34 +105,44 @@ class Kind:
     details: str = ""
     is_alone: bool = False
     protects: bool = False
-    blame: Callable[[Sequence[Starved]], Iterable[Finding]] | None = None
     places: Callable[[Sequence[Site]], Iterable[tuple[Site, float]]] | None = None
     bad: str = ""
-    good: str = ""
+    mend: tuple[tuple[str, str], ...] = ()
 
     @property
     def as_code(self) -> Code:
         """Its row in the one table of codes, which `lint` shares."""
         why = f"{self.details}." if self.details else ""
-        return Code(self.number, self.code, self.meaning, why, self.next_step, self.bad, self.good, from_source=False)
+        good = self.bad.replace(f"  # {self.number}", "")
+        for old, new in self.mend:
+            good = good.replace(old, new)
+        bad, good = (f"{_imports(body)}\n{body}" if body else "" for body in (self.bad, good))
+        return Code(self.number, self.code, self.meaning, why, self.next_step, bad, good, from_source=False)
 
     def finding(self, where: str, expression: str, evidence: str, cause: str, next_step: str, **more: Any) -> Finding:
         """Of this kind. more: share, module, issue and is_muted of the record."""
         return Finding(self.code, where, expression, evidence, cause, next_step, number=self.number, **more)
 
-    def at_site(self, site: Site, evidence: str, cause: str, next_step: str, share: float, **more: object) -> Finding:
+    def site_finding(
+        self, site: Site, evidence: str, cause: str, next_step: str, share: float, issue: str | None = None
+    ) -> Finding:
         """At an op."""
-        more = {"module": site.module, "is_muted": site.is_deliberate, **more}
-        return self.finding(site.where, site.expression, evidence, cause, next_step, share=share, **more)
+        more = {"share": share, "module": site.module, "is_muted": site.is_deliberate, "issue": issue}
+        return self.finding(site.where, site.expression, evidence, cause, next_step, **more)
 
-    def at(self, place: Place, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
+    def call_finding(self, place: Place, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
         """At a call."""
         return self.finding(named(place.call), expression_at(place), evidence, cause, next_step, **more)
 
 
-def expression_at(place: Place) -> str:
-    """The source of the call; nothing where nobody saw it."""
-    return "" if place.call is None else place.call.expression
+def _imports(program: str) -> str:
+    uses = {
+        "import torch\n": True,
+        "from torch import nn\n": " nn." in program,
+        "import pseudograd\n": "pseudograd." in program,
+        "from pseudograd import diagnose\n": True,
+    }
+    return "".join(line for line, is_used in uses.items() if is_used)
 
 
 def percent(share: float) -> str:

@@ -6,42 +6,42 @@ from collections.abc import Iterator
 
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
+from ...count.values import Values
 from ...records import Finding
 from .edge import ISSUE
 from .kind import Evidence, Kind, percent
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    for one in evidence.values:
-        if not one.upstream or not one.starts_on_a_bound or one.is_rewritten:
+    for value in evidence.values:
+        if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
-        from_form = shares_at_the_edge(one.form, one.has_tensor_bound)
-        if one.is_pinned:
-            from_form = {era: share for era, share in from_form.items() if era == installed_era()}
-        if not from_form or all(share == 1 for share in from_form.values()):
-            continue
-        names = [leaf.name for leaf in evidence.leaves.named(one.leaf)] if one.leaf else []
-        if any(map(evidence.deliberate.parameter, names)):
-            continue
-        who, it = (f"Every entry of {names[0]}", "it") if names else ("Every element that enters", "nothing behind it")
-        says = [
-            f"{era} passes {percent(share)} there" + (f", so {it} never trains" if share == 0 and names else "")
-            for era, share in from_form.items()
-        ]
-        here = installed_era()
-        better = next((era for era, share in from_form.items() if share > from_form.get(here, 1.0)), None)
-        start = f"start {names[0] if names else 'it'} inside the range, not at the bound"
-        yield KIND.at(
-            one.place,
-            f"{who} ({one.elements:,}) starts exactly at {one.shown_bounds} of this {one.op}: {'; '.join(says)}; inward passes what leads "
-            "inside",
-            "it was initialised there"
-            if names
-            else "what comes before it gives its bound, such as a last layer of zeros",
-            f"with pseudograd.pin_edge({better!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
-            issue=ISSUE if len(set(from_form.values())) > 1 else None,
-            is_muted=evidence.deliberate.place(one.place),
-        )
+        shares = shares_at_the_edge(value.form, value.has_tensor_bound)
+        if value.is_pinned:
+            shares = {era: share for era, share in shares.items() if era == installed_era()}
+        names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
+        if any(share != 1 for share in shares.values()) and not evidence.deliberate.parameter(*names):
+            yield _report(value, shares, names[0] if names else None, evidence.deliberate.place(value.place))
+
+
+def _report(value: Values, shares: dict[str, float], name: str | None, is_muted: bool) -> Finding:
+    """shares: what passes at the bound, by era. name: of the parameter, if the value is a parameter."""
+    says = [
+        f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
+        for era, share in shares.items()
+    ]
+    better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
+    start = f"start {name or 'it'} inside the range, not at the bound"
+    before = "what comes before it gives its bound, such as a last layer of zeros"
+    return KIND.call_finding(
+        value.place,
+        f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
+        f"{value.shown_bounds} of this {value.op}: {'; '.join(says)}; inward passes what leads inside",
+        "it was initialised there" if name else before,
+        f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
+        issue=ISSUE if len(set(shares.values())) > 1 else None,
+        is_muted=is_muted,
+    )
 
 
 KIND = Kind(
@@ -53,19 +53,9 @@ KIND = Kind(
     details="It says what each era of torch passes there, and what `inward` passes",
     next_step="`pin_edge`, or another start",
     bad="""\
-import torch
-from pseudograd import diagnose
-
 p = torch.nn.Parameter(torch.zeros(3))
 with diagnose() as d:
     p.clamp(-1.0, 0.0).sum().backward()  # PG202
 """,
-    good="""\
-import torch
-from pseudograd import diagnose
-
-p = torch.nn.Parameter(torch.full((3,), -0.5))
-with diagnose() as d:
-    p.clamp(-1.0, 0.0).sum().backward()
-""",
+    mend=(("torch.zeros(3)", "torch.full((3,), -0.5)"),),
 )

@@ -18,35 +18,35 @@ _SLOPES = {
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    """The weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
-    leaves = [
-        leaf for _, leaf in evidence.leaves if leaf.sizes is not None and leaf.sizes.count and len(leaf.shape) > 1
+    """Judges the weights alone: a bias or a gain may get next to nothing for good reasons, as before a normalisation."""
+    weights = [
+        (sizes, bit, leaf.name)
+        for bit, leaf in evidence.leaves
+        if (sizes := leaf.sizes) is not None and sizes.count and len(leaf.shape) > 1
     ]
-    some = sorted(
-        (leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)), key=lambda leaf: leaf.sizes.order
-    )
-    found = fading([(leaf.name, leaf.sizes.mean) for leaf in some])
-    if found is None:
+    weights = [row for row in weights if not evidence.deliberate.parameter(row[2])]
+    weights.sort(key=lambda row: row[0].order)
+    fall = fading([(name, sizes.mean) for sizes, _, name in weights])
+    if fall is None:
         return
-    first = next(leaf for leaf in some if leaf.name == found.first)
-    bit = sum(1 << at for at, leaf in evidence.leaves if leaf is first)
-    sites = [site for site in evidence.sites if site.upstream & bit]
-    place = sites[-1] if sites else None
-    each = (found.norm_last / found.norm_first) ** (1 / (found.layers - 1))
+    bit = next(bit for _, bit, name in weights if name == fall.first)
+    sites = [site for site in evidence.sites if site.upstream >> bit & 1]
+    last = sites[-1] if sites else None
+    each = (fall.norm_last / fall.norm_first) ** (1 / (fall.layers - 1))
     yield KIND.finding(
-        "?" if place is None else place.where,
-        "" if place is None else place.expression,
-        f"the norm of the gradient falls from {found.norm_last:.3g} ({found.last}) to {found.norm_first:.3g} ({found.first}) along "
-        f"{found.layers} weights, {each:.3g} times with each of them",
-        _why_it_fades(sites),
+        "?" if last is None else last.where,
+        "" if last is None else last.expression,
+        f"the norm of the gradient falls from {fall.norm_last:.3g} ({fall.last}) to {fall.norm_first:.3g} ({fall.first}) along "
+        f"{fall.layers} weights, {each:.3g} times with each of them",
+        _explain(sites),
         "Put a residual connection around each layer; or take relu, with torch.nn.LayerNorm before it or torch.nn.init.kaiming_normal_ "
         "for its weights. d.norms lists every parameter.",
-        share=1 - found.norm_first / found.norm_last,
-        is_muted=place is not None and place.is_deliberate,
+        share=1 - fall.norm_first / fall.norm_last,
+        is_muted=last is not None and last.is_deliberate,
     )
 
 
-def _why_it_fades(sites: Sequence[Site]) -> str:
+def _explain(sites: Sequence[Site]) -> str:
     counts = {op: sum(site.calls for site in sites if site.op == op) for op in _SLOPES}
     op = max(counts, key=lambda name: counts[name])
     if counts[op]:
@@ -63,29 +63,16 @@ KIND = Kind(
     next_step="residual connections around the layers, or relu with a normalisation or fitting initial weights",
     is_alone=True,
     bad="""\
-import torch
-from torch import nn
-from pseudograd import diagnose
-
 torch.manual_seed(0)
 net = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
 with diagnose(net) as d:
     net(torch.randn(16, 8)).sum().backward()  # PG209
 """,
-    good="""\
-import torch
-from torch import nn
-from pseudograd import diagnose
-
-
-class Residual(nn.Sequential):
-    def forward(self, x):
-        return x + super().forward(x)
-
-
-torch.manual_seed(0)
-net = nn.Sequential(*[Residual(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
-with diagnose(net) as d:
-    net(torch.randn(16, 8)).sum().backward()
-""",
+    mend=(
+        ("[nn.Sequential(", "[Residual("),
+        (
+            "torch.manual_seed",
+            "\nclass Residual(nn.Sequential):\n    def forward(self, x):\n        return x + super().forward(x)\n\n\ntorch.manual_seed",
+        ),
+    ),
 )

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ....listen.frames import named
-from ...records import Finding
+from ...records import Finding, expression_at
 from .. import advice
 from ..copied import inward_codes
-from .kind import Evidence, Kind, expression_at
+from .kind import Evidence, Kind
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    cuts: dict[tuple[str, str], int] = {}
+    cuts: Counter[tuple[str, str]] = Counter()
     for site in evidence.sites:
         if site.family == "clamp" or site.is_own:
-            key = site.where, site.expression
-            cuts[key] = cuts.get(key, 0) + site.cut
+            cuts[site.where, site.expression] += site.cut
     inward = inward_codes(evidence.tallies)
-    for one in evidence.values:
-        if one.place.call is not None and one.place.call.code in inward:
+    for value in evidence.values:
+        call, climb = value.place.call, value.climb
+        is_inward = call is not None and call.code in inward
+        if is_inward or not value.runs_away or cuts[named(call), expression_at(value.place)] > 0.5 * int(value.outside):
             continue
-        key, climb = (named(one.place.call), expression_at(one.place)), one.climb
-        if not one.runs_away or cuts.get(key, 0) > 0.5 * int(one.outside):
-            continue
-        of = evidence.leaves.names.of
-        names = [name for leaf in evidence.leaves.named(one.leaf or one.detached) if (name := of(leaf))]
-        yield KIND.at(
-            one.place,
+        leaves = evidence.leaves.named(value.leaf or value.detached)
+        names = [name for leaf in leaves if (name := evidence.leaves.names.of(leaf))]
+        yield KIND.call_finding(
+            value.place,
             f"over {int(climb.longest) + 1:,} steps the values that enter moved further outside, from {float(climb.first):.3g} to "
             f"{float(climb.last):.3g} on average",
             "the gradient passes outside while the forward saturates, so nothing leads back",
-            advice.inside(one, names),
-            is_muted=evidence.deliberate.place(one.place),
+            advice.lead_inside(value, names),
+            is_muted=evidence.deliberate.place(value.place),
         )
 
 
@@ -46,10 +45,6 @@ KIND = Kind(
     details="Also where it came back later",
     next_step="`project`, or `inward`",
     bad="""\
-import torch
-import pseudograd
-from pseudograd import diagnose
-
 p = torch.nn.Parameter(torch.tensor(0.9))
 optimizer = torch.optim.SGD([p], lr=0.1)
 with diagnose() as d:
@@ -59,19 +54,5 @@ with diagnose() as d:
         (y - 2).pow(2).backward()
         optimizer.step()
 """,
-    good="""\
-import torch
-import pseudograd
-from pseudograd import diagnose
-
-p = torch.nn.Parameter(torch.tensor(0.9))
-optimizer = torch.optim.SGD([p], lr=0.1)
-pseudograd.optim.project(optimizer, {p: (0.0, 1.0)})
-with diagnose() as d:
-    for step in range(30):
-        optimizer.zero_grad()
-        y = pseudograd.clamp(p, 0.0, 1.0, rule="identity")
-        (y - 2).pow(2).backward()
-        optimizer.step()
-""",
+    mend=(("with diagnose()", "pseudograd.optim.project(optimizer, {p: (0.0, 1.0)})\nwith diagnose()"),),
 )

@@ -1,0 +1,101 @@
+"""What leaves a node of autograd where another rule stands in for torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from ... import formula
+from ...rewrite.mode import Replacement, pinned, why_not
+from ...rule import PRIMITIVES, Call
+from ...torch_table import forms
+from ...torch_table.private import wrapped_node
+from ..count import slices
+
+Gradients = tuple[object, ...]
+
+
+def leave_node(
+    replacement_of: Callable[[forms.Form], Replacement | None],
+    touch: Callable[[], None],
+    refuse: Callable[[str], None],
+    node: Node,
+    leaving: Gradients,
+    arriving: Gradients,
+) -> Gradients:
+    """What leaves a node under the replacement; `further_backward.Graph` calls it. touch: the node has a replacement. refuse: the result
+    would not be exact, with the reason.
+    """
+    name = node.name()
+    hidden = wrapped_node(node) if name == slices.NODE else None
+    is_slice = name == slices.NODE
+    form = slices.form_of(node) if is_slice and hidden is None else _form_of(name if hidden is None else hidden.name())
+    replacement = None if form is None else replacement_of(form)
+    if form is None or replacement is None:
+        return leaving
+    if is_slice:
+        refuse(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
+        return leaving
+    touch()
+    if not form.saved and not _reads_grad_alone(form, replacement):
+        refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
+        return leaving
+    return _replaced(form, replacement, node, leaving, arriving[0]) or leaving
+
+
+def _form_of(name: str) -> forms.Form | None:
+    """The table names no node for minimum and maximum: no site is counted for them, as mostly both inputs learn."""
+    for function in (torch.minimum, torch.maximum):
+        if name.startswith(f"{function.__name__.capitalize()}Backward"):
+            return forms.SPELLINGS[function].form
+    return forms.form_of_node(name)
+
+
+def _reads_grad_alone(form: forms.Form, replacement: Replacement) -> bool:
+    usual = form.usual
+    if usual is None or replacement.is_pin:
+        return False
+    call = replacement.call(form, usual.primitive)
+    return call is None or not call.rule.kept((True,) * len(usual.inputs))
+
+
+def _replaced(
+    form: forms.Form, replacement: Replacement, node: object, leaving: Gradients, grad: object
+) -> Gradients | None:
+    """None where override, too, would leave torch's own."""
+    if not isinstance(grad, Tensor):
+        return None
+    if not form.saved:
+        call = None if form.usual is None else replacement.call(form, form.usual.primitive)
+        if call is None:
+            return None
+        alone: list[object] = [grad if name == "x" else None for name in call.primitive.inputs]
+        return tuple(formula.pull(grad, alone, (True,), call)[:1])
+    kept = forms.kept_by(form, node)
+    if kept is None:
+        return None
+    name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
+    call = None if name is None else replacement.call(form, name)
+    if call is None or name is None:
+        return None
+    inputs = kept.inputs if call.primitive.name == name else call.primitive.inputs_of(PRIMITIVES[name], kept.inputs)
+    return None if why_not(call, inputs, False) is not None else under(call, kept, inputs, leaving, grad)
+
+
+def under(call: Call, kept: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor) -> Gradients:
+    """What leaves a node that keeps its inputs, where `call` with these inputs stands in for it."""
+    slots = [_slot(value, kept.values) for value in inputs]  # of each input among the gradients that leave
+    wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
+    values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
+    result = list(leaving)
+    for at, new, is_wanted in zip(slots, formula.pull(grad, values, wants, call), wants, strict=True):
+        if is_wanted and new is not None and at is not None and isinstance(old := result[at], Tensor):
+            result[at] = new.sum_to_size(old.shape).to(old.dtype)
+    return tuple(result)
+
+
+def _slot(value: object, saved: Sequence[object]) -> int | None:
+    return next((at for at, other in enumerate(saved) if other is value and isinstance(value, Tensor)), None)

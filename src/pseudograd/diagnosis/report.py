@@ -1,0 +1,137 @@
+"""What a diagnosis says, in plain records that another process can read. Text, JSON, page and metrics are made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ..listen.program.files import checked_file, write
+from ..torch_table.eras import installed_era
+from .count.differing import Difference
+from .count.history import History
+from .count.norms import Norm
+from .count.swallowed import Stalled
+from .judge.findings import describe
+from .judge.sensitivity import Sensitivity
+from .judge.whatif import Changed
+from .records import Copied, Finding, Partly, Site, Starved, Structural
+
+
+class Report:
+    """The fields of a diagnosis, of one process or of all processes of a program.
+
+    backwards: how many backward passes were recorded. findings: what a person should know, in the order in which a backward meets it.
+    muted: how many findings a comment at their line, or `ignore`, declares deliberate. starved: parameters without a gradient, or with
+    zeros alone, in every recorded backward. partly: parameters of which some entries got no gradient in any backward. calm: sentences
+    about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
+    that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
+    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: of the gradient of each
+    parameter, the parameter next to the loss first; empty with detail="counts". whatif: for each question what every parameter would
+    have got; "as it is" is what the program computed. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
+    gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
+    empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
+    requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
+    norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
+    incomplete; the program is not affected. parameters: the names of all parameters that ran.
+    """
+
+    backwards: int
+    findings: list[Finding]
+    muted: int
+    starved: list[Starved]
+    partly: list[Partly]
+    calm: list[str]
+    copied: list[Copied]
+    sites: list[Site]
+    structural: list[Structural]
+    norms: list[Norm]
+    whatif: dict[str, list[Changed]]
+    inexact: dict[str, list[str]]
+    untouched: list[str]
+    stalled: list[Stalled]
+    sensitivity: list[Sensitivity]
+    unsensed: dict[str, int]
+    history: list[History]
+    errors: list[str]
+    parameters: list[str]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, in plain lists, dictionaries and numbers."""
+        return {
+            "kind": "pseudograd diagnose",
+            "torch": torch.__version__,
+            "era": installed_era(),
+            "kinds": describe(self.findings),
+            **{name: plain(getattr(self, name)) for name in FIELDS if name != "parameters"},
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .tell.metrics import metrics_of
+
+        return metrics_of(self)
+
+    def __str__(self) -> str:
+        from .tell.text import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from ..notebook import framed
+        from .tell.page import page
+
+        return framed(page(self))
+
+    def write_html(self, file: str | Path) -> Path:
+        """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from .tell.page import page
+
+        target = checked_file("diagnose", "file", Path(file))
+        write("diagnose", "file", target, page(self))
+        return target
+
+
+FIELDS = tuple(Report.__annotations__)
+
+
+class ProgramReport(Report):
+    """The report about a program with all its processes.
+
+    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. differences: what
+    one rank has and another rank lacks. known: findings that a baseline holds; they are not among `findings`.
+    """
+
+    processes: list[dict[str, object]]
+    unseen: list[str]
+    differences: list[Difference]
+    known: tuple[Finding, ...] = ()
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        vars(self).update(values)
+
+    def without(self, known: tuple[Finding, ...]) -> ProgramReport:
+        """The same report with these findings moved to `known`."""
+        new = [finding for finding in self.findings if not any(finding is other for other in known)]
+        return ProgramReport({**vars(self), "findings": new, "known": known})
+
+    def to_json(self) -> dict[str, object]:
+        names = "processes", "differences", "unseen"
+        return {**super().to_json(), **{name: plain(getattr(self, name)) for name in names}}
+
+
+def plain(value: object) -> object:
+    """As JSON: a record is its fields and shares, without what only this process understands (the fields that its repr leaves out)."""
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.repr]
+        if isinstance(value, Site):
+            names += ["cut_share", "cut_magnitude_share", "recoverable_share", "at_bound_share", "is_guard"]
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
