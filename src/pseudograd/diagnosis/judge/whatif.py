@@ -287,11 +287,7 @@ def _why_hooks_forbid(behind: Sequence[Any]) -> str | None:
     """A hook that changes a gradient would change that of another rule too, in a way that nobody can know."""
     for node in behind:
         owner = node.metadata.get(_HOOKED)
-        if (
-            owner is None
-            and node.name() == LEAF
-            and any(map(may_change, hooks_of(node.variable).values()))
-        ):
+        if owner is None and node.name() == LEAF and any(map(may_change, hooks_of(node.variable).values())):
             owner = "of a parameter"
         if owner is not None:
             return f"the hook {owner} may change gradients; ask without it, or let it return nothing at its end"
