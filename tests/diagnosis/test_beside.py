@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.judge.whatif import Asking
+from pseudograd.diagnosis.count.whatif import Asking
 
 from .test_harmless import assert_nothing_is_left
 

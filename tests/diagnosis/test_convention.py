@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import pseudograd
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.diagnosis.judge.findings.convention import verdict
-from pseudograd.diagnosis.judge.sensitivity import Sensitivity
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from ..choices import slow_but

@@ -12,8 +12,8 @@ from torch import nn
 from pseudograd import diagnose
 from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.diagnosis.processes import fields_of
-from pseudograd.diagnosis.report import ProgramReport
 from pseudograd.diagnosis.tell.metrics import metrics_of
+from pseudograd.diagnosis.tell.readable import ProgramReport
 
 
 class Gated(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.tell.names import unwrapped
+from pseudograd.diagnosis.count.names import unwrapped
 
 
 class Quantised(nn.Linear):

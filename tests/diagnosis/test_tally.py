@@ -13,8 +13,8 @@ from torch import Tensor
 from pseudograd.diagnosis.count import tally
 from pseudograd.diagnosis.count.leaves import Leaf
 from pseudograd.diagnosis.count.missing_gradients import Entries
+from pseudograd.diagnosis.count.names import Names
 from pseudograd.diagnosis.count.norms import Sizes
-from pseudograd.diagnosis.tell.names import Names
 from pseudograd.kernels import native
 from pseudograd.kernels.native import counts
 from pseudograd.listen.frames import NOWHERE

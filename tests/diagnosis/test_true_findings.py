@@ -164,8 +164,8 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert site.recoverable == back
     (cut,) = [one for one in d.findings if one.code in ("cut", "starved")]
     assert cut.also or cut.code == "cut"
-    from pseudograd.diagnosis.judge.findings import percent
     from pseudograd.diagnosis.judge.findings.cut import advise_clamp
+    from pseudograd.wording import percent
 
     said = advise_clamp(site)
     assert said.startswith({"None": "None", "Widen": "Widen", "override": "with pseudograd.override"}[advises])

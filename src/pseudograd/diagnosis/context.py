@@ -18,16 +18,17 @@ from ..torch_table.eras import installed_era
 from ..torch_table.private import node_creation_hook
 from .count.not_heard import Rest
 from .count.recorder import Recorder, Watch
+from .count.sensitivity import Sensing, check_sensitivity
+from .count.stalls import Stalls
+from .count.whatif import Asking, questions
 from .force_eager import NOT_COMPILED, eagerly
 from .judge.deliberate import Deliberate
 from .judge.results import Results
-from .judge.sensitivity import Sensing, check_sensitivity
-from .judge.stalled import Stalls
-from .judge.whatif import Asking, questions
-from .report import FIELDS, Report
+from .report import FIELDS
+from .tell.readable import Readable
 
 
-class Diagnosis(Report):
+class Diagnosis(Readable):
     """A context around training steps; enter it once. Inside it the fields of the report say what has happened so far."""
 
     def __init__(

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from ..listen.program.follow import Part
 from .count.differing import differences, listed
 from .records import Finding, Site, Starved, Structural
-from .report import FIELDS, ProgramReport, Report
+from .report import FIELDS, Report
+from .tell.readable import ProgramReport
 
 Record = TypeVar("Record")
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
-from ..listen.program.files import checked_file, write
 from ..torch_table.eras import installed_era
-from .count.differing import Difference
 from .count.history import History
 from .count.norms import Norm
+from .count.sensitivity import Sensitivity
 from .count.swallowed import Stalled
+from .count.whatif import Changed
 from .judge.findings import describe
-from .judge.sensitivity import Sensitivity
-from .judge.whatif import Changed
 from .records import Copied, Finding, Partly, Site, Starved, Structural
 
 
@@ -69,58 +65,8 @@ class Report:
             **{name: plain(getattr(self, name)) for name in FIELDS if name != "parameters"},
         }
 
-    def metrics(self) -> dict[str, float]:
-        """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
-        from .tell.metrics import metrics_of
-
-        return metrics_of(self)
-
-    def __str__(self) -> str:
-        from .tell.text import text
-
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        from ..notebook import framed
-        from .tell.page import page
-
-        return framed(page(self))
-
-    def write_html(self, file: str | Path) -> Path:
-        """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
-        from .tell.page import page
-
-        target = checked_file("diagnose", "file", Path(file))
-        write("diagnose", "file", target, page(self))
-        return target
-
 
 FIELDS = tuple(Report.__annotations__)
-
-
-class ProgramReport(Report):
-    """The report about a program with all its processes.
-
-    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. differences: what
-    one rank has and another rank lacks. known: findings that a baseline holds; they are not among `findings`.
-    """
-
-    processes: list[dict[str, object]]
-    unseen: list[str]
-    differences: list[Difference]
-    known: tuple[Finding, ...] = ()
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        vars(self).update(values)
-
-    def without(self, known: tuple[Finding, ...]) -> ProgramReport:
-        """The same report with these findings moved to `known`."""
-        new = [finding for finding in self.findings if not any(finding is other for other in known)]
-        return ProgramReport({**vars(self), "findings": new, "known": known})
-
-    def to_json(self) -> dict[str, object]:
-        names = "processes", "differences", "unseen"
-        return {**super().to_json(), **{name: plain(getattr(self, name)) for name in names}}
 
 
 def plain(value: object) -> object:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...listen.program.follow import Part
-from ...wording import shortened
-from ..judge.findings import percent
+from ...wording import percent, shortened
 from ..records import Site
 
 LEAST = 0.2  # between the largest and the smallest share

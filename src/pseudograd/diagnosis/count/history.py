@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..judge.sensitivity import Sensitivity
+from .sensitivity import Sensitivity
 from .swallowed import Stalled
 
 Steps = tuple[tuple[int, float], ...]

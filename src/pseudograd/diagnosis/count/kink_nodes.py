@@ -15,11 +15,11 @@ from ...torch_table.conventions import FAMILIES, Kinked, of_node, text_of
 from ...torch_table.eras import installed_era
 from ...torch_table.forms import SavedValues, kept_by
 from ...torch_table.private import input_metadata, saved, saves, wrapped_node
-from ..judge.other_conventions import other_of
-from ..judge.replaced_nodes import under
 from . import pools, slices
 from .further_backward import CHECKPOINT, REENTRANT
 from .noted_kinks import NOTED, Tied, left_by_tied
+from .other_conventions import other_of
+from .replaced_nodes import under
 
 _SELU = 1.0507009873554804934193349852946
 

@@ -27,8 +27,8 @@ from ...torch_table.private import (
     saved,
     shards_of,
 )
-from ..tell.names import Names, tops_of
 from .missing_gradients import Entries
+from .names import Names, tops_of
 from .norms import Sizes
 
 _OWN = 4096  # leaves that no module holds, and leaves that are gone: a program may make new ones in every step

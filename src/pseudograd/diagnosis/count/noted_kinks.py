@@ -11,7 +11,7 @@ from ...rewrite import entered_contexts
 from ...rewrite.conventions import Pinning, prepared, rewritten
 from ...torch_table.conventions import KINKED, Kinked
 from ...torch_table.private import is_batched, is_fake, is_wrapped, saved
-from ..judge.other_conventions import other_of
+from .other_conventions import other_of
 
 NOTED = "pseudograd: at a kink"  # in the metadata of a node: what was noted of its call, None where nothing stands at a kink
 

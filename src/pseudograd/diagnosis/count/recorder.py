@@ -42,12 +42,11 @@ from ...torch_table.private import (
     transforms_are_active,
     without_torch_function,
 )
-from ..judge import whatif
-from ..tell.names import unwrapped
-from . import further_backward, hooks, noted_kinks, slices, tally, values, windows
+from . import further_backward, hooks, noted_kinks, slices, tally, values, whatif, windows
 from .arrivals import Arrivals, nobody_else_runs
 from .influence import SILENT, Influence
 from .leaves import LEAF, Leaf, Leaves
+from .names import unwrapped
 from .optimisers import Optimisers
 from .tally import Tally
 from .zeros import Zeros

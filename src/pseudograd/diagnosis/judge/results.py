@@ -9,11 +9,11 @@ from ..count.history import History, histories
 from ..count.leaves import Leaf
 from ..count.norms import Norm, norms_of
 from ..count.swallowed import Stalled
+from ..count.whatif import Changed
 from ..records import Copied, Finding
 from . import findings
 from .copied import copies
 from .findings.kind import Evidence, part
-from .whatif import Changed
 
 
 class Results(Evidence):

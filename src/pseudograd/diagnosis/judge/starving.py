@@ -9,19 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ...listen.frames import named
 from ...wording import counted, shortened
 from ..count.leaves import Leaf
 from ..count.missing_gradients import Missing
+from ..count.names import Owner
+from ..count.recorder import Recorder
 from ..count.windows import NODE
 from ..count.zeros import fading
 from ..records import Partly, Site, Starved, Structural
-
-if TYPE_CHECKING:
-    from ..count.recorder import Recorder
-    from ..tell.names import Owner
 
 Cause = Site | Structural | None
 

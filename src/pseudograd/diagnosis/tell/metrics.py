@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ..judge.findings import KINDS
 from ..records import Site
-
-if TYPE_CHECKING:
-    from ..report import Report
+from ..report import Report
 
 _USUAL = "relu"  # a family that cuts on purpose: half of what arrives, at every layer
 

@@ -13,7 +13,7 @@ from pseudograd_notices.notice import Key, Notice, Problem, baseline_text, new_n
 
 from ..judge import findings
 from ..records import Finding
-from ..report import ProgramReport
+from .readable import ProgramReport
 
 
 @dataclass(frozen=True)

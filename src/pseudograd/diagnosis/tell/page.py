@@ -10,7 +10,7 @@ from pathlib import Path
 from ...listen.frames import lines_of
 from ..count.differing import lines
 from ..records import Site, Structural
-from ..report import ProgramReport, Report, plain
+from ..report import Report, plain
 
 _AROUND = 3  # lines of source before and behind the one that counts
 
@@ -21,7 +21,7 @@ def page(report: Report) -> str:
         "sites": [_with_source(site) for site in report.sites],
         "structural": [_with_source(cut) for cut in report.structural],
         "parameters": len(report.parameters),
-        "between_ranks": lines(report.differences) if isinstance(report, ProgramReport) else [],
+        "between_ranks": lines(getattr(report, "differences", ())),
     }
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...torch_table.eras import installed_era
-from ...wording import counted
+from ...wording import counted, percent
 from ..count import differing
 from ..count.differing import Difference
-from ..judge.findings import percent
-from ..judge.whatif import AS_IT_IS, Changed
+from ..count.whatif import AS_IT_IS, Changed
 from ..records import Finding
-
-if TYPE_CHECKING:
-    from ..report import Report
+from ..report import Report
 
 _WIDTH = 110
 _DIFFERENCES = 12  # between ranks

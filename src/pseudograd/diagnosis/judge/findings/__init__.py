@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from ....wording import shortened
 from ...records import Finding, Site
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
-__all__ = ["CODES", "KINDS", "Evidence", "Kind", "describe", "find_all", "fold", "percent", "sort_findings"]
+__all__ = ["CODES", "KINDS", "Evidence", "Kind", "describe", "find_all", "fold", "sort_findings"]
 
 
 def _rows() -> tuple[Kind, ...]:

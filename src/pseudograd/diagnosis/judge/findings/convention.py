@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from ....torch_table.conventions import FAMILIES, FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
-from ....wording import listed, shortened
+from ....wording import listed, percent, shortened
+from ...count.other_conventions import Other, other_of
 from ...count.pools import FAMILY as POOL
+from ...count.sensitivity import HIGH, Sensitivity
 from ...records import Finding
 from .. import advice
-from ..other_conventions import Other, other_of
-from ..sensitivity import HIGH, Sensitivity
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 DECIDES = 0.5  # of the update, in the median of the later steps
 _STILL = 1e-3  # of its norm: a parameter that came no further does not move

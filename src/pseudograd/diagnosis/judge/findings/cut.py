@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....torch_table.eras import installed_era
+from ....wording import percent
 from ...records import Finding, Site
 from .. import advice
 from .dead import DEAD
 from .edge import is_at_an_edge
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much

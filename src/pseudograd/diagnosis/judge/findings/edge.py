@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....torch_table.eras import ERAS, installed_era
+from ....wording import percent
 from ...records import Finding, Site
 from .. import advice
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 AT_BOUND = 1e-3  # of what arrives at a clamp, exactly at its bound
 ISSUE = "https://github.com/pytorch/pytorch/pull/191142"

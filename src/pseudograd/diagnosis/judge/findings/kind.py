@@ -6,23 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pseudograd_notices.code import Code
 
 from ....listen.frames import Place, named
 from ....listen.harmless import harmless
+from ...count.recorder import Recorder
+from ...count.sensitivity import Sensitivity
+from ...count.stalls import Stalls
 from ...count.tally import Tally
 from ...count.values import Values
+from ...count.whatif import Asking
 from ...records import Finding, Partly, Site, Starved, Structural, expression_at, site_of, structural_of
 from ..deliberate import Deliberate
-from ..sensitivity import Sensitivity
-from ..stalled import Stalls
 from ..starving import Starving
-from ..whatif import Asking
-
-if TYPE_CHECKING:
-    from ...count.recorder import Recorder
 
 Record = TypeVar("Record")
 
@@ -143,10 +141,3 @@ def _imports(program: str) -> str:
         "from pseudograd import diagnose\n": True,
     }
     return "".join(line for line, is_used in uses.items() if is_used)
-
-
-def percent(share: float) -> str:
-    """A share as a person reads it; only all is 100 %, and only nothing 0 %."""
-    if share in (0, 1):
-        return f"{100 * share:.0f} %"
-    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"

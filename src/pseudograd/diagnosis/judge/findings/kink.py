@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
+from ....wording import percent
 from ...count.values import Values
 from ...records import Finding
 from .edge import ISSUE
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:

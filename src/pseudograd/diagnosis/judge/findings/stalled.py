@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import torch
 
-from ....wording import shortened
+from ....wording import percent, shortened
 from ...count.swallowed import Watched
 from ...records import Finding
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 STALLED = 0.5  # of the entries that have a gradient
 _LEAST = 10  # steps: with fewer nobody can say that an entry never moves

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....wording import shortened
+from ....wording import percent, shortened
 from ...count.dead_units import grouped
 from ...count.influence import NEEDS_NOTHING
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..starving import ZEROED
 from .edge import is_cut_by_its_era, passing_era
-from .kind import Evidence, Kind, percent
+from .kind import Evidence, Kind
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +22,13 @@ from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
 from ...torch_table import forms
 from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of
-from ..count import further_backward
-from ..count.further_backward import LEAF, Graph, RefusalError
-from ..count.leaves import Leaf, Leaves
-from ..count.numbers import numbers
+from . import further_backward
+from .comparison import Comparison, compare_gradients
+from .further_backward import LEAF, Graph, RefusalError
+from .leaves import Leaf, Leaves
+from .numbers import numbers
 from .replaced_nodes import leave_node
-
-if TYPE_CHECKING:
-    from .sensitivity import Answer, Sensing
+from .sensitivity import Answers, Sensing
 
 AS_IT_IS = "as it is"
 _SECOND = "the loss reads a gradient that create_graph made under torch's own rules"
@@ -46,34 +45,6 @@ class Changed:
     zero: float
     norm: float
     cosine: float
-
-
-class Comparison(NamedTuple):
-    """A gradient beside the program's own gradient of the same parameter: the share of zeros, its norm, both squared norms, the product of
-    the two, and the squared norm of their difference. The last four add up over parameters.
-    """
-
-    zero: float = 0.0
-    norm: float = 0.0
-    square: float = 0.0
-    own: float = 0.0
-    product: float = 0.0
-    apart: float = 0.0
-
-    @property
-    def cosine(self) -> float:
-        return self.product / math.sqrt(self.own) / math.sqrt(self.square) if self.own and self.square else math.nan
-
-
-def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
-    """None is a gradient of zeros."""
-    mine = numbers(own)
-    other = torch.zeros_like(mine) if grad is None else mine if grad is own else numbers(grad)
-    apart = other - mine
-    zero = float((other == 0).double().mean()) if other.numel() else 0.0
-    return Comparison(
-        zero, float(other.norm()), float(other @ other), float(mine @ mine), float(mine @ other), float(apart @ apart)
-    )
 
 
 class WhatIf:
@@ -150,7 +121,7 @@ class Pass:
         self.reasons: set[str] = set()  # why no question has an answer
         self.arrived: dict[Leaf, Comparison] = {}
         self.step = 0  # the number of this backward, where the sensitivity is measured
-        self.answers: dict[tuple[str, Place | None], Answer] = {}
+        self.answers: Answers = {}
         self.is_plain = False  # no question, and nothing stands at a kink
 
 
@@ -246,8 +217,8 @@ class Asking:
         current = self._running.pop(threading.get_ident(), None)
         if current is None or not is_whole:
             return
-        if self.sensing is not None:
-            self.sensing.end(current)
+        if self.sensing is not None and current.step and (current.is_plain or current.arrived or current.reasons):
+            self.sensing.end(current.step, current.reasons, current.answers, current.arrived)
         if current.is_plain:
             return
         self._as_it_is.add(current.arrived)

@@ -13,7 +13,7 @@ from ...rewrite.mode import Replacement, pinned, why_not
 from ...rule import PRIMITIVES, Call
 from ...torch_table import forms
 from ...torch_table.private import wrapped_node
-from ..count import slices
+from . import slices
 
 Gradients = tuple[object, ...]
 

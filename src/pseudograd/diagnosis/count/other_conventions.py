@@ -14,7 +14,7 @@ from ...rewrite.conventions import call_of, prepared
 from ...torch_table.conventions import FAMILIES, KINKED, pins, text_of
 from ...torch_table.eras import ERAS, OPEN_ERA, installed_era
 from ...torch_table.forms import SPELLINGS, Form
-from ..count import pools
+from . import pools
 
 # With x = 0 (or 3): the arguments that make it a kink, where x alone does not.
 _BESIDE = {

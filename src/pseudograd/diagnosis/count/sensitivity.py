@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ...errors import must
 from ...listen.frames import NOWHERE, Place, named
-from ..count.course import Course
-from ..count.further_backward import Graph
-from ..count.kink_nodes import AtKink, at_kinks, hidden
-from ..count.leaves import Leaf
-from ..count.motion import Motion
-from ..count.tally import Tally
+from .comparison import Comparison, compare_gradients
+from .course import Course
+from .further_backward import Graph
+from .kink_nodes import AtKink, at_kinks, hidden
+from .leaves import Leaf
+from .motion import Motion
 from .other_conventions import other_of, within
-from .whatif import Comparison, Pass, compare_gradients
+from .tally import Tally
 
 HIGH = 0.1  # below a tenth nothing has ever been seen to depend on it
 _LINES = 8  # lines of one family that are measured apart, those with most at a kink
@@ -82,6 +82,9 @@ class Answer:
     rows: Mapping[Leaf, Comparison]
 
 
+Answers = dict[_Key, Answer]
+
+
 class _Steps:
     """The shares of one parameter, or of all together, over the steps."""
 
@@ -94,9 +97,8 @@ class _Steps:
 
     def add(self, step: int, row: Comparison) -> None:
         self.stops |= not self.count and row.own > 0 and not row.square
-        share = _share(row)
-        self.course.add(step, share)
-        self.total += share
+        self.course.add(step, row.share)
+        self.total += row.share
         self.count += 1
         self.cosine = row.cosine
 
@@ -153,7 +155,7 @@ class Sensing:
         standing: Sequence[AtKink],
         own: Mapping[Leaf, Tensor],
         by_leaf: Callable[[dict[object, Tensor]], dict[Leaf, Tensor]],
-    ) -> dict[_Key, Answer]:
+    ) -> Answers:
         """One further pass for each family; and one for each of its lines if they are several and the share is high."""
 
         def run(nodes: Sequence[AtKink]) -> Answer:
@@ -167,7 +169,7 @@ class Sensing:
             rows = {leaf: compare_gradients(other.get(leaf), grad) for leaf, grad in own.items()}
             return Answer(sum(node.entries for node in nodes), sum(node.elements for node in nodes), rows)
 
-        answers: dict[_Key, Answer] = {}
+        answers: Answers = {}
         for family in dict.fromkeys(node.family for node in standing):
             lines: dict[Place, list[AtKink]] = {}
             for node in standing:
@@ -176,7 +178,7 @@ class Sensing:
             answers[family, None] = answer = run([node for nodes in lines.values() for node in nodes])
             if len(lines) == 1:
                 answers[family, next(iter(lines))] = answer
-            elif any(_share(row) >= HIGH for row in answer.rows.values()):
+            elif any(row.share >= HIGH for row in answer.rows.values()):
                 most = sorted(lines.items(), key=lambda item: -sum(node.entries for node in item[1]))[:_LINES]
                 answers |= {(family, place): run(nodes) for place, nodes in most}
         return answers
@@ -188,19 +190,16 @@ class Sensing:
         self._within[node.family, tally.place] = within(node.family, tally.calling)
         return tally.place
 
-    def end(self, current: Pass) -> None:
+    def end(self, step: int, reasons: Collection[str], answers: Answers, arrived: Collection[Leaf]) -> None:
         """A backward of the program has ended. A family that was met before and is not at a kink now has 0 there."""
-        if not current.step or not (current.is_plain or current.arrived or current.reasons):
+        if reasons:
+            self._refuse(reasons)
             return
-        if current.reasons:
-            self._refuse(current.reasons)
-            return
-        answers = current.answers
         for key in answers:
             self._families.setdefault(key, _Family())
         for (family, line), known in self._families.items():
             if (family, line) in answers or line is None or (family, None) not in answers:
-                known.add(current.step, answers.get((family, line), Answer(0, 0, {})), current.arrived)
+                known.add(step, answers.get((family, line), Answer(0, 0, {})), arrived)
             for leaf in known.leaves:
                 self._motions.setdefault(leaf, Motion()).look(leaf.tensor())
 
@@ -239,9 +238,3 @@ class Sensing:
             within=self._within.get(key),
             is_muted=line is not None and self._is_deliberate(line),
         )
-
-
-def _share(row: Comparison) -> float:
-    if not row.own:
-        return math.inf if row.apart else 0.0
-    return math.sqrt(row.apart / row.own)

@@ -13,8 +13,8 @@ from ...listen.frames import NOWHERE
 from ...listen.harmless import Errors, harmless
 from ...listen.quietly import quietly
 from ...torch_table.private import without_torch_function
-from ..count.leaves import Leaves
-from ..count.swallowed import Together, Watched
+from .leaves import Leaves
+from .swallowed import Together, Watched
 
 _SELDOM = 8  # an optimiser without gradients is looked at again after so many steps
 _Group = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and what its tensors are
