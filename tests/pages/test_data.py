@@ -20,9 +20,9 @@ def parsed(block: Block) -> object:
     return pytest.importorskip("yaml").safe_load(block.text)
 
 
-@pytest.mark.parametrize("block", SETTINGS, ids=str)
-def test_it_is_of_its_format(block: Block) -> None:
-    assert parsed(block)
+def test_settings_have_their_format() -> None:
+    for block in SETTINGS:
+        assert parsed(block), block
 
 
 def test_the_hook_of_pre_commit_is_ours() -> None:

@@ -22,10 +22,10 @@ def test_the_blocks_are_those_of_many_pages() -> None:
     assert len(SHELL) > 40
 
 
-@pytest.mark.parametrize("name", [*OPS, "vector_quantize"])
-def test_the_page_of_an_op_has_an_example(name: str) -> None:
-    (example,) = [block for block in PYTHON if block.page == f"docs/ops/{name}.md" and ">>>" in block.text]
-    assert example.text.count(">>>") >= 5
+def test_the_page_of_an_op_has_an_example() -> None:
+    for name in (*OPS, "vector_quantize"):
+        (example,) = [block for block in PYTHON if block.page == f"docs/ops/{name}.md" and ">>>" in block.text]
+        assert example.text.count(">>>") >= 5
 
 
 def test_every_exception_is_needed() -> None:

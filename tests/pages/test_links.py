@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import pytest
-
 from .blocks import PAGES, ROOT, prose_of, text_of
 
 # What pages are made of, too; pictures and workflows are no pages.
@@ -95,21 +93,25 @@ def test_a_link_to_a_thread_has_its_number_as_text() -> None:
     assert [(page, text) for page, text, name, number in found if text != f"{name}#{number}"] == []
 
 
-@pytest.mark.parametrize("page", SOURCES)
-def test_a_page_names_no_place_of_one_machine(page: str) -> None:
-    assert [found[0] for found in _OF_A_MACHINE.finditer(text_of(page))] == []
+def test_no_page_names_a_path_of_one_machine() -> None:
+    assert [(page, match[0]) for page in SOURCES for match in _OF_A_MACHINE.finditer(text_of(page))] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.endswith(".md")])
-def test_links_within_the_tree_lead_somewhere(page: str) -> None:
+def test_links_within_the_tree_lead_somewhere() -> None:
+    markdown = [page for page in PAGES if page.endswith(".md")]
+    assert [(page, link) for page in markdown for link in _dead_links(page)] == []
+
+
+def _dead_links(page: str) -> Iterator[str]:
     for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", prose_of(page))):
         name, _, anchor = link.partition("#")
         if ":" in name:
             continue
         file = (ROOT / page).parent / name if name else ROOT / page
-        assert file.exists(), f"{page}: {link}"
-        if anchor and file.suffix == ".md":
-            assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page}: {link}"
+        if not file.exists() or (
+            anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8"))
+        ):
+            yield link
 
 
 def anchors(text: str) -> set[str]:
