@@ -81,6 +81,8 @@ def rule_objects() -> None:
         rules.sigmoid(),
         rules.fast_sigmoid(),
         rules.gaussian(),
+        rules.trust(0.25),
+        rules.fourier(amplitude=0.2),
         rules.custom(torch.cos),
     ]
     assert_type([repr(rule) for rule in objects], list[str])
