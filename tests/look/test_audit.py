@@ -15,7 +15,7 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd import rules
 from pseudograd.geometry import SHARES
-from pseudograd.look import audit_regions
+from pseudograd.look import measure
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import _merged
 from pseudograd.look.audit_lines import _line
@@ -355,9 +355,9 @@ def test_a_line_runs_along_its_direction_which_is_scaled_to_about_one() -> None:
 
 def test_usual_sizes_are_measured_as_they_are_and_others_in_a_power_of_two() -> None:
     usual, small = (torch.linspace(-scale, scale, 5, dtype=torch.float64) for scale in (3.0, 3e-9))
-    assert audit_regions._units(lambda x: 7 * x, usual) == (1.0, 1.0)
-    assert audit_regions._units(lambda x: x * 1e-9, usual) == (1.0, 2.0**-28)  # 3e-9 is 0.8 of it
-    assert audit_regions._units(lambda x: x * 1e9, small) == (2.0**-28, 1.0)
+    assert measure._units(lambda x: 7 * x, usual) == (1.0, 1.0)
+    assert measure._units(lambda x: x * 1e-9, usual) == (1.0, 2.0**-28)  # 3e-9 is 0.8 of it
+    assert measure._units(lambda x: x * 1e9, small) == (2.0**-28, 1.0)
 
 
 def test_a_function_of_whole_tensors_that_knows_no_vmap() -> None:
@@ -411,7 +411,7 @@ def test_what_has_no_error_is_flat_only_where_it_is_zero() -> None:
     found = torch.tensor([0.0, 1e-300, 1.0], dtype=torch.float64)
     exact = torch.zeros(3, dtype=torch.float64)
     m: Any = SimpleNamespace(x=torch.arange(3.0), y=exact, slope=exact, error=exact, breaks=())
-    assert audit_regions._kinds(m, found) == ["flat", "pseudo", "pseudo"]
+    assert measure._kinds(m, found) == ["flat", "pseudo", "pseudo"]
 
 
 def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..listen import frames, functions, nodes
 from ..listen.around import backwards
-from ..look.copies import known
+from ..look.what_is import what_is
 from ..rewrite.report import Report
 from ..torch_table.private import function_of
 
@@ -118,5 +118,5 @@ def _is_users(cls: object) -> bool:
 def _definition(cls: Any) -> Call:
     """With the op of this library that the class is a copy of, if it is."""
     code = inspect.unwrap(cls.forward).__code__
-    line, copy = frames.shown(code, code.co_firstlineno), known(cls)
+    line, copy = frames.shown(code, code.co_firstlineno), what_is(cls)
     return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"

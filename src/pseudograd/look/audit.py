@@ -27,10 +27,10 @@ from .audit_answers import (
 )
 from .audit_figure import draw
 from .audit_lines import along_lines
-from .audit_naming import rule_of
 from .audit_records import Answer, Audited
-from .audit_regions import measure, regions_of, shares_of
 from .audit_text import text
+from .measure import measure, regions_of, shares_of
+from .what_is import name_measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,7 +191,7 @@ def _of_one(f: object, call: Function, low: float, high: float, points: int, at:
     regions = regions_of(measured)
     narrow = in_half_precision(lambda dtype: _callable(f, dtype), call, measured)
     underflows = [f"{dtype} {answer.detail}" for dtype, answer in narrow.items() if answer.word == "underflows"]
-    rule, note = rule_of(call, measured, underflows)
+    rule, note = name_measured(call, measured, underflows)
     return Audit(
         name=_name_of(f),
         low=low,

@@ -12,7 +12,7 @@ from ..testing.measure.behaviour import cross_talk, gradient_of, second_order, u
 from ..testing.measure.gradients import additivity
 from ..testing.measure.numeric import resolution_of
 from .audit_records import Answer, NotFinite
-from .audit_regions import Measured
+from .measure import Measured
 
 Function = Callable[[Tensor], Tensor]
 

@@ -7,33 +7,52 @@ shows that the class does nothing but compute: see `purity`. `name_measured` tak
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..rule import OPS
+from ..public_names import public_path
+from ..rule import OPS, Op
 from ..testing.measure.behaviour import gradient_of
-from ..torch_table.private import outside_of_transforms, without_dispatch_modes, without_torch_function
 from .candidates import CLOSE, GRADS, Candidate, candidates, forwards
 from .measure import Measured
-from .purity import is_pure, is_pure_forward
+from .purity import Compute, compute_alone, outside_of_everything
 
 _X = (-3.0, -2.5, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5)
-_RANGES = ((-0.3, 0.7), (-1.0, 1.0), (0.0, 1.0))
-_USUAL = (1.0, -1.0, 0.75, -2.5, 0.0)
-_LARGE = tuple(sign * 10.0**power for power in (1, 2, 3, 4, 5, 6, 9, 20, 30) for sign in (1, -1))
-_SPECIAL = (*(sign * 10.0**-power for power in (3, 6, 12, 30) for sign in (1, -1)), math.inf, -math.inf, math.nan)
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_USUAL = (
+    1.0,
+    -1.0,
+    0.75,
+    -2.5,
+    0.0,
+    10.0,
+    -10.0,
+    *(sign * 10.0**power for power in (2, 3, 4, 6, 9, 30) for sign in (1, -1)),
+)
+_EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # the first that differs gives the example
 _FAMILIAR = {"inward": "ClampWithGrad", "sign": "ClampWithGradProposed", "zero": "ClampWithGradThatWorks"}
+# By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
+_BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
+    2: (
+        ("lower_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
+        ("upper_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
+        ("scale_grad", ("scale",), ((0.75,), (0.25,))),
+        ("reverse_grad", ("scale",), ((0.75,), (0.25,))),
+        ("clip_grad", ("limit",), ((0.75,), (20.0,))),
+    ),
+    3: (("clamp", ("min", "max"), ((-0.3, 0.7), (-1.0, 1.0), (0.0, 1.0))),),
+}
 
-Compute = Callable[[Sequence[Any], Tensor], tuple[Tensor, tuple[Any, ...]]]  # inputs, grad -> value, gradients
+Numbers = tuple[float, ...]
+Ask = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers behind x -> y, grad_x
 
 
 @dataclass(frozen=True)
@@ -70,97 +89,238 @@ def what_is(function: object) -> Match | None:
 _matches: weakref.WeakKeyDictionary[Any, Match | None] = weakref.WeakKeyDictionary()
 
 
-# --- a Function without autograd ------------------------------------------------------------------------------------
-
-
-class _Context:
-    """Keeps what a forward saves for its backward."""
-
-    saved_tensors: tuple[Any, ...] = ()
-
-    def __init__(self, inputs: int) -> None:
-        self.needs_input_grad = (True,) * inputs
-
-    def save_for_backward(self, *tensors: object) -> None:
-        self.saved_tensors = tensors
-
-    def mark_non_differentiable(self, *tensors: object) -> None:
-        pass
-
-    mark_dirty = mark_non_differentiable
-
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
-
-
-def _make_compute(cls: Any) -> Compute | None:
-    """The forward and the backward as a single function of numbers. None where the class may do more than compute."""
-    base = torch.autograd.Function
-    has_setup = cls.setup_context is not base.setup_context
-    parts = [(cls.forward, not has_setup), *([(cls.setup_context, True)] if has_setup else [])]
-    are_pure = all(is_pure_forward(part, has_ctx) for part, has_ctx in parts) and is_pure(cls.backward)
-    if cls.vjp is not base.vjp or not are_pure:
-        return None
-
-    def compute(inputs: Sequence[Any], grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        ctx = _Context(len(inputs))
-        if has_setup:
-            y = cls.forward(*inputs)
-            cls.setup_context(ctx, tuple(inputs), y)
-        else:
-            y = cls.forward(ctx, *inputs)
-        gradients = cls.backward(ctx, grad)
-        return y, gradients if isinstance(gradients, tuple) else (gradients,)
-
-    return compute
-
-
-@contextlib.contextmanager
-def _outside_of_everything() -> Iterator[None]:
-    with torch.no_grad(), without_torch_function(), without_dispatch_modes(), outside_of_transforms():
-        yield
-
-
 # --- the class ------------------------------------------------------------------------------------------------------
-
-# By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
-_BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
-    2: (
-        ("lower_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
-        ("upper_bound", ("bound",), ((-0.3,), (0.0,), (0.75,))),
-        ("scale_grad", ("scale",), ((0.75,), (0.25,))),
-        ("reverse_grad", ("scale",), ((0.75,), (0.25,))),
-        ("clip_grad", ("limit",), ((0.75,), (20.0,))),
-    ),
-    3: (("clamp", ("min", "max"), ((-0.3, 0.7), (-1.0, 1.0), (0.0, 1.0))),),
-}
 
 
 def _recognise(cls: Any) -> Match | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.autograd.Function):
         return None
-    compute = _make_compute(cls)
+    compute = compute_alone(cls)
     if compute is None:
         return None
     has_ctx = cls.setup_context is torch.autograd.Function.setup_context
     inputs = list(inspect.signature(cls.forward).parameters.values())[has_ctx:]
+    with outside_of_everything():
+        match = next((match for trial in _trials(compute, len(inputs)) if (match := trial())), None)
+    if match is None:
+        return None
     defaults = tuple(f"{value.name}={value.default!r}" for value in inputs if value.default is not value.empty)
-    with _outside_of_everything():
-        if len(inputs) == 2:
-            dtypes = _compare_with_replace_grad(compute)
-            if dtypes:
-                return Match("replace_grad", _import_of("ReplaceGrad", cls), "ReplaceGrad", dtypes, (), defaults)
-        if len(inputs) == 1:
-            m = _measure(lambda x, grad: compute((x,), grad))
-            for op, others, difference in forwards(m):
-                match = None if difference else _match(cls, compute, op, (), (others,), m, defaults)
-                if match is not None:
-                    return match
-        for name, names, numbers in _BEHIND_X.get(len(inputs), ()):
-            for as_input in (float, lambda number: torch.tensor([number])):  # a bound may have to be a tensor
-                with contextlib.suppress(Exception):
-                    given = _WithInputs(compute, as_input)
-                    match = _match(cls, given, OPS[name], names, numbers, defaults)
-                    if match is not None:
-                        return match
+    instead = match.instead
+    if match.familiar and not defaults:
+        alias = "" if cls.__name__ == match.familiar else f" as {cls.__name__}"
+        instead = f"from pseudograd.familiar import {match.familiar}{alias}"
+    return replace(match, instead=instead, defaults=defaults)
+
+
+def _trials(compute: Compute, inputs: int) -> Iterator[Callable[[], Match | None]]:
+    if inputs == 1:
+        yield lambda: _match_by_values(_asking(compute, float))
+    elif inputs == 2:
+        yield lambda: _match_replace_grad(compute)
+    for name, names, numbers in _BEHIND_X.get(inputs, ()):
+        for as_input in (float, _as_tensor):  # a class may need its bound as a tensor
+            yield partial(_match_op, _asking(compute, as_input), OPS[name], names, numbers)
+
+
+def _as_tensor(number: float) -> Tensor:
+    return torch.tensor([number])
+
+
+def _asking(compute: Compute, as_input: Callable[[float], object]) -> Ask:
+    def ask(x: Tensor, grad: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+        y, gradients = compute((x, *map(as_input, numbers)), grad.clone())
+        return y, gradients[0]
+
+    return ask
+
+
+def _match_by_values(ask: Ask) -> Match | None:
+    """A class of x alone: its values show the op."""
+    m = _measure(ask, ())
+    for op, others, difference in forwards(m):
+        if not difference and (match := _match_rule(ask, op, m, ((),), lambda _, others=others: others, ())):
+            return match
     return None
+
+
+def _match_op(ask: Ask, op: Op, names: tuple[str, ...], numbers: tuple[Numbers, ...]) -> Match | None:
+    def others_of(numbers: Numbers) -> tuple[Any, ...]:
+        return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(op.name, numbers)
+
+    try:
+        return _match_rule(ask, op, _measure(ask, numbers[0]), numbers, others_of, names)
+    except Exception:  # the class takes other inputs
+        return None
+
+
+def _measure(ask: Ask, numbers: Numbers) -> Measured:
+    x = torch.linspace(-4, 4, 129, dtype=torch.float64)
+    (y, positive), (_, negative) = (ask(x, torch.full_like(x, sign), numbers) for sign in (1.0, -1.0))
+    slope = torch.cat([y.diff(), y[-1:] - y[-2:-1]]).double() / (x[1] - x[0])
+    return Measured(x, y.double(), slope, torch.zeros_like(x), positive.double(), -negative.double(), (), ())
+
+
+def _match_rule(
+    ask: Ask,
+    op: Op,
+    m: Measured,
+    numbers: tuple[Numbers, ...],
+    others_of: Callable[..., tuple[Any, ...]],
+    names: tuple[str, ...],
+) -> Match | None:
+    gradients = [ask(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
+    for candidate in candidates(op, others_of(numbers[0]), m, gradients):
+        rule, edge = candidate.case.rule, candidate.case.edge
+        if rule.is_users or rule.author:  # its formula is code of the program
+            continue
+        comparison = _compare(ask, candidate, numbers, others_of)
+        if comparison is None:
+            continue
+        changed = any(value != rule.parameters[key] for key, value in candidate.case.parameters)
+        is_plain = (
+            op.name == "clamp" and len(names) == 2 and edge == "closed" and not changed and not candidate.case.maximize
+        )
+        call = (
+            candidate.written(names, says_default_edge=False).partition("(")[2].replace("=rules.", "=pseudograd.rules.")
+        )
+        given = f"({', '.join(f'{key}={value:g}' for key, value in candidate.case.parameters)})" if changed else ""
+        meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{given}"'
+        meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
+        return Match(
+            meaning,
+            f"import pseudograd  # pseudograd.{public_path(op.name)}({call}",
+            _FAMILIAR.get(rule.name) if is_plain else None,
+            *comparison,
+        )
+    return None
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def _compare(
+    ask: Ask, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: Callable[..., tuple[Any, ...]]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None for another function.
+
+    A guard makes another function: where the rule passes both signs of grad, the class has to pass every size of grad.
+    """
+    dtypes: list[str] = []
+    differences: dict[str, str] = {}
+    for dtype in _DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        is_exact = True
+        for values in numbers if dtype == torch.float32 else numbers[:1]:
+            values = tuple(torch.tensor(value).to(dtype).item() for value in values)
+            ours = candidate._replace(others=others_of(values))
+            x, grad, is_usual = _pairs(values, dtype)
+            try:
+                y, grad_x = (part.to(dtype) for part in ask(x, grad, values))
+            except Exception:
+                if dtype == torch.float32:
+                    raise
+                is_exact = False
+                differences[name] = f"{name} is refused"
+                continue
+            y_ours, grad_ours = ours.pull(x, grad)
+            passes = torch.stack([ours.pull(x, torch.full_like(x, sign))[1] for sign in (1.0, -1.0)]).ne(0).all(0)
+            wrong = ~_equal(grad_x, grad_ours)
+            is_other = _far(grad_x, grad_ours) & (is_usual | (passes & x.isfinite() & grad_x.isfinite()))
+            is_other |= _far(y, y_ours) & is_usual
+            if ours.case.op.rule_set != "step":
+                is_other |= y_ours.isnan() & ~y.isnan()
+            is_exact &= not bool((is_usual & (wrong | ~_equal(y, y_ours))).any())
+            if is_other.any() or (dtype == torch.float32 and not is_exact):
+                return None
+            for at in wrong.nonzero().flatten().tolist():
+                kind = "x" if not math.isfinite(x[at]) else "" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
+                differences.setdefault(
+                    kind,
+                    f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}",
+                )
+        dtypes += [name] if is_exact else []
+    return tuple(dtypes), tuple(differences.values())
+
+
+def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Each x with each grad, in this dtype; and where both are of usual size. The numbers next to each bound are among the x."""
+    info = torch.finfo(dtype)
+    steps = [(bound, abs(bound) * info.eps or 4 * info.tiny) for bound in bounds]
+    beside = [bound + share * step for bound, step in steps for share in (-1, -0.5, 0.5, 1)]
+    x = torch.tensor([*_X, *bounds, *beside, math.nan, math.inf, -math.inf], dtype=torch.float64).to(dtype)
+    usual = torch.tensor(_USUAL, dtype=torch.float64).to(dtype)
+    usual = usual[usual.isfinite()]
+    grads = torch.cat([usual, torch.tensor(_EXTREME, dtype=torch.float64).to(dtype)])
+    is_usual = torch.arange(len(grads)) < len(usual)
+    return (
+        x.repeat_interleave(len(grads)),
+        grads.repeat(len(x)),
+        is_usual.repeat(len(x)) & x.isfinite().repeat_interleave(len(grads)),
+    )
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    """To the bit, but for the sign of a zero."""
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _far(a: Tensor, b: Tensor) -> Tensor:
+    """Further than two orders of rounding."""
+    near = (a - b).abs() <= 8 * max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps) * torch.maximum(
+        a.abs(), b.abs()
+    )
+    return ~(near | _equal(a, b))
+
+
+def _match_replace_grad(compute: Compute) -> Match | None:
+    """The value of the first input; the whole gradient to the second, summed to its shape."""
+    for dtype in _DTYPES:
+        grad = torch.tensor([*_USUAL, *_EXTREME], dtype=torch.float64).to(dtype)
+        first, second = grad.flip(0), torch.zeros_like(grad)
+        try:
+            y, gradients = compute((first, second), grad.clone())
+            _, summed = compute((torch.stack([first, first]), second), torch.stack([grad, grad]))
+        except Exception:
+            return None
+        if not (len(gradients) == len(summed) == 2 and gradients[0] is None and _equal(y, first).all()):
+            return None
+        if not (_equal(gradients[1], grad).all() and _equal(summed[1], 2 * grad).all()):
+            return None
+    return Match("replace_grad", "", "ReplaceGrad", tuple(str(dtype).removeprefix("torch.") for dtype in _DTYPES))
+
+
+# --- what an audit measured -----------------------------------------------------------------------------------------
+
+
+def name_measured(f: Callable[[Tensor], Tensor], m: Measured, underflows: Sequence[str]) -> tuple[str | None, str]:
+    """The call that does the same, as it is written, and where it differs in what the name does not promise; or None, and why."""
+    gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
+    for op, others, difference in sorted(forwards(m), key=lambda forward: forward[2] > 0):
+        for candidate in candidates(op, others, m, gradients):
+            pairs = zip(GRADS, gradients, strict=True)
+            if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):
+                call = candidate.written()
+                if difference:
+                    return None, f"the gradients of {call}, but its values differ from y by up to {difference:.2g}"
+                return call, "; ".join([*underflows, *_differences(f, m, candidate)])
+    return None, ""
+
+
+def _is_close(a: Tensor, b: Tensor) -> bool:
+    near = (a - b).abs() <= CLOSE * torch.maximum(a.abs(), b.abs())
+    return bool((near | (a.isnan() & b.isnan())).all())
+
+
+def _differences(f: Callable[[Tensor], Tensor], m: Measured, candidate: Candidate) -> Iterator[str]:
+    """Where x or grad is no finite number."""
+    for value in (torch.nan, torch.inf, -torch.inf):
+        x = torch.tensor([value], dtype=torch.float64)
+        ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)
+        if not _is_close(ours, theirs) and not torch.equal(ours, theirs):
+            yield f"at x = {value:g} the slope is {theirs.item():g} instead of {ours.item():g}"
+    for grad in (torch.inf, -torch.inf, torch.nan):
+        ours, theirs = gradient_of(candidate.function, m.x, grad), gradient_of(f, m.x, grad)
+        wrong = ~_equal(ours, theirs)
+        if wrong.any():
+            i = int(wrong.nonzero()[0])
+            yield f"grad = {grad:g} gives {theirs[i]:g} instead of {ours[i]:g} at x = {m.x[i].item():.4g}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...listen.frames import named, shown
 from ...listen.quietly import quietly
-from ...look.copies import known
+from ...look.what_is import what_is
 from ..count.tally import Tally
 from ..records import Copied
 
@@ -24,7 +24,7 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
     records = []
     for cls, places in uses.items():
         with quietly():
-            op = known(cls)
+            op = what_is(cls)
         if op is not None:
             code = _forward(cls)
             is_installed = "site-packages" in code.co_filename or "dist-packages" in code.co_filename
@@ -37,7 +37,7 @@ def inward_codes(tallies: Iterable[Tally]) -> set[CodeType]:
     """The forwards of copies that let pass what leads back inside: a clamp in there has that rule already."""
     classes = {tally.function for tally in tallies if tally.function is not None}
     with quietly():
-        return {_forward(cls) for cls in classes if (op := known(cls)) is not None and '"inward"' in op.meaning}
+        return {_forward(cls) for cls in classes if (op := what_is(cls)) is not None and '"inward"' in op.meaning}
 
 
 def _forward(cls: Any) -> CodeType:
