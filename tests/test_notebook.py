@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import pseudograd as pg
-from pseudograd.migrate import migrated
+from pseudograd.migrate import make_migration
 from pseudograd.policy import clip_report
 
 
@@ -40,7 +40,7 @@ def _diagnosis() -> Any:
 def _migration() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         (file := Path(folder, "old.py")).write_text("print('<b>')\n")
-        return migrated(file)
+        return make_migration(file)
 
 
 RECORDS: dict[str, tuple[Callable[[], Any], bool]] = {  # and: has it a picture?

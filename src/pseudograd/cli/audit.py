@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         require_extras("audit", "matplotlib")
     at, shape = _numbers("--at", options.at, float), _numbers("--shape", options.shape, int)
     with stoppable():
-        found = audit(
+        result = audit(
             function_named("audit", "the function", options.function),
             options.low,
             options.high,
@@ -52,12 +52,12 @@ def run(options: argparse.Namespace) -> int:
             at=at or (),
             shape=shape,
         )
-        print(found)
+        print(result)
         if "json" in files:
-            write("audit", "--json", files["json"], json_text(found.to_json()))
+            write("audit", "--json", files["json"], json_text(result.to_json()))
         if "plot" in files:
             picture = io.BytesIO()
-            found.plot().savefig(picture, format=options.plot.suffix.lower()[1:])
+            result.plot().savefig(picture, format=options.plot.suffix.lower()[1:])
             write("audit", "--plot", files["plot"], picture.getvalue())
     return 0
 
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 def _numbers(argument: str, text: str | None, kind: Callable[[str], object]) -> list[Any] | None:
     """The numbers of "1,2"."""
     try:
-        return None if text is None else [kind(one) for one in text.split(",")]
+        return None if text is None else [kind(number) for number in text.split(",")]
     except ValueError as error:
         kinds = "integers" if kind is int else "numbers"
         raise ValueError(must("audit", argument, f"be {kinds} with commas between", text)) from error

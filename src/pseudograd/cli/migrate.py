@@ -16,20 +16,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..listen.program.files import write
-    from ..migrate import migrated
+    from ..migrate import make_migration
 
-    found = [migrated(path) for path in options.paths]  # the errors of all, before anything is written
-    for one in found:
-        print(one, end="")
-        if options.apply and one.after != one.before:
-            path = one.file.resolve()  # not the link to it
+    migrations = [make_migration(path) for path in options.paths]  # every error comes before anything is written
+    changed = [migration for migration in migrations if migration.after != migration.before]
+    for migration in migrations:
+        print(migration, end="")
+        if options.apply and migration in changed:
+            path = migration.file.resolve()  # not the link to it
             mode = path.stat().st_mode
-            write("migrate", "PATH", path, one.after)
+            write("migrate", "PATH", path, migration.after)
             path.chmod(mode)
-            print(f"{one.file}: written")
-    pending = [one for one in found if one.after != one.before and not options.apply]
-    if pending:
-        print(f"\n--apply writes {'it' if len(pending) == 1 else f'these {len(pending)} files'}.")
-    if any(one.after != one.before for one in found):
+            print(f"{migration.file}: written")
+    if changed and not options.apply:
+        print(f"\n--apply writes {'it' if len(changed) == 1 else f'these {len(changed)} files'}.")
+    if changed:
         print("Where it runs: pip install pseudograd")
     return 0

@@ -1,5 +1,5 @@
-"""Scripts that define popular classes themselves, made to import them: `pseudograd migrate`."""
+"""Replace the classes that an old script or notebook defines by the import of the same class from `pseudograd.familiar`."""
 
-from .edit import Migration, migrated
+from .edit import Migration, make_migration
 
-__all__ = ["Migration", "migrated"]
+__all__ = ["Migration", "make_migration"]

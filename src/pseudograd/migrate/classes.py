@@ -1,0 +1,169 @@
+"""The autograd Functions that a script defines: what each computes, and whether an import can take its place."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..look.what_is import Match, what_is
+
+_LARGEST = 2**20  # bytes of a file that is read
+_MOST = 500  # files
+_DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class OldClass:
+    """A class of the script: its name and line, the call that does the same, and why the class stays, if it does.
+
+    cell: in a notebook the number of its cell among those of code, from 1; then the line is the cell's.
+    """
+
+    name: str
+    line: int
+    match: Match | None
+    why_it_stays: str = ""
+    cell: int | None = None
+
+    @property
+    def goes(self) -> bool:
+        return not self.why_it_stays
+
+    @property
+    def spelled(self) -> str:
+        """The class of `pseudograd.familiar` as an import names it."""
+        familiar = self.match.familiar if self.match else None
+        return f"{familiar}" if self.name == familiar else f"{familiar} as {self.name}"
+
+    def __str__(self) -> str:
+        if self.match is None or self.match.familiar is None:
+            return f"{self.name} {self.why_it_stays}: it stays"
+        if self.why_it_stays:
+            return f"{self.name} is {self.match.familiar}, but {self.why_it_stays}: it stays"
+        *first, last = self.match.dtypes
+        dtypes = f"{', '.join(first)} and {last}" if first else last
+        same = f"{self.name} is {self.match.familiar}: equal to the bit for each usual x and gradient that was tried, in {dtypes}"
+        return "\n    differs at ".join([same, *self.match.differences])
+
+
+def split_with_ends(text: str) -> list[str]:
+    """The lines as ast counts them: a form feed ends none."""
+    return re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
+
+
+def find_classes(tree: ast.AST) -> list[ast.ClassDef]:
+    """The classes, wherever they stand, that say they are an autograd.Function."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    named = [node for node in classes if any(ast.unparse(base).split(".")[-1] == "Function" for base in node.bases)]
+    return sorted(named, key=lambda node: node.lineno)
+
+
+def judge(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module, unread: str = "") -> OldClass:
+    """tree: of this source; program: of all cells of a notebook; unread: the text of cells that could not be read."""
+    match = _match(node, source, tree)
+    if match is None:
+        why = "is no class that pseudograd.familiar has"
+    elif match.familiar is None:
+        why = f"is {match.meaning}, which has no class in pseudograd.familiar ({match.instead})"
+    elif match.defaults:
+        why = f"has default arguments ({', '.join(match.defaults)})"
+    elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
+        why = "a cell that cannot be read uses it"
+    else:
+        why = _other_use(node, program)
+    return OldClass(node.name, node.lineno, match, why)
+
+
+def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
+    """Makes the methods alone, with the imports of torch. Nothing else of the script runs."""
+    methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+    if node.decorator_list or node.keywords or len(node.bases) > 1 or not all(map(_is_plain, methods)):
+        return None
+    file = f"<pseudograd migrate {next(_numbers)}>"
+    linecache.cache[file] = len(source), None, split_with_ends(source), file  # where `what_is` reads it
+    names: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    imports = [statement for statement in tree.body if _imports_torch(statement)]
+    try:
+        exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
+        cls = type(node.name, (torch.autograd.Function,), {method.name: names[method.name] for method in methods})
+        return what_is(cls)
+    except Exception:  # it needs more of its script than this
+        return None
+    finally:
+        del linecache.cache[file]
+
+
+def _is_plain(method: ast.FunctionDef) -> bool:
+    """Does its definition run no code of the script? Annotations are not evaluated."""
+    decorators = [ast.unparse(decorator).partition("(")[0].split(".")[-1] for decorator in method.decorator_list]
+    defaults = [*method.args.defaults, *(default for default in method.args.kw_defaults if default)]
+    return all(decorator in _DECORATORS for decorator in decorators) and all(
+        isinstance(default, (ast.Constant, ast.UnaryOp)) for default in defaults
+    )
+
+
+def _imports_torch(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] == "torch" and not node.level
+    return isinstance(node, ast.Import) and all(alias.name.split(".")[0] == "torch" for alias in node.names)
+
+
+# --- other uses than apply, which is all that the imported class has ------------------------------------------------
+
+
+def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    for other in ast.walk(program):
+        if isinstance(other, kinds) and other.name == node.name and other is not node:
+            return f"line {other.lineno} defines {node.name} again"
+    inside, applied = set(map(id, ast.walk(node))), _applied(program)
+    for use in ast.walk(program):
+        is_it = (isinstance(use, ast.Name) and use.id == node.name) or (
+            isinstance(use, ast.Attribute) and use.attr == node.name
+        )
+        if is_it and id(use) not in inside and id(use) not in applied:
+            return f"line {use.lineno} uses more of it than `{node.name}.apply`"  # type: ignore[attr-defined]
+    return ""
+
+
+def _applied(tree: ast.AST) -> set[int]:
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
+
+
+def find_use_beside(file: Path, name: str) -> str:
+    """Where a file of the same folder uses more of the class than its `apply`; "" where none does. Unreadable files are passed over."""
+    for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST]:
+        try:
+            if other == file.resolve() or other.stat().st_size > _LARGEST:
+                continue
+            text = other.read_bytes()
+            line = next(_uses(ast.parse(text), file.stem, name), None) if name.encode() in text else None
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        if line is not None:
+            return f"{other.name}:{line} uses more of it than `{name}.apply`"
+    return ""
+
+
+def _uses(tree: ast.Module, module: str, name: str) -> Iterator[int]:
+    """The lines of a file that imports the class, or its module."""
+    names, modules, applied = set(), set(), _applied(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == module:
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == name}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[-1] == module}
+    for node in ast.walk(tree):
+        is_name = isinstance(node, ast.Name) and node.id in names
+        is_in_module = isinstance(node, ast.Attribute) and node.attr == name and ast.unparse(node.value) in modules
+        if (is_name or is_in_module) and id(node) not in applied:
+            yield node.lineno  # type: ignore[attr-defined]
