@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
         """The call as a user writes it. names: of variables that stand for the inputs behind x."""
         op, rule = self.case.op, self.case.rule
         others = [value for value in self.others if value is not None] if names else self.others
-        texts = names or [None if value is None else repr(_short(value)) for value in others]
+        texts: Sequence[str | None] = names or [None if value is None else repr(_short(value)) for value in others]
         written = ["x"]
         by_position = op.name in _BY_POSITION
         for key, value, text in zip(op.inputs[1:], others, texts, strict=False):

@@ -84,7 +84,7 @@ def plot(
         >>> drawn = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
-    wanted = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
+    wanted: list[Any] = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]
     min, max = as_number(min), as_number(max)
     _check(wanted, min, max, loss, panels)
     grads = _checked_grads(grad)

@@ -208,7 +208,7 @@ class _Reader:
         return isinstance(target, ast.Subscript) and getattr(target.value, "id", None) in self._fresh
 
     def _is_expression(self, node: object) -> bool:
-        if not isinstance(node, _EXPRESSIONS):
+        if not isinstance(node, ast.AST) or not isinstance(node, _EXPRESSIONS):
             return False
         if isinstance(node, ast.Call):
             return self._is_call(node)
