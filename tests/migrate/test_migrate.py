@@ -125,7 +125,13 @@ def test_the_true_gradient_by_its_old_name(tmp_path: Path) -> None:
     assert found.match.familiar == "ClampWithGradThatWorks"
 
 
-GUARDS = ["g.clamp(-10, 10)", "g.clamp(-1e5, 1e5)", "g.nan_to_num(0.0, 0.0, 0.0)", "g * (g.abs() < 1000)", "g * (g.abs() > 1e-10)"]
+GUARDS = [
+    "g.clamp(-10, 10)",
+    "g.clamp(-1e5, 1e5)",
+    "g.nan_to_num(0.0, 0.0, 0.0)",
+    "g * (g.abs() < 1000)",
+    "g * (g.abs() > 1e-10)",
+]
 
 
 @pytest.mark.parametrize("guard", GUARDS)
@@ -176,7 +182,10 @@ def test_nothing_of_the_script_runs_but_its_imports_of_torch(tmp_path: Path) -> 
 
 def test_the_sentence_names_where_the_class_differs(tmp_path: Path) -> None:
     text = str(make_migration(_file(tmp_path, f"import torch\n{POPULAR}")))
-    assert "tried, in float16, bfloat16, float32 and float64\n    differs at float16: grad = inf gives nan instead of 0" in text
+    assert (
+        "tried, in float16, bfloat16, float32 and float64\n    differs at float16: grad = inf gives nan instead of 0"
+        in text
+    )
     assert "gives 1.01328e-06 instead of 0 at x = -0.30029" in text, "the product of two small numbers is 0"
 
 
