@@ -16,7 +16,7 @@ from .. import engine
 from ..arguments import has_negative_zero
 from ..formula import own
 from ..rule import Call, prepared, remember
-from ..torch_table.conventions import KINKED
+from ..torch_table.forms import KINKED
 from ..torch_table.private import node_number
 from .report import Log, Tallied
 
@@ -46,10 +46,10 @@ class Known:
         self.places: dict[tuple[int, int], Tallied] = {}
 
 
-def result_of(
+def run_known(
     mode: Any, calls: dict[tuple[object, ...], Known], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Tensor | None:
-    """Of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
+    """The result of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
     if not args or own.depth:
         return None
     x = args[0]
@@ -65,7 +65,7 @@ def result_of(
         elif not kwargs and len(args) == 2:
             known = calls.get((x.dtype, Tensor if type(args[1]) in _PLAIN else args[1]))
         else:
-            known = calls.get(_asked(args, kwargs))
+            known = calls.get(_key_of(args, kwargs))
     except TypeError:  # one of them cannot be what it should
         return None
     if known is None:
@@ -87,27 +87,26 @@ def result_of(
     return result
 
 
-def _asked(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-    """A tensor behind x is told by its kind: its dtype and shape are for the one who runs it."""
-    asked = [args[0].dtype]
-    for value in args[1:]:
-        asked.append(Tensor if type(value) in _PLAIN else value)
-    for key, value in kwargs.items():
-        asked += (key, Tensor if type(value) in _PLAIN else value)
-    return tuple(asked)
+def _key_of(args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+    """Tensors behind x are alike: their dtypes and shapes are for `run`."""
+    key = [args[0].dtype, *[Tensor if type(value) in _PLAIN else value for value in args[1:]]]
+    for name, value in kwargs.items():
+        key += (name, Tensor if type(value) in _PLAIN else value)
+    return tuple(key)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, object]) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if type(value) in _PLAIN]
 
 
-def _are_in_order(given: list[Tensor], inputs: list[Tensor]) -> bool:
-    """Do they come as the call takes them, whichever they are? Of one that comes twice nobody knows which is which."""
-    return [id(one) for one in given] == [id(one) for one in inputs] and len({id(one) for one in given}) == len(given)
+def _are_in_order(arguments: list[Tensor], inputs: list[Tensor]) -> bool:
+    """Do the tensors come as the call takes them? If one comes twice, nobody knows which is which."""
+    ids = list(map(id, arguments))
+    return ids == list(map(id, inputs)) and len(set(ids)) == len(ids)
 
 
 def _note_first(log: Log, known: Known, caller: Any) -> None:
-    """Only the program's own line is told by itself: one of a package may be reached from many."""
+    """Only a line of the program tells where the call is: a line of a package may be reached from many."""
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
         known.places[id(caller.f_code), caller.f_lasti] = tallied  # it keeps the code, so that no other one gets its id
@@ -124,18 +123,18 @@ def remember_call(
     if has_tensors and not _are_in_order(_tensors(args, kwargs), _tensors(inputs, {})):
         return
     has_zero = not has_tensors and 0 in others
-    if any(one.family in mode.kinks for one in KINKED.get(func, ())):  # that is asked before, each time
-        return
+    if mode.kinks and any(kinked.kink.pick or kinked.family in mode.kinks for kinked in KINKED.get(func, ())):
+        return  # a pin reads its calls each time
     try:
-        asked = _asked(args, kwargs)
+        key = _key_of(args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
-        of_func = memory.setdefault(func, {})
-        if asked in of_func:  # it leaves some calls to be read, and to make it takes longer than that
+        calls = memory.setdefault(func, {})
+        if key in calls:  # it leaves some calls to be read, and to make it takes longer than that
             return
         run = engine.ready(call, inputs)
         if run is None:
             return
         is_given_all = all(type(value) in _PLAIN for value in args)
-        remember(of_func, asked, Known(run, op, rule, has_tensors, has_zero, is_given_all))
+        remember(calls, key, Known(run, op, rule, has_tensors, has_zero, is_given_all))
     except TypeError:
         return

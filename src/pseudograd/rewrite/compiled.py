@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import dynamo
 from ..listen import patches
-from ..torch_table import conventions as torch_conventions
 from ..torch_table import forms as torch_forms
 from ..torch_table import private as torch_private
 from .entered_contexts import Entered
@@ -19,7 +18,7 @@ from .entered_contexts import Entered
 
 def _tell(imported: object) -> None:
     # F.hardsigmoid and torch.relu_ are not among those that Dynamo dispatches; eager code dispatches them.
-    torch_private.let_dynamo_dispatch(imported, {**torch_forms.SPELLINGS, **torch_conventions.KINKED})
+    torch_private.let_dynamo_dispatch(imported, {**torch_forms.SPELLINGS, **torch_forms.KINKED})
     # A checkpoint is no function of torch in eager code, and no mode sees it there; so must it be in compiled code.
     for patch in patches.CALLS_IN_COMPILED_CODE:
         for variable in torch_private.higher_order_variables(patch.name.split(".")[-2]):

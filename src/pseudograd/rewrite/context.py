@@ -1,4 +1,4 @@
-"""What the user holds, from override or pin_edge: a context, and a decorator.
+"""The contexts that override and pin_edge return, which are decorators, too.
 
 Each entry pushes a `Rewrite`, a mode of torch, onto the stack of the thread. A context that is entered in a generator behaves as
 torch.no_grad does there: it is on until it exits, also for the caller of the generator.
@@ -16,17 +16,18 @@ from torch.compiler import is_compiling
 
 from ..rule import prepared
 from ..torch_table import forms as torch_forms
-from ..torch_table.conventions import OF_AN_EDGE, OF_AN_ERA, OWN
-from . import backward, compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
-from .conventions import Pinning, acting
+from ..torch_table.conventions import OWN
+from ..torch_table.forms import EDGE_FAMILIES, ERA_FAMILIES
+from . import compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
 from .mode import Replacement, Rewrite
-from .report import Log, Report
+from .pins import without_torchs_own
+from .report import Log, Report, make_report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class _Entry(NamedTuple):
-    """mode: None where nothing was to be done. left: the families that are left to torch, as the pin asks for what it does."""
+    """mode: None where nothing was to be done. left: the families that are left to torch, because the pin asks for what torch does."""
 
     thread: int
     mode: Rewrite | None
@@ -34,9 +35,10 @@ class _Entry(NamedTuple):
 
 
 class Rewriting:
-    """While it is entered, in this thread, torch's functions get the chosen rules. `is_torchs_own`: they are what torch does.
+    """While it is entered, in this thread, torch's functions get the chosen rules.
 
-    Such a context acts only inside another one that would change what it names; alone it does nothing at all.
+    is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
+        functions.
     """
 
     def __init__(
@@ -58,45 +60,46 @@ class Rewriting:
 
     @property
     def replacements(self) -> dict[str, Replacement]:
-        """By the switch of `torch_forms` that each acts on."""
+        """By the switch of a form that each acts on."""
         return self._replacements
 
     @property
     def kinks(self) -> dict[str, str]:
-        """By the family of `torch_conventions`, the convention that is pinned."""
+        """The convention of each family that is pinned."""
         return self._kinks
 
     def __enter__(self) -> Rewriting:
         if is_compiling():
-            mode = self._mode(self._replacements, self._kinks, None)
+            mode = Rewrite(self._replacements, None, self._kinks)
             mode.__enter__()
             self._entries.append(_Entry(0, mode))
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
-        kinks = self._kinks if entered_contexts.modes() else acting(self._kinks)
-        own = {name for name, text in self._kinks.items() if text == OWN or name not in kinks}
-        left = frozenset(own | OF_AN_ERA if is_idle else own)
-        if left:
+        kinks = self._kinks
+        if kinks and not entered_contexts.modes():
+            kinks = without_torchs_own(kinks)
+        left = entered_contexts.NO_FAMILY
+        if is_idle or self._kinks:
+            own = [name for name, text in self._kinks.items() if text == OWN or name not in kinks]
+            left = ERA_FAMILIES.union(own) if is_idle else frozenset(own)
             entered_contexts.leave_to_torch(left)
         if is_idle and not kinks:
             self._entries.append(_Entry(thread, None, left))
             return self
-        log = self._logs.setdefault(thread, Log())
+        log = self._logs.get(thread)
+        if log is None:
+            log = self._logs[thread] = Log()
         log.nodes.start_afresh()
-        mode = self._mode({} if is_idle else self._replacements, kinks, log)
+        mode = Rewrite({} if is_idle else self._replacements, log, kinks)
         self._entries.append(_Entry(thread, mode, left))
-        backward.enter(mode)
-        mode.__enter__()
+        entered_contexts.enter(mode)
         return self
 
-    def _mode(self, replacements: dict[str, Replacement], kinks: dict[str, str], log: Log | None) -> Rewrite:
-        return Pinning(replacements, kinks, log) if kinks else Rewrite(replacements, log)
-
     def _decides_anything(self) -> bool:
-        """A pin to an era has an edge alone, which is about the clamps, fmin and fmax."""
+        """Does an outer context change the functions of this pin of an edge?"""
         return any(
-            torch_forms.overlap(self._replacements, outer.replacements) or not OF_AN_EDGE.isdisjoint(outer.kinks)
+            torch_forms.overlap(self._replacements, outer.replacements) or not EDGE_FAMILIES.isdisjoint(outer.kinks)
             for outer in entered_contexts.modes()
         )
 
@@ -104,23 +107,27 @@ class Rewriting:
         if is_compiling():
             self._entries.pop().mode.__exit__(*exception)  # type: ignore[union-attr]
             return
-        _, mode, left = self._last_entry()
-        entered_contexts.no_longer_leave_to_torch(left)
-        if mode is None:
-            return
-        entered_contexts.take_off_the_stack(mode)
-        prepared.pop(mode, None)
-        backward.leave(mode)
+        entry = self._entries.pop()
+        if entry.thread != threading.get_ident():
+            entry = self._swap_for_own(entry)
+        if entry.left:
+            entered_contexts.end_leaving_to_torch(entry.left)
+        if entry.mode is not None:
+            entered_contexts.leave(entry.mode)
+            prepared.pop(entry.mode, None)
 
-    def _last_entry(self) -> _Entry:
-        """The entry that this exit ends: the last one of this thread; of any, where a generator is closed by another thread."""
-        here = threading.get_ident()
-        entry = next((entry for entry in reversed(self._entries) if entry.thread == here), self._entries[-1])
-        self._entries.remove(entry)
-        return entry
+    def _swap_for_own(self, entry: _Entry) -> _Entry:
+        """The last entry of this thread in place of that one; that one itself, where a generator is closed by another thread."""
+        thread = threading.get_ident()
+        own = next((other for other in reversed(self._entries) if other.thread == thread), None)
+        if own is None:
+            return entry
+        self._entries.remove(own)
+        self._entries.append(entry)
+        return own
 
     def __call__(self, function: Decorated) -> Decorated:
-        """As a decorator. A generator runs inside the context and is suspended outside it."""
+        """Decorate a function. A generator runs inside the context and is suspended outside it."""
         if inspect.isgeneratorfunction(function):
             return functools.wraps(function)(_stepping(self, function))  # type: ignore[return-value]
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -137,8 +144,8 @@ class Rewriting:
         return inside  # type: ignore[return-value]
 
     def report(self) -> Report:
-        """What was rewritten so far, and what was seen and could not be."""
-        return Report.of(self._label, list(self._logs.values()), self._is_torchs_own)
+        """The calls that were rewritten so far, and those that were seen and could not be."""
+        return make_report(self._label, list(self._logs.values()), self._is_torchs_own)
 
 
 def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[..., object]:
@@ -147,20 +154,20 @@ def _stepping(context: Rewriting, function: Callable[..., Any]) -> Callable[...,
     def wrapped(*args: object, **kwargs: object) -> object:
         generator = function(*args, **kwargs)
         step = generator.send
-        given: tuple[object, ...] = (None,)
+        values: tuple[object, ...] = (None,)
         while True:
             try:
                 with context:
-                    value = step(*given)
+                    value = step(*values)
             except StopIteration as stop:
                 return stop.value
             try:
-                step, given = generator.send, ((yield value),)
+                step, values = generator.send, ((yield value),)
             except GeneratorExit:
                 with context:
                     generator.close()
                 raise
             except BaseException as error:
-                step, given = generator.throw, (error,)
+                step, values = generator.throw, (error,)
 
     return wrapped

@@ -26,20 +26,108 @@ from ..geometry import (
     between_numbers,
     with_edge,
 )
-from ..rule import BOUNDED, Gradients, Pull, Rule, Wants
+from ..rule import BOUNDED, PRIMITIVES, Gradients, Pull, Rule, Wants, register
+from ..torch_table.conventions import share
 from ..torch_table.eras import ERAS, Era
-
-OF_NUMBERS: dict[str, Rule] = {}
-OF_TENSORS: dict[str, Rule] = {}
-OF_FMIN: dict[str, Rule] = {}
-OF_FMAX: dict[str, Rule] = {}
+from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
 
 
 class Pin(NamedTuple):
-    """What x gets at the edge as a share of grad, or None for what the era does; the era whose formula holds elsewhere."""
+    """The part of grad that x gets at the edge, or None for the part of the era; and the era whose formula holds elsewhere."""
 
-    share: float | None
+    part: float | None
     era: Era
+
+
+# --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
+
+
+def _stands_of_numbers(pin: Pin, min: object, max: object) -> Stands:
+    part = SHARES[pin.era.edge] if pin.part is None else pin.part
+    return Stands(min, max, _standings_of_numbers(part, min is not None, max is not None))
+
+
+_standings_of_numbers = lru_cache(maxsize=64)(between_numbers)
+
+
+def _stands_of_tensors(pin: Pin, min: object, max: object) -> Stands:
+    return Stands(min, max, _standings_of_tensors(pin, min is not None, max is not None))
+
+
+@lru_cache(maxsize=64)
+def _standings_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Standings:
+    assert pin.era.between is not None, "add_rules asks"
+    assert pin.era.beside is not None, "it comes with the other"
+    if has_min and has_max:
+        return pin.era.between if pin.part is None else with_edge(pin.era.between, pin.part)
+    row = pin.era.beside
+    if pin.part is not None:
+        row = row._replace(at=Split(pin.part, min=1.0 - pin.part))
+    return above_min(row) if has_min else below_max(row)
+
+
+def _stands_of_pair(is_min: bool, pin: Pin, other: object) -> Stands:
+    """fmin or fmax: NaN loses; where both are, x wins."""
+    part = pin.era.of_fmax if pin.part is None else pin.part
+    row = Beside(ALL_TO_MIN, Split(part, min=1.0 - part), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
+    return Stands(None, other, below_max(row)) if is_min else Stands(other, None, above_min(row))
+
+
+# --- as formulas ------------------------------------------------------------------------------------------------------
+
+
+def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
+    """Away from the edge the eras agree: NaN gets 0."""
+    part = SHARES[pin.era.edge] if pin.part is None else pin.part
+    inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
+    if part == 0.0:
+        return torch.where(inside, grad, 0.0), None, None
+    within = (x >= min) if max is None else (x <= max) if min is None else (x >= min) & (x <= max)
+    at_edge = torch.where(within, share(grad, part), 0.0)
+    return (at_edge if part == 1.0 else torch.where(inside, grad, at_edge)), None, None
+
+
+def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
+    """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
+    grads = pin.era.of_tensors(grad, x, min, max)
+    if pin.part is None:
+        return grads
+    nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
+    at_min = nowhere if min is None else x == min
+    at_max = nowhere if max is None else x == max
+    if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
+        in_order = min <= max
+        at_min, at_max = at_min & in_order, at_max & in_order
+    to_x, to_bound = share(grad, pin.part), share(grad, 1.0 - pin.part)
+    grad_x, grad_min, grad_max = grads
+    assert grad_x is not None
+    grad_x = torch.where(at_min | at_max, to_x, grad_x)
+    grad_min = None if grad_min is None else torch.where(at_min, to_bound, torch.where(at_max, 0.0, grad_min))
+    grad_max = None if grad_max is None else torch.where(at_min, 0.0, torch.where(at_max, to_bound, grad_max))
+    return grad_x, grad_min, grad_max
+
+
+def _pull_of_pair(
+    pull: Callable[..., Gradients], pin: Pin, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
+) -> Gradients:
+    """fmin or fmax, by the formula of its family."""
+    return pull(str(pin.era.of_fmax if pin.part is None else pin.part), grad, x, other, y=y, wants=wants)
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+class PinnedEdge(NamedTuple):
+    """The names of the primitives that stand in under a pinned edge: with number bounds, and with tensors."""
+
+    of_numbers: str
+    of_tensors: str
+
+
+OF_NUMBERS: dict[str, Rule] = {}
+OF_TENSORS: dict[str, Rule] = {}
+OF_PAIRS: dict[str, dict[str, Rule]] = {}  # by the family: fmin, fmax
+PINNED: dict[str, PinnedEdge] = {}  # by the name of the primitive that stands in otherwise
 
 
 def rule_named(edge: str, elsewhere: str) -> str:
@@ -49,16 +137,17 @@ def rule_named(edge: str, elsewhere: str) -> str:
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
     if name not in OF_NUMBERS:
-        two = ("x", "other")
         of_tensors = None if pin.era.between is None else partial(_stands_of_tensors, pin)
-        OF_NUMBERS[name] = _rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), BOUNDED)
-        OF_TENSORS[name] = _rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
-        OF_FMIN[name] = _rule(name, partial(_pull_of_extreme, pin, torch.lt), partial(_stands_of_fmin, pin), two)
-        OF_FMAX[name] = _rule(name, partial(_pull_of_extreme, pin, torch.gt), partial(_stands_of_fmax, pin), two)
+        OF_NUMBERS[name] = _make_rule(name, partial(_pull_of_numbers, pin), partial(_stands_of_numbers, pin), BOUNDED)
+        OF_TENSORS[name] = _make_rule(name, partial(_pull_of_tensors, pin), of_tensors, BOUNDED, compares=False)
+        for family, rules in OF_PAIRS.items():
+            ((pull, _),) = FAMILIES[family].pinned.values()
+            stands = partial(_stands_of_pair, family == "fmin", pin)
+            rules[name] = _make_rule(name, partial(_pull_of_pair, pull, pin), stands, ("x", "other"))
     return name
 
 
-def _rule(
+def _make_rule(
     name: str, pull: Pull, stands: Callable[..., Stands] | None, keeps: tuple[str, ...], compares: bool = True
 ) -> Rule:
     return Rule(
@@ -74,101 +163,32 @@ def _rule(
     )
 
 
-# --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
+def _pin_edges() -> None:
+    """The primitives of every family that an edge pins, with the rules of pinned edges, under names of their own."""
+    for family in sorted(EDGE_FAMILIES):
+        for pinned in FAMILIES[family].pinned:
+            plain, name = PRIMITIVES[pinned], pinned.removesuffix(", pinned")
+            if plain.inputs == BOUNDED:
+                plain = PRIMITIVES[name].replaced(edges=(), rule_set="", default_edge=None)
+                kinds = {"numbers": OF_NUMBERS, "tensors": OF_TENSORS}
+            else:
+                rules = OF_PAIRS.setdefault(family, {})
+                kinds = {"numbers": rules, "tensors": rules}
+            names = {kind: f"{name}, pinned edge of {kind}" for kind in kinds}
+            for kind, rules in kinds.items():
+                register(plain.replaced(name=names[kind], rules=rules))
+            PINNED[name] = PinnedEdge(names["numbers"], names["tensors"])
 
 
-def _stands_of_numbers(pin: Pin, min: object, max: object) -> Stands:
-    return Stands(min, max, _between_numbers(pin, min is not None, max is not None))
+_pin_edges()
 
 
-def _stands_of_tensors(pin: Pin, min: object, max: object) -> Stands:
-    return Stands(min, max, _between_tensors(pin, min is not None, max is not None))
-
-
-def _stands_of_fmin(pin: Pin, other: object) -> Stands:
-    return Stands(None, other, below_max(_beside_other(pin)))
-
-
-def _stands_of_fmax(pin: Pin, other: object) -> Stands:
-    return Stands(other, None, above_min(_beside_other(pin)))
-
-
-@lru_cache(maxsize=64)
-def _between_numbers(pin: Pin, has_min: bool, has_max: bool) -> Standings:
-    return between_numbers(SHARES[pin.era.edge] if pin.share is None else pin.share, has_min, has_max)
-
-
-@lru_cache(maxsize=64)
-def _between_tensors(pin: Pin, has_min: bool, has_max: bool) -> Standings:
-    assert pin.era.between is not None, "rule_named asks"
-    assert pin.era.beside is not None, "it comes with the other"
-    if has_min and has_max:
-        return pin.era.between if pin.share is None else with_edge(pin.era.between, pin.share)
-    row = pin.era.beside
-    if pin.share is not None:
-        row = row._replace(at=Split(pin.share, min=1.0 - pin.share))
-    return above_min(row) if has_min else below_max(row)
-
-
-def _beside_other(pin: Pin) -> Beside:
-    """Of two, NaN loses; where both are, x wins."""
-    share = pin.era.of_fmax if pin.share is None else pin.share
-    return Beside(ALL_TO_MIN, Split(share, min=1.0 - share), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
-
-
-# --- as formulas ------------------------------------------------------------------------------------------------------
-
-
-def _share(grad: Tensor, share: float) -> Any:
-    return grad if share == 1.0 else 0.0 if share == 0.0 else grad * share
-
-
-def _pull_of_numbers(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
-    """Away from the edge the eras agree: NaN gets 0."""
-    share = SHARES[pin.era.edge] if pin.share is None else pin.share
-    inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
-    if share == 0.0:
-        return torch.where(inside, grad, 0.0), None, None
-    within = (x >= min) if max is None else (x <= max) if min is None else (x >= min) & (x <= max)
-    at_edge = torch.where(within, _share(grad, share), 0.0)
-    return (at_edge if share == 1.0 else torch.where(inside, grad, at_edge)), None, None
-
-
-def _pull_of_tensors(pin: Pin, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: None, wants: Wants) -> Gradients:
-    """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
-    grads = pin.era.of_tensors(grad, x, min, max)
-    if pin.share is None:
-        return grads
-    nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
-    at_min = nowhere if min is None else x == min
-    at_max = nowhere if max is None else x == max
-    if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
-        in_order = min <= max
-        at_min, at_max = at_min & in_order, at_max & in_order
-    to_x, to_bound = _share(grad, pin.share), _share(grad, 1.0 - pin.share)
-    grad_x, grad_min, grad_max = grads
-    assert grad_x is not None
-    grad_x = torch.where(at_min | at_max, to_x, grad_x)
-    grad_min = None if grad_min is None else torch.where(at_min, to_bound, torch.where(at_max, 0.0, grad_min))
-    grad_max = None if grad_max is None else torch.where(at_min, 0.0, torch.where(at_max, to_bound, grad_max))
-    return grad_x, grad_min, grad_max
-
-
-def _pull_of_extreme(
-    pin: Pin,
-    beyond: Callable[[Tensor, Tensor], Tensor],
-    grad: Tensor,
-    x: Tensor,
-    other: Tensor,
-    *,
-    y: Tensor,
-    wants: Wants,
-) -> Gradients:
-    """fmin or fmax: `beyond(x, other)` is where x wins. A NaN loses; where both are NaN, x wins."""
-    share = pin.era.of_fmax if pin.share is None else pin.share
-    tied = x == other
-    wins = beyond(x, other) | (other != other)
-    return (
-        torch.where(tied, _share(grad, share), torch.where(wins, grad, 0.0)),
-        torch.where(tied, _share(grad, 1.0 - share), torch.where(wins, 0.0, grad)),
-    )
+def pinned_edge(name: str, inputs: tuple[object, ...]) -> str | None:
+    """The primitive with the pinned edge: torch has one of number bounds and one of tensors. None where nobody has measured any."""
+    edge = PINNED.get(name)
+    if edge is None:
+        return None
+    for value in inputs[1:]:
+        if value is not None and not isinstance(value, torch.Tensor):
+            return edge.of_numbers
+    return edge.of_tensors

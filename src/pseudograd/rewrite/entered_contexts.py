@@ -1,106 +1,169 @@
-"""The contexts that are entered in each thread. torch's own stack of modes cannot tell: it is empty while torch runs a call of its own."""
+"""The contexts that are entered in each thread, during its calls and its backwards.
+
+torch's own stack of modes cannot tell which these are: it is empty while torch runs a call of its own, and during a backward, because
+backward itself was dispatched through it. While a context is entered, each backward puts the modes back: a function of the user may run a
+forward in its backward. A checkpoint recomputes under the contexts of its first forward pass.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from ..listen import checkpoints
+from ..listen.around import backwards
 from ..torch_table import private as torch_private
 
 
 class Entered(TorchFunctionMode):
     """One entry of a context: what `mode.py` derives from, and what is ours on torch's stack."""
 
+    taken_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
+
 
 NO_FAMILY: frozenset[str] = frozenset()
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.modes: tuple[Any, ...] = ()
-        self.left_to_torch: tuple[frozenset[str], ...] = ()
+class _Thread(threading.local):
+    modes: tuple[Any, ...] = ()
+    left_to_torch: tuple[frozenset[str], ...] = ()
 
 
-_here = _OfThread()
+_thread = _Thread()
+_lock = threading.Lock()
+_count = 0  # in all threads
+_checkpoints = contextlib.ExitStack()
 
 
 def modes() -> tuple[Any, ...]:
-    """Those of this thread, the innermost last."""
-    return _here.modes
+    """The modes of this thread, the innermost last."""
+    return _thread.modes
 
 
 def left_to_torch() -> frozenset[str]:
     """The families that pins of this thread ask to be as in the installed torch, so that there was nothing to put in their place."""
-    some = _here.left_to_torch
-    return some[0].union(*some[1:]) if some else NO_FAMILY
+    return NO_FAMILY.union(*_thread.left_to_torch)
 
 
 def decide_about(form: Any) -> bool:
     """Does a context that is entered in this thread put something else in the place of what torch does there?"""
-    asked = {*form.switches, *form.names}
-    return any(asked & (mode.replacements.keys() | mode.kinks.keys()) for mode in _here.modes)
+    names = {*form.switches, *form.names}
+    return any(names & (mode.replacements.keys() | mode.kinks.keys()) for mode in _thread.modes)
 
 
 def pin(family: str) -> bool:
     """Does a context that is entered in this thread pin this family of functions to something else than torch does?"""
-    return any(family in mode.kinks for mode in _here.modes)
+    return any(family in mode.kinks for mode in _thread.modes)
 
 
 def leave_to_torch(families: frozenset[str]) -> None:
-    _here.left_to_torch = (*_here.left_to_torch, families)
+    _thread.left_to_torch = (*_thread.left_to_torch, families)
 
 
-def no_longer_leave_to_torch(families: frozenset[str]) -> None:
-    """Of a generator it may be another thread that ends what this one began."""
-    some = list(_here.left_to_torch)
-    if families in some:
-        some.remove(families)
-        _here.left_to_torch = tuple(some)
+def end_leaving_to_torch(families: frozenset[str]) -> None:
+    """A generator may be ended by another thread than the one that began it."""
+    entries = list(_thread.left_to_torch)
+    if families in entries:
+        entries.remove(families)
+        _thread.left_to_torch = tuple(entries)
 
 
-def add(mode: Entered) -> None:
-    _here.modes = (*_here.modes, mode)
+def enter(mode: Entered) -> None:
+    """Push a mode, and put it back in each backward until it leaves."""
+    global _count
+    if torch_private.has_mode_stack:
+        mode.taken_off = functools.partial(_take_off, (mode,))
+    _thread.modes = (*_thread.modes, mode)
+    with _lock:
+        _count += 1
+        if _count == 1:
+            _checkpoints.enter_context(checkpoints.kept())
+            backwards.subscribe(_put_back)
+    mode.__enter__()
 
 
-def remove(mode: Entered) -> None:
-    _here.modes = tuple(entry for entry in _here.modes if entry is not mode)
-
-
-def take_off_the_stack(mode: Entered) -> None:
-    """Wherever it is: contexts that were entered in generators do not end in order."""
-    if not torch_private.has_mode_stack:
+def leave(mode: Entered) -> None:
+    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order."""
+    global _count
+    if torch_private.has_mode_stack:
+        torch_private.take_off_the_stack(mode)
+    else:
         mode.__exit__(None, None, None)
-        return
-    torch_private.take_off_the_stack(mode)
+    mode.taken_off = None  # which holds the mode
+    _thread.modes = tuple([entry for entry in _thread.modes if entry is not mode])
+    with _lock:
+        _count -= 1
+        if _count == 0:
+            _checkpoints.close()
+            backwards.unsubscribe(_put_back)
 
 
-def _replace(wanted: Sequence[object]) -> None:
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _replace_stack(stack: Sequence[object]) -> None:
     for _ in torch_private.mode_stack():
         torch_private.pop_mode()
-    for mode in wanted:
+    for mode in stack:
         torch_private.push_mode(mode)
 
 
 @contextlib.contextmanager
 def exactly(wanted: tuple[object, ...]) -> Iterator[None]:
-    """These contexts of ours and no others, whatever is entered here. The modes of others stay."""
-    entered, found = _here.modes, torch_private.mode_stack()
-    ours = tuple(entry for entry in found if isinstance(entry, Entered))
-    if _same(ours, wanted) and _same(entered, wanted):
+    """Enter these contexts of ours and leave all others of ours. The modes of others stay."""
+    entered, stack = _thread.modes, torch_private.mode_stack()
+    ours = [entry for entry in stack if isinstance(entry, Entered)]
+    if _are_same(ours, wanted) and _are_same(entered, wanted):
         yield
         return
-    _here.modes = wanted
-    _replace([entry for entry in found if not isinstance(entry, Entered)] + list(wanted))
+    _thread.modes = wanted
+    _replace_stack([entry for entry in stack if not isinstance(entry, Entered)] + list(wanted))
     try:
         yield
     finally:
-        _here.modes = entered
-        _replace(found)
+        _thread.modes = entered
+        _replace_stack(stack)
 
 
-def _same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+def _are_same(entries: Sequence[object], others: Sequence[object]) -> bool:
+    return len(entries) == len(others) and all(a is b for a, b in zip(entries, others, strict=True))
+
+
+checkpoints.surround("rewriting", modes, lambda entered: exactly(entered or ()))
+
+# --- backwards --------------------------------------------------------------------------------------------------------
+
+
+def _put_back(roots: object, grads: object, inputs: object) -> Callable[[object], None]:
+    """Push the modes of this thread before a backward; returns a function that takes them off again."""
+    modes = _thread.modes
+    for mode in modes:
+        log = mode.log
+        if log.nodes.may_hide_some():
+            log.look_at(mode, roots)
+    if len(modes) == 1 and mode.taken_off is not None and not torch_private.mode_count():  # the usual case
+        torch_private.push_mode(mode)
+        return mode.taken_off  # type: ignore[no-any-return]
+    missing = modes if torch_private.has_mode_stack else ()
+    if missing and torch_private.mode_count():
+        stack = torch_private.mode_stack()
+        missing = tuple([mode for mode in modes if mode not in stack])
+    for mode in missing:
+        torch_private.push_mode(mode)
+    return functools.partial(_take_off, missing)
+
+
+def _take_off(pushed: tuple[object, ...], result: object) -> None:
+    """Take these modes off, also from below others that somebody has pushed since."""
+    if len(pushed) == 1 and torch_private.mode_count():
+        top = torch_private.pop_mode()
+        if top is pushed[0]:
+            return
+        torch_private.push_mode(top)
+    for mode in reversed(pushed):
+        torch_private.take_off_the_stack(mode)

@@ -8,22 +8,14 @@ from collections.abc import Iterable
 from ..arguments import as_number
 from ..errors import must, unknown_name
 from ..geometry import SHARES
-from ..torch_table.conventions import (
-    FAMILIES,
-    FRAMEWORKS,
-    OF_NAN,
-    OWN,
-    Convention,
-    Family,
-    gives_grad_to_nan,
-    text_of,
-)
+from ..torch_table.conventions import FRAMEWORKS, OWN, WITH_NAN, Convention, Family, gives_grad_to_nan, text_of
 from ..torch_table.eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
-from ..torch_table.forms import EDGE
+from ..torch_table.forms import FAMILIES
+from ..torch_table.records import EDGE
 from . import edges
 from .context import Rewriting
-from .conventions import prepared
 from .mode import Replacement
+from .pins import prepare
 
 ATAN2_SINCE: Version = (2, 10)  # before it torch gave NaN for atan2(0, 0)
 
@@ -71,15 +63,15 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     label = f"pin_edge({', '.join(_shown(edge, nan, families))})"
     own = {name: _convention(name, value) for name, value in families.items()}
     if edge in FRAMEWORKS:
-        return Rewriting(label, {}, kinks=prepared({**_of_framework(edge, nan), **own}))  # type: ignore[arg-type]
+        return Rewriting(label, {}, kinks=prepare({**_of_framework(edge, nan), **own}))  # type: ignore[arg-type]
     if edge is None:
-        return Rewriting(label, {}, kinks=prepared(own))
+        return Rewriting(label, {}, kinks=prepare(own))
     asked = edge if isinstance(edge, str) and edge in SHARES else era_named(edge)
     if asked is None:
         raise unknown_name("pin_edge", "edge", (*SHARES, *ERAS, *FRAMEWORKS), edge)
     era = installed_era()
     replacement = Replacement(edges.rule_named(asked, era))
-    kinks = prepared({**(_of_era(asked, era) if asked in ERAS else {}), **own})
+    kinks = prepare({**(_of_era(asked, era) if asked in ERAS else {}), **own})
     return Rewriting(label, {EDGE: replacement}, is_torchs_own=asked == era, kinks=kinks)
 
 
@@ -89,7 +81,7 @@ def _of_era(asked: str, installed: str) -> dict[str, str]:
     if installed_version() < ATAN2_SINCE:
         found["atan2"] = "0.0"
     if asked == OPEN_ERA and gives_grad_to_nan():
-        found.update({name: text_of(FAMILIES[name].of_torch(asked)) for name in OF_NAN})
+        found.update({name: text_of(FAMILIES[name].torch_convention(asked)) for name in WITH_NAN})
     return found
 
 
@@ -138,7 +130,7 @@ def _named(family: Family, name: str) -> Convention:
     era = era_named(name)
     if era is None:
         raise unknown_name("pin_edge", family.name, _known(family), name)
-    found = family.of_torch(era)
+    found = family.torch_convention(era)
     if family.name == "quantile" and era == installed_era():
         return OWN
     return found

@@ -1,10 +1,10 @@
-"""What a context did: the calls it rewrote, and those it saw and could not reach. Silence never means success."""
+"""The report of a context: the calls that it rewrote, and those that it saw and could not reach. Silence never means success."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
@@ -57,39 +57,6 @@ class Report:
     missed: tuple[Missed, ...]
     is_torchs_own: bool  # a pin to the era of the installed torch
 
-    @classmethod
-    def of(cls, label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
-        done: Counter[tuple[tuple[str, str, str, str], str, bool]] = Counter()  # by place, rule, and whether compiled
-        missed: Counter[tuple[tuple[str, str, str, str], str]] = Counter()
-        for log in logs:
-            eager = [
-                (
-                    (op, frames.named(call), frames.named(program), "" if call is None else call.expression),
-                    rule,
-                    why,
-                    calls,
-                    False,
-                )
-                for (op, rule, *_, why), (calls, call, program) in [(k, v.all) for k, v in list(log.calls.items())]
-            ]
-            traced = [
-                ((op, *lines), rule, why, calls, True) for (op, rule, lines, why), calls in list(log.compiled.items())
-            ]
-            for place, rule, why, calls, is_compiled in (*eager, *traced):
-                if why is None:
-                    done[place, rule, is_compiled] += calls
-                else:
-                    missed[place, why] += calls
-        return cls(
-            label,
-            tuple(
-                Rewritten(*place, calls=n, rule=rule, compiled=compiled)
-                for (place, rule, compiled), n in _by_calls(done)
-            ),
-            tuple(Missed(*place, n, why) for (place, why), n in _by_calls(missed)),
-            is_torchs_own,
-        )
-
     def _repr_html_(self) -> str:
         return shown(str(self))
 
@@ -99,7 +66,7 @@ class Report:
         eager = sum(site.calls for site in self.rewritten if not site.compiled)
         compiled = sum(site.calls for site in self.rewritten if site.compiled)
         places = len({site.where for site in self.rewritten})
-        head = f"{self.label}: {_counted(eager, 'call')} rewritten at {_counted(places, 'line')}"
+        head = f"{self.label}: {_count_text(eager, 'call')} rewritten at {_count_text(places, 'line')}"
         if compiled:
             head += f", {compiled:,} traced into compiled code"
         lines = [head]
@@ -110,29 +77,51 @@ class Report:
             lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
         if self.missed:
             calls = sum(site.calls for site in self.missed)
-            lines.append(f"not reached, so with torch's own rule: {_counted(calls, 'call')}")
+            lines.append(f"not reached, so with torch's own rule: {_count_text(calls, 'call')}")
             lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}: {site.why}" for site in self.missed]
         return "\n".join(lines)
 
 
-def joined(reports: Sequence[Report]) -> Report:
-    """Those of one context in several processes."""
-    first = reports[0]
-    done: Counter[Rewritten] = Counter()
-    missed: Counter[Missed] = Counter()
-    for report in reports:
-        for one in report.rewritten:
-            done[dataclasses.replace(one, calls=0)] += one.calls
-        for left in report.missed:
-            missed[dataclasses.replace(left, calls=0)] += left.calls
-    return dataclasses.replace(
-        first,
-        rewritten=tuple(dataclasses.replace(one, calls=n) for one, n in _by_calls(done)),
-        missed=tuple(dataclasses.replace(one, calls=n) for one, n in _by_calls(missed)),
+SiteKey = tuple[str, str, str, str]  # op, where, user_where, expression
+
+
+def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
+    rewritten: Counter[tuple[SiteKey, str, bool]] = Counter()  # by place, rule, and whether compiled
+    missed: Counter[tuple[SiteKey, str]] = Counter()
+    for log in logs:
+        for place, rule, why, calls, is_compiled in log.entries():
+            if why is None:
+                rewritten[place, rule, is_compiled] += calls
+            else:
+                missed[place, why] += calls
+    return Report(
+        label,
+        tuple(
+            Rewritten(*place, calls=calls, rule=rule, compiled=is_compiled)
+            for (place, rule, is_compiled), calls in _most_frequent_first(rewritten)
+        ),
+        tuple(Missed(*place, calls, why) for (place, why), calls in _most_frequent_first(missed)),
+        is_torchs_own,
     )
 
 
-def _counted(number: int, what: str) -> str:
+def join_reports(reports: Sequence[Report]) -> Report:
+    """One report of a context in several processes."""
+    rewritten: Counter[Rewritten] = Counter()
+    missed: Counter[Missed] = Counter()
+    for report in reports:
+        for site in report.rewritten:
+            rewritten[dataclasses.replace(site, calls=0)] += site.calls
+        for left in report.missed:
+            missed[dataclasses.replace(left, calls=0)] += left.calls
+    return dataclasses.replace(
+        reports[0],
+        rewritten=tuple(dataclasses.replace(site, calls=n) for site, n in _most_frequent_first(rewritten)),
+        missed=tuple(dataclasses.replace(left, calls=n) for left, n in _most_frequent_first(missed)),
+    )
+
+
+def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
@@ -141,7 +130,7 @@ def _line(site: Rewritten | Missed) -> str:
     return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
 
 
-def _by_calls(counts: Counter[Key]) -> list[tuple[Key, int]]:
+def _most_frequent_first(counts: Counter[Key]) -> list[tuple[Key, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
 
 
@@ -150,8 +139,8 @@ def _identity(frame: FrameType | None) -> tuple[int, int]:
 
 
 class Tallied:
-    """How often a call was made, and the two lines of it. They keep the code alive of which `Log.calls` has the id, because the hash of a
-    code object costs more than the way to it.
+    """How often a call was made, and its two lines. They keep the code object alive whose id is in `Log.calls`: its hash costs more than
+    the way to it.
     """
 
     __slots__ = ("call", "calls", "program")
@@ -161,13 +150,9 @@ class Tallied:
         self.call = call
         self.program = program
 
-    @property
-    def all(self) -> tuple[int, frames.Point | None, frames.Point | None]:
-        return self.calls, self.call, self.program
-
 
 class Log:
-    """What one thread did inside one context."""
+    """The calls of one thread inside one context."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[Any, ...], Tallied] = {}  # by op, rule, place and reason
@@ -175,7 +160,7 @@ class Log:
         self.nodes = Ranges()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
-        """why: torch's own had to do; None: it was rewritten."""
+        """why: the reason why torch's own function ran; None: the call was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
         key = op, rule, *_identity(frame), *_identity(program), why
@@ -185,13 +170,22 @@ class Log:
         known.calls += 1
         return known
 
+    def entries(self) -> Iterator[tuple[SiteKey, str, str | None, int, bool]]:
+        """The place, the rule, the reason to leave the call to torch, the number of calls, and whether it was traced into compiled code."""
+        for (op, rule, *_, why), tallied in list(self.calls.items()):
+            call, program = tallied.call, tallied.program
+            expression = "" if call is None else call.expression
+            yield (op, frames.named(call), frames.named(program), expression), rule, why, tallied.calls, False
+        for (op, rule, lines, why), calls in list(self.compiled.items()):
+            yield (op, *lines), rule, why, calls, True
+
     def count_compiled(self, op: str, rule: str, lines: tuple[str, str, str], why: str | None) -> None:
         self.compiled[op, rule, lines, why] += 1
 
     # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
 
-    def watched(self, mode: object, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call `func`; find the matching nodes that it made, or that code made which no mode sees (TorchScript, C++)."""
+    def watch(self, mode: object, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call `func`, and note the matching nodes of it, or of code that no mode sees (TorchScript, C++)."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
             self.look_at(mode, (*args, *kwargs.values()) if kwargs else args)
@@ -203,7 +197,7 @@ class Log:
         return result
 
     def look_at(self, mode: object, values: Iterable[object]) -> None:
-        """A call or a backward takes these values: which of them did code make that no mode sees?"""
+        """Note the values of a call or a backward that code has made which no mode sees."""
         nodes = self.nodes.unseen_behind(values)
         if nodes:
             self._note(mode, nodes, "code that no mode sees: TorchScript or C++")
@@ -223,6 +217,6 @@ def _name(func: object) -> str:
     return getattr(func, "__name__", None) or str(func)
 
 
-def shown_rule(call: Call) -> str:
+def rule_text(call: Call) -> str:
     edge = call.edge
     return call.rule.name if edge is None else f"{call.rule.name}/{edge}"

@@ -10,9 +10,9 @@ import torch
 
 from ..listen import frames
 from ..rule import PRIMITIVES
-from ..torch_table import forms as torch_forms
-from ..torch_table.forms import Spelling
+from ..torch_table import records
 from ..torch_table.private import constant_result
+from ..torch_table.records import Spelling
 from . import entered_contexts
 
 COMPILED = "in compiled code"
@@ -58,18 +58,18 @@ def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]
     if stands_in.either_is is not None:
         bound = _bound_of_two(*inputs)
         return (bound, None) if stands_in.either_is == "min" else (None, bound)
-    given = stands_in.by_name(inputs)
-    return given.get("min"), given.get("max")
+    by_name = stands_in.by_name(inputs)
+    return by_name.get("min"), by_name.get("max")
 
 
 def _bound_of_two(x: object, other: object) -> object:
     """What a transform has wrapped is not the bound. Where it has wrapped both nothing tells, nor does compiled code."""
-    only_backward_tells = torch_forms.only_backward_tells()
+    only_backward_tells = records.only_backward_tells()
     if torch.compiler.is_compiling() and only_backward_tells:
         return None
-    if torch_forms.is_constant(x):
+    if records.is_constant(x):
         return x
-    return None if only_backward_tells and not torch_forms.is_constant(other) else other
+    return None if only_backward_tells and not records.is_constant(other) else other
 
 
 @constant_result

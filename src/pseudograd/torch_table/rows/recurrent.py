@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..forms import MISSING, Form, Write
+from ..records import MISSING, Called, Form, Inside, Write
 
 
-def _rnn_relu_cell(call: Write, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Tensor | None:
+def _write_rnn_relu_cell(call: Write, input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Tensor | None:
     if input.shape[0] != hx.shape[0] or not input.dim() == hx.dim() == 2:
         return None
-    found: Tensor = call(torch.relu, functional.linear(hx, w_hh, b_hh) + functional.linear(input, w_ih, b_ih))
-    return found
+    hidden: Tensor = call(torch.relu, functional.linear(hx, w_hh, b_hh) + functional.linear(input, w_ih, b_ih))
+    return hidden
 
 
 class _Layer:
@@ -28,8 +28,8 @@ class _Layer:
         self.input = functional.linear(input, w_ih, b_ih)
 
     def step(self, hidden: Tensor, input: Tensor) -> Tensor:
-        found: Tensor = self.call(torch.relu, functional.linear(hidden, self.w_hh, self.b_hh) + input)
-        return found
+        state: Tensor = self.call(torch.relu, functional.linear(hidden, self.w_hh, self.b_hh) + input)
+        return state
 
     def steps(self, hidden: Tensor, backwards: bool) -> tuple[Tensor, Tensor]:
         """Every output, and the last hidden state."""
@@ -60,17 +60,17 @@ class _Layer:
         """From the last step of the longest sequence on, each comes in at its own last step."""
         hidden, outputs, end = first.narrow(0, 0, sizes[-1]), [], self.input.shape[0]
         for size in sizes[::-1]:
-            here = hidden.shape[0]
-            if size > here:
-                hidden = torch.cat([hidden, first.narrow(0, here, size - here)], 0)
+            running = hidden.shape[0]
+            if size > running:
+                hidden = torch.cat([hidden, first.narrow(0, running, size - running)], 0)
             end -= size
             hidden = self.step(hidden, self.input.narrow(0, end, size))
             outputs.append(hidden)
         return torch.cat(outputs[::-1], 0), hidden
 
 
-def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> object:
-    """Of a padded batch; of a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
+def _write_rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> object:
+    """A padded batch; or a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
     if isinstance(params, Tensor):
         sizes, hx, params = hx, params, others[0]
         has_biases, layers, dropout, training, bidirectional = others[1:]
@@ -90,46 +90,45 @@ def _rnn_relu(call: Write, input: Any, hx: Any, params: Any, *others: Any) -> ob
         input = input.transpose(0, 1)
     last: list[Tensor] = []
     for at in range(layers):
-        found = []
+        outputs = []
         for backwards in (False, True)[:directions]:
             layer, first = _Layer(call, next(weights), input), hidden[len(last)]
             if sizes is None:
                 output, end = layer.steps(first, backwards)
             else:
                 output, end = layer.packed_steps(first, sizes.tolist(), backwards)
-            found.append(output)
+            outputs.append(output)
             last.append(end)
-        input = found[0] if directions == 1 else torch.cat(found, found[0].dim() - 1)
+        input = outputs[0] if directions == 1 else torch.cat(outputs, outputs[0].dim() - 1)
         if dropout != 0 and training and at < layers - 1:
             input = torch.dropout(input, dropout, True)
     return input.transpose(0, 1) if batch_first else input, torch.stack(last, 0)
 
 
 def _weights(params: Any, has_biases: bool) -> Iterator[tuple[object, ...]]:
-    """Of each direction of each layer: w_ih, w_hh, b_ih, b_hh."""
+    """For each direction of each layer: w_ih, w_hh, b_ih, b_hh."""
     each = 4 if has_biases else 2
     for start in range(0, len(params), each):
         yield (*params[start : start + each], *(None,) * (4 - each))
 
 
+_IN_TORCH = (torch, torch.ops.aten)
 FORMS = [
     Form(
         "rnn_relu_cell",
         switches=("relu",),
-        takes=("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh"),
-        defaults=(MISSING, MISSING, MISSING, MISSING, None, None),
-        owners=(torch, torch.ops.aten),
-        hides=("relu",),
-        write=_rnn_relu_cell,
+        takes={**dict.fromkeys(("input", "hx", "w_ih", "w_hh"), MISSING), "b_ih": None, "b_hh": None},
+        called=Called(owners=_IN_TORCH),
+        inside=Inside(("relu",), _write_rnn_relu_cell),
     ),
     Form(
         "rnn_relu",
         switches=("relu",),
-        takes=("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first"),
-        defaults=(MISSING,) * 9,
-        owners=(torch, torch.ops.aten),
-        overloads=("input", "data"),
-        hides=("relu",),
-        write=_rnn_relu,
+        takes=dict.fromkeys(
+            ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first"),
+            MISSING,
+        ),
+        called=Called(owners=_IN_TORCH, overloads=("input", "data")),
+        inside=Inside(("relu",), _write_rnn_relu),
     ),
 ]

@@ -1,0 +1,122 @@
+"""How a pin of conventions runs a call: by a primitive that stands in, or written out in torch's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import engine
+from ..rule import PRIMITIVES, Call, call_for
+from ..torch_table.conventions import OWN, is_torchs_own, make_rules, pinned_primitive
+from ..torch_table.eras import ERAS, OPEN_ERA
+from ..torch_table.forms import FAMILIES, KINKED, Kinked
+from . import edges
+from .stand_ins import run_stand_in, why_not
+
+NO_ORDER = f"{OPEN_ERA} takes them from a partial selection, whose order is that of the C++ library it was built with"
+
+
+def prepare(kinks: dict[str, str]) -> dict[str, str]:
+    """Make the rules of these conventions, by family, which compiled code cannot."""
+    for family, convention in kinks.items():
+        make_rules(FAMILIES[family], convention)
+        if convention in ERAS:
+            edges.rule_named(convention, convention)
+    return kinks
+
+
+def without_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
+    """The conventions that the installed torch does not have by itself."""
+    return {name: text for name, text in kinks.items() if not is_torchs_own(FAMILIES[name], text)}
+
+
+def run_pinned(mode: Any, func: object, args: Any, kwargs: Any) -> Any:
+    """The result of a call under the conventions of a mode; None where torch is left alone."""
+    for kinked in KINKED[func]:
+        if kinked.kink.write is not None:
+            result = _write(mode, kinked, func, args, kwargs)
+        elif kinked.kink.pick is not None or kinked.family in mode.kinks:
+            result = _run_primitive(mode, kinked, args, kwargs)
+        else:
+            continue
+        if result is not None:
+            return result
+    return None
+
+
+def _run_primitive(mode: Any, kinked: Kinked, args: Any, kwargs: Any) -> object:
+    read = kinked.spelling.read(args, kwargs)
+    if read is None:
+        return None
+    name, inputs, in_place = read
+    if not engine.is_recording(*inputs):
+        return None
+    family = kinked.family
+    if kinked.kink.pick is not None:
+        family, name = kinked.kink.pick(None, inputs) or (family, name)
+    convention = mode.kinks.get(family)
+    call = None if convention is None else call_of(convention, name, inputs, in_place)
+    if call is None:
+        return None
+    why = why_not(call, inputs, in_place)
+    mode.note_pin(kinked, f"{family} {convention}", why)
+    return None if why is not None else run_stand_in(call, inputs, in_place)
+
+
+def call_of(convention: str, name: str, inputs: Any, in_place: bool = False) -> Call | None:
+    """The call that stands in for a primitive under a convention, whose rules were made; None where nobody has measured any."""
+    if convention not in ERAS:
+        primitive = pinned_primitive(name, in_place)
+        return call_for(primitive, convention, primitive.default_edge)
+    pinned = edges.pinned_edge(name, inputs)
+    if pinned is None:
+        return None
+    primitive = PRIMITIVES[pinned]
+    return call_for(primitive, edges.rule_named(convention, convention), primitive.default_edge)
+
+
+def _write(mode: Any, kinked: Kinked, func: object, args: Any, kwargs: Any) -> object:
+    convention = mode.kinks.get(kinked.family)
+    if convention is None or convention == OWN:
+        return None
+    spelling = kinked.spelling
+    values = spelling.values(args, kwargs)
+    if values is None or not isinstance(values[0], Tensor) or not engine.is_recording(*values):
+        return None
+    if not values[0].is_floating_point() or values[0].layout is not torch.strided or values[0].is_nested:
+        return None
+    if convention == OPEN_ERA:
+        mode.note_pin(kinked, "", NO_ORDER)
+        return None
+    x = values[0]
+    if spelling.in_place:  # the result is written into x at the end, of which nothing may be a view
+        func = getattr(Tensor, spelling.name.removesuffix("_"))
+        values = [value.clone() if isinstance(value, Tensor) else value for value in values]
+    assert kinked.kink.write is not None, "run_pinned asks"
+    result = kinked.kink.write(convention, _own_function(func, args, kwargs), *values)
+    if result is not None:
+        mode.note_pin(kinked, f"{kinked.family} {convention}", None)
+        if spelling.in_place:
+            return x.copy_(result)
+    return result
+
+
+def _own_function(func: Any, args: Any, kwargs: Any) -> Callable[..., object]:
+    """torch's function with the arguments of the call; its first tensors are others where some are passed."""
+
+    def own(*tensors: Tensor) -> object:
+        positional = list(args)
+        named = dict(kwargs)
+        for at, tensor in enumerate(tensors):
+            if at < len(args):
+                positional[at] = tensor
+                continue
+            for name in kwargs:
+                if name in ((("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))[at]):
+                    named[name] = tensor
+        return func(*positional, **named)
+
+    return own

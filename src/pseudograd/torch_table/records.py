@@ -1,0 +1,342 @@
+"""The records of the table of torch's functions: one `Form` for a function, with all that the library knows of it.
+
+Plain classes and loops: Dynamo reads this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .. import ops  # noqa: F401  (for the rules of its rows)
+from ..record import Record
+from ..rule import BOUNDED, OPS, PRIMITIVES, Primitive, Pull, RuleLike, RuleObject, register
+from .conventions import Kink
+from .eras import CLOSED_ERA, ERAS, OPEN_ERA, Slopes
+from .private import fused_nn, in_forward_mode, is_wrapped, transforms_are_active
+
+MISSING = object()
+EDGE = "edge"  # the switch of pin_edge
+NO_SAVED: tuple[str, ...] = ()
+_aten = torch.ops.aten
+
+Inputs = tuple[Any, ...]
+Arranged = tuple[str, Inputs]  # the name of the primitive that stands in, and its inputs
+Arrange = Callable[..., Arranged | None]
+Write = Callable[..., Any]
+
+# The names that torch's own functions take for their first two arguments, as aten names them and as numpy does. Those of
+# torch.nn.functional take no other names.
+_ALIASES = {"self": "input", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+_ALIASES_OF_LISTS = {"self": "input", "scalars": "scalar", "other": "scalar"}
+
+
+class Read(NamedTuple):
+    """How a call is read: the primitive that stands in, its inputs, and is the result to be in the first of them?"""
+
+    primitive: str
+    inputs: Inputs
+    in_place: bool = False
+
+
+class AtTheBound(NamedTuple):
+    """An expression, computed by f(x, tensor), and its slopes where x == tensor == 0: by the name of the era that began with them."""
+
+    text: str
+    f: Callable[[Tensor, Tensor], Tensor]
+    slopes: dict[str, Slopes]
+
+    def slopes_in(self, era: str) -> Slopes:
+        """The slopes of the last era, up to this one, that changed them."""
+        names = list(ERAS)
+        known = [name for name in names[: names.index(era) + 1] if name in self.slopes]
+        return self.slopes[known[-1]]
+
+
+def at_the_bound(
+    text: str, slopes: Slopes, since_2_14: Slopes | None = None, f: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> AtTheBound:
+    """slopes: those of the first era. f: for a text that is no expression of x and tensor."""
+    names = {**vars(functional), **vars(torch)}
+    code: Callable[..., Tensor] = eval(f"lambda x, tensor: {text}", names) if f is None else f
+    # x * 1 may be changed in place.
+    later = {} if since_2_14 is None else {OPEN_ERA: since_2_14}
+    return AtTheBound(text, lambda x, tensor: code(x * 1, tensor), {CLOSED_ERA: slopes, **later})
+
+
+class Called(Record):
+    """Who has the function. Each owner has it under each name, in place too, with "_" behind it.
+
+    overloads: those of aten that are meant. with_inplace: the owners whose function takes the argument `inplace`.
+    each: the function does to every tensor of a list what the method of that name does to one.
+    """
+
+    owners: tuple[object, ...] = (torch, Tensor, _aten)
+    overloads: tuple[str, ...] = ("default",)
+    with_inplace: tuple[object, ...] = ()
+    each: str = ""
+
+
+class StandIn(Record):
+    """The primitive of ours that runs in place of the function.
+
+    arrange(*values): its name and its inputs; or None, where torch is left alone. aten_arrange: the same for the functions of aten, where
+        they differ.
+    otherwise: the primitive for a rule which that of `arrange` lacks; its inputs are among those. torch runs what both lack.
+    modules: the classes of torch.nn that call the function with their attributes, which are named as its arguments. op: the op of ours
+        that has the errors of a module's rule, where it is not named as the function.
+    """
+
+    arrange: Arrange = lambda *values: None
+    aten_arrange: Arrange | None = None
+    otherwise: str = ""
+    modules: tuple[type[Any], ...] = ()
+    op: str = ""
+
+
+class Inside(Record):
+    """For a function that runs others of the table inside, where no mode sees them.
+
+    hides: the names of these others. write(call, *values): what torch computes, with `call(function, *arguments)` for the others; None,
+        where torch is left alone; or the reason why torch has to run it. Without `write` nobody has written the function out.
+    modules: the classes of torch.nn that call the function.
+    """
+
+    hides: tuple[str, ...] = ()
+    write: Write | None = None
+    modules: tuple[type[Any], ...] = ()
+
+
+class Node(Record):
+    """The autograd nodes of the function.
+
+    names: how their names start. saved: the arguments that they keep, in the order of `takes`; empty where they keep no argument.
+    saved_in_place: what they keep of a call in place, where the result tells the same.
+    """
+
+    names: tuple[str, ...] = ()
+    saved: tuple[str, ...] = NO_SAVED
+    saved_in_place: tuple[str, ...] = NO_SAVED
+
+
+_CALLED, _LEFT_ALONE, _NOTHING, _NO_NODE = Called(), StandIn(), Inside(), Node()
+X: Mapping[str, object] = {"input": MISSING}
+
+
+class Form:
+    """One function of torch, under all names and owners that it has.
+
+    switches: the contexts that act on it: families of override, EDGE for pin_edge. The first is its family; of two that are asked for at
+        once the last counts. A function that hides others has theirs.
+    takes: its arguments with their defaults, the tensor first. at_the_bound: what it does there.
+    """
+
+    __slots__ = (
+        "at_the_bound",
+        "called",
+        "defaults",
+        "inside",
+        "kink",
+        "names",
+        "node",
+        "stand_in",
+        "switches",
+        "takes",
+    )
+
+    def __init__(
+        self,
+        *names: str,
+        switches: tuple[str, ...] = (),
+        takes: Mapping[str, object] = X,
+        called: Called = _CALLED,
+        stand_in: StandIn = _LEFT_ALONE,
+        inside: Inside = _NOTHING,
+        node: Node = _NO_NODE,
+        kink: Kink | None = None,
+        at_the_bound: tuple[AtTheBound, ...] = (),
+    ) -> None:
+        self.names = names
+        self.switches = switches
+        self.takes = tuple(takes)
+        self.defaults = tuple(takes.values())
+        self.called = called
+        self.stand_in = stand_in
+        self.inside = inside
+        self.node = node
+        self.kink = kink
+        self.at_the_bound = at_the_bound
+
+    def primitive_with(self, primitive: str, rule: RuleLike) -> Primitive | None:
+        """The primitive of a call, or the one that stands in otherwise: the first that has the rule. None if this function lacks it."""
+        for name in (primitive, self.stand_in.otherwise):
+            if name and has_rule(PRIMITIVES[name], rule):
+                return PRIMITIVES[name]
+        return None
+
+    def shares_a_switch_with(self, other: Form) -> bool:
+        return any(switch in other.switches for switch in self.switches)
+
+    @property
+    def usual(self) -> Read | None:
+        """How a call without more arguments than it needs is read, for x of no element."""
+        arranged = self.stand_in.arrange(torch.empty(0, device="cpu"), *self.defaults[1:])
+        return None if arranged is None else Read(*arranged)
+
+
+def has_rule(primitive: Primitive, rule: RuleLike) -> bool:
+    """Has it a rule of this name, with these parameters?"""
+    if not isinstance(rule, RuleObject):
+        return rule in primitive.rules
+    row = primitive.rules.get(rule.name)
+    if row is None:
+        return False
+    for key, _ in rule.parameters:  # noqa: SIM110  Dynamo on torch 2.8
+        if key not in row.parameters:
+            return False
+    return True
+
+
+class Spelling:
+    """One way to call a form. `read(args, kwargs)` says how a call is to be run, or None where torch is left alone."""
+
+    __slots__ = ("aliases", "arrange", "defaults", "form", "in_place", "name", "takes", "takes_inplace")
+
+    def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool) -> None:
+        self.form = form
+        self.name = name
+        self.arrange = arrange
+        self.in_place = in_place
+        self.takes_inplace = takes_inplace
+        self.takes = (*form.takes, "inplace") if takes_inplace else form.takes
+        self.defaults = (*form.defaults, False) if takes_inplace else form.defaults
+        self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.called.each else _ALIASES
+
+    def values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any] | None:
+        """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
+        if len(args) > len(self.takes):
+            return None
+        values = list(args) + list(self.defaults[len(args) :])
+        for key in kwargs:
+            name = self.aliases.get(key, key)
+            if name not in self.takes:
+                return None
+            values[self.takes.index(name)] = kwargs[key]
+        for value in values:
+            if value is MISSING:
+                return None
+        return values
+
+    def read(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Read | None:
+        values = self.values(args, kwargs)
+        if values is None or not isinstance(values[0], Tensor):
+            return None
+        in_place = bool(values.pop()) if self.takes_inplace else self.in_place
+        arranged = self.arrange(*values)
+        if arranged is None:
+            return None
+        return Read(arranged[0], arranged[1], in_place)
+
+    def read_each(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[tuple[object, ...]] | None:
+        """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
+        values = self.values(args, kwargs)
+        if values is None:
+            return None
+        lists = [value if isinstance(value, (tuple, list)) else [value] * len(values[0]) for value in values]
+        return list(zip(*lists)) if len({len(items) for items in lists}) == 1 else None  # noqa: B905  Dynamo on torch 2.8
+
+
+def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[object, Spelling]]:
+    """Every function of torch with a name and an owner of the form; aten's packet and its overloads too."""
+    spellings: list[tuple[object, Spelling]] = []
+    stand_in, called = form.stand_in, form.called
+    for name in form.names:
+        for owner in called.owners:
+            own = stand_in.aten_arrange if owner is _aten and stand_in.aten_arrange else stand_in.arrange
+            for suffix in ("", "_"):
+                function = getattr(owner, name + suffix, None)
+                if function is None:
+                    continue
+                takes_inplace = owner in called.with_inplace and not suffix
+                spelling = Spelling(form, name + suffix, arrange or own, bool(suffix), takes_inplace)
+                spellings.append((function, spelling))
+                for overload in called.overloads if hasattr(function, "overloads") else ():
+                    if overload in function.overloads():
+                        spellings.append((getattr(function, overload), spelling))
+    return spellings
+
+
+# --- what rows are written with ---------------------------------------------------------------------------------------
+
+NN = (fused_nn, functional)
+TENSORS = (torch, Tensor)
+# At a bound that is a number, and at one that is a tensor, which gets what x does not get.
+PASSES, CUTS = Slopes(1.0), Slopes(0.0)
+PASSES_ALL, SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
+
+
+def pass_on(primitive: str, *others: object) -> Arrange:
+    """The primitive gets the arguments as they are, and these others behind them."""
+    return lambda *values: (primitive, (*values, *others))
+
+
+def pass_pair(primitive: str) -> Arrange:
+    """The primitive gets two tensors; torch is left alone with a number."""
+
+    def arrange(x: object, other: object) -> Arranged | None:
+        return (primitive, (x, other)) if isinstance(x, Tensor) and isinstance(other, Tensor) else None
+
+    return arrange
+
+
+def stand_in(
+    name: str,
+    forward: Callable[..., Tensor],
+    op: str,
+    inputs: tuple[str, ...] = BOUNDED,
+    through: Callable[[Pull], Pull] | None = None,
+    saves: Literal["as torch", "a copy"] = "as torch",
+    either_is: Literal["min", "max"] | None = None,
+) -> str:
+    """Make the primitive `name`: forward torch's, bit for bit; backward a rule of the op. Kernels know those of the clamp family that read
+    the same inputs.
+
+    It saves what torch's own op saves, in its order; where that is nothing of the input, a copy of it, because a program may change the
+    input afterwards.
+    """
+    row = OPS[op]
+    primitive = Primitive(
+        name=name,
+        inputs=inputs,
+        forward=forward,
+        rules=row.rules,
+        rule_set=row.rule_set if through is None else "",
+        edges=row.edges,
+        default_edge=row.default_edge,
+        through=through,
+        saves=saves,
+        either_is=either_is,
+    )
+    return register(primitive).name
+
+
+def is_constant(value: object) -> bool:
+    """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if is_wrapped(value):
+        return False
+    return not in_forward_mode() or torch.autograd.forward_ad.unpack_dual(value).tangent is None
+
+
+def only_backward_tells() -> bool:
+    """Which of two tensors asks for a gradient? Under a transform neither says so; compiled code cannot even tell whether it is wrapped."""
+    if not transforms_are_active():
+        return False
+    return not in_forward_mode() or torch.compiler.is_compiling()

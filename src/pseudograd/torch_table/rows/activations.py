@@ -1,0 +1,266 @@
+"""Activation functions, and abs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...arguments import APPROXIMATE
+from ...rule import Gradients, Pull
+from ..conventions import IN_PLACE, OWN, SLOPE, Convention, Family, Kink, family, is_zero, pin, pull_with_kink, share
+from ..private import hardtanh, in_forward_mode, saved, transforms_are_active
+from ..records import (
+    CUTS,
+    MISSING,
+    NN,
+    TENSORS,
+    Arranged,
+    AtTheBound,
+    Called,
+    Form,
+    Node,
+    StandIn,
+    at_the_bound,
+    pass_on,
+    stand_in,
+)
+
+_aten = torch.ops.aten
+_EVERYWHERE = Called(owners=(*TENSORS, *NN, _aten), with_inplace=(functional,))
+_IN_NN = Called(owners=(*NN, _aten), with_inplace=(functional,))
+_NOT_OF_TENSORS = Called(owners=(torch, functional, _aten), with_inplace=(functional,))
+_ALPHA: dict[str, object] = {"input": MISSING, "alpha": 1.0}
+
+# --- between bounds ---------------------------------------------------------------------------------------------------
+
+
+def _is_at_bounds(x: Tensor, min: float, max: float) -> Tensor:
+    return (x == min) | (x == max)
+
+
+def _slope_between(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
+    return torch.where((x <= min) | (x >= max), 0.0, grad)
+
+
+def _slope_of_relu(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
+    return torch.where(x <= 0, 0.0, grad)
+
+
+def _slope_of_hardsigmoid(grad: Tensor, x: Tensor, min: object, max: object) -> Tensor:
+    if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
+        return _aten.hardsigmoid_backward(grad, x)  # which torch cannot differentiate
+    return torch.where((x > -3) & (x < 3), grad * (1 / 6), 0.0)
+
+
+def _pull_hardsigmoid(pull: Pull) -> Pull:
+    """hardsigmoid(x) is clamp(x, -3, 3) / 6 + 1/2."""
+
+    def pulled(grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, **parameters: object) -> Gradients:
+        clamped = torch.where(x < min, min, torch.where(x > max, max, x))
+        return pull(grad * (1.0 / 6.0), x, min, max, y=clamped, **parameters)  # torch multiplies by it
+
+    return pulled
+
+
+def _arrange_hardtanh(x: Tensor, min_val: Any, max_val: object) -> Arranged | None:
+    if min_val > max_val:  # an error in torch.nn.functional
+        return None
+    return "torch.hardtanh", (x, min_val, max_val)
+
+
+def _pick_hardtanh(node: object, inputs: tuple[Any, ...]) -> tuple[str, str]:
+    """nn.ReLU6 is a hardtanh, and relu6 has its node."""
+    is_relu6 = inputs[1] == 0 and inputs[2] == 6
+    return ("relu6", "torch.relu6") if is_relu6 else ("hardtanh", "torch.hardtanh")
+
+
+_RELU = family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<=2.13": 1.0})
+_RELU6 = family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
+_HARDTANH = family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
+_HARDSIGMOID = family("hardsigmoid", "-3 and 3", SLOPE, 0.0, 0.0, 0.0)
+_BOUNDS = pull_with_kink(_is_at_bounds, _slope_between)
+stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
+stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
+stand_in("torch.hardtanh", hardtanh, "hardtanh")
+stand_in("torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), "relu6", through=_pull_hardsigmoid)
+pin(_RELU, "torch.relu", pull_with_kink(is_zero, _slope_of_relu), compares=False)
+pin(_RELU6, "torch.relu6", _BOUNDS)
+pin(_HARDTANH, "torch.hardtanh", _BOUNDS)
+pin(_HARDSIGMOID, "torch.hardsigmoid", pull_with_kink(_is_at_bounds, _slope_of_hardsigmoid), compares=False)
+
+
+def _saturating(
+    name: str,
+    arranged: StandIn,
+    kink: Kink,
+    *ways: AtTheBound,
+    takes: dict[str, object] | None = None,
+    saved: tuple[str, ...] = (),
+    switches: tuple[str, ...] = ("relu",),
+) -> Form:
+    return Form(
+        name,
+        switches=switches,
+        takes=takes or {"input": MISSING},
+        called=_EVERYWHERE,
+        stand_in=arranged,
+        node=Node((name.capitalize(),), saved),
+        kink=kink,
+        at_the_bound=ways,
+    )
+
+
+# --- with a slope below zero ------------------------------------------------------------------------------------------
+
+_SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def _slope_of_leaky_relu(grad: Tensor, x: Tensor, negative_slope: Any) -> Tensor:
+    return torch.where(x > 0, grad, grad * negative_slope)
+
+
+def _slope_of_elu(grad: Tensor, x: Tensor, alpha: object, of_result: bool = False) -> Tensor:
+    return _aten.elu_backward(grad, alpha, 1.0, 1.0, of_result, x)
+
+
+def _slope_of_celu(grad: Tensor, x: Tensor, alpha: Any, of_result: bool = False) -> Tensor:
+    return _aten.elu_backward(grad, alpha, 1.0, 1.0 / alpha, of_result, x)
+
+
+def _slope_of_selu(grad: Tensor, x: Tensor, of_result: bool = False) -> Tensor:
+    return _aten.elu_backward(grad, *_SELU, 1.0, of_result, x)
+
+
+def _slope_of_abs(grad: Tensor, x: Tensor) -> Tensor:
+    return grad * torch.sgn(x)
+
+
+def _exponential(
+    name: str,
+    slope: Any,
+    forward: Any,
+    *others: str,
+    tensorflow: Convention | None = None,
+    note: str = "",
+    **kink: Any,
+) -> Kink:
+    """elu, celu or selu. In place torch has the slope of the result, which rounds otherwise."""
+
+    def pull_in_place(
+        convention: str, grad: Tensor, x: Tensor, *others: object, y: Tensor, wants: object
+    ) -> Gradients:
+        own = slope(grad, y, *others, of_result=True)
+        return torch.where(x == 0, share(grad, float(convention)), own), *(None,) * len(others)
+
+    exponentials = family(name, "0", SLOPE, OWN, OWN, tensorflow, notes=("that below", "that below", note))
+    inputs = ("x", *others)
+    pin(exponentials, f"torch.{name}", pull_with_kink(is_zero, slope), forward, inputs, compares=False)
+    pin(exponentials, f"torch.{name}{IN_PLACE}", pull_in_place, forward, inputs)
+    return Kink(exponentials, pass_on(f"torch.{name}"), **kink)
+
+
+_LEAKY_RELU = family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
+pin(_LEAKY_RELU, "leaky_relu", pull_with_kink(is_zero, _slope_of_leaky_relu), None, ("x", "negative_slope"), False)
+_ABS: Family = family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
+pin(_ABS, "torch.abs", pull_with_kink(is_zero, _slope_of_abs), torch.abs, ("x",), False)
+
+
+def _arrange_gelu(x: Tensor, approximate: object) -> Arranged | None:
+    return ("gelu", (x, APPROXIMATE.index(approximate))) if approximate in APPROXIMATE else None
+
+
+def _pick_selu(node: object, inputs: object) -> tuple[str, str] | None:
+    """A node of elu has another scale."""
+    is_elu = node is not None and abs(saved(node, "scale") - _SELU[1]) > 1e-6
+    return None if is_elu else ("selu", "torch.selu")
+
+
+FORMS = [
+    _saturating(
+        "relu",
+        StandIn(pass_on("torch.relu", 0.0, None), modules=(nn.ReLU,)),
+        Kink(_RELU, is_noted=True),
+        at_the_bound("relu(x)", CUTS),
+    ),
+    _saturating(
+        "relu6",
+        StandIn(pass_on("torch.relu6", 0.0, 6.0), modules=(nn.ReLU6,)),
+        Kink(_RELU6),
+        at_the_bound("relu6(x)", CUTS),
+    ),
+    _saturating(
+        "hardtanh",
+        StandIn(_arrange_hardtanh, modules=(nn.Hardtanh,)),
+        Kink(_HARDTANH, example=(0.0, 0.0, 1.0), pick=_pick_hardtanh),
+        at_the_bound("hardtanh(x, 0, 1)", CUTS),
+        takes={"input": MISSING, "min_val": -1.0, "max_val": 1.0},
+        saved=("self", "min_val", "max_val"),
+    ),
+    _saturating(
+        "hardsigmoid",
+        StandIn(pass_on("torch.hardsigmoid", -3.0, 3.0), otherwise="hardsigmoid", modules=(nn.Hardsigmoid,), op="clamp"),
+        Kink(_HARDSIGMOID, example=(3.0,)),
+        saved=("self",),
+        switches=("relu", "hardsigmoid"),  # with the rules of a clamp, and with its own
+    ),
+    Form(
+        "gelu",
+        switches=("gelu",),
+        takes={"input": MISSING, "approximate": "none"},
+        called=Called(owners=(*NN, _aten)),
+        stand_in=StandIn(_arrange_gelu, modules=(nn.GELU,)),
+        node=Node(("Gelu",), ("self", "approximate")),
+    ),
+    Form(
+        "silu",
+        switches=("silu",),
+        called=_IN_NN,
+        stand_in=StandIn(pass_on("silu"), modules=(nn.SiLU,)),
+        node=Node(("Silu",), ("self",)),
+    ),
+    Form(
+        "leaky_relu",
+        switches=("leaky_relu",),
+        takes={"input": MISSING, "negative_slope": 0.01},
+        called=_IN_NN,
+        stand_in=StandIn(pass_on("leaky_relu"), modules=(nn.LeakyReLU,)),
+        # in place it keeps the result, which is 0 where x is, and has its sign
+        node=Node(("LeakyRelu",), ("self", "negative_slope"), ("result", "negative_slope")),
+        kink=Kink(_LEAKY_RELU, example=(0.0, 0.01)),
+    ),
+    Form(
+        "abs",
+        "absolute",
+        node=Node(saved=("self",)),
+        kink=Kink(_ABS, pass_on("torch.abs"), nodes=("AbsBackward",)),
+    ),
+    Form(
+        "elu",
+        takes=_ALPHA,
+        called=_IN_NN,
+        kink=_exponential("elu", _slope_of_elu, functional.elu, "alpha", example=(0.0, 1.0)),
+    ),
+    Form(
+        "celu",
+        takes=_ALPHA,
+        called=_NOT_OF_TENSORS,
+        kink=_exponential("celu", _slope_of_celu, torch.celu, "alpha", example=(0.0, 1.0)),
+    ),
+    Form(
+        "selu",
+        called=_NOT_OF_TENSORS,
+        node=Node(saved=("self",)),
+        kink=_exponential(
+            "selu",
+            _slope_of_selu,
+            torch.selu,
+            tensorflow=_SELU[1],
+            note="selu: that above",
+            nodes=("EluBackward",),  # of elu too, with another scale
+            pick=_pick_selu,
+        ),
+    ),
+]

@@ -1,0 +1,315 @@
+"""Clamps: with bounds, of lists, between two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...rule import Gradients, Pull, Wants
+from ..conventions import FIRST, Family, Kink, family, pin, share
+from ..eras import CLOSED_ERA, OPEN_ERA
+from ..records import (
+    CUTS,
+    EDGE,
+    MISSING,
+    PASSES,
+    PASSES_ALL,
+    SHARES,
+    Arrange,
+    Arranged,
+    AtTheBound,
+    Called,
+    Form,
+    Node,
+    StandIn,
+    at_the_bound,
+    is_constant,
+    only_backward_tells,
+    pass_pair,
+    stand_in,
+)
+
+# --- with a lower and an upper bound ----------------------------------------------------------------------------------
+
+CLAMP = family(
+    "clamp",
+    "a bound; x, the bound",
+    FIRST,
+    CLOSED_ERA,
+    "jax",
+    "tensorflow",
+    since_2_14=OPEN_ERA,
+    notes=("see above", ".5, .5", "1, 0"),
+)
+
+
+def _pull_clamp(convention: str, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
+    if convention == "jax":
+        return _pull_clamp_of_jax(grad, x, min, max)
+    first = 1.0 if convention == "tensorflow" else float(convention)
+    nowhere = torch.zeros((), dtype=torch.bool, device=x.device)
+    below = nowhere if min is None else x < min
+    above = nowhere if max is None else x > max
+    if min is not None and max is not None:
+        is_number = not isinstance(min, Tensor) and not isinstance(max, Tensor)
+        crossed = torch.full((), max < min, dtype=torch.bool, device=x.device) if is_number else max < min
+        below, above = below & ~crossed, above | crossed
+    at_min = nowhere if min is None else (x == min) & ~above
+    at_max = nowhere if max is None else (x == max) & ~below & ~at_min
+    is_nan = y != y
+    to_bound = share(grad, 1.0 - first)
+    to_x = torch.where(below | above | is_nan, 0.0, torch.where(at_min | at_max, share(grad, first), grad))
+    to_min = torch.where(below, grad, torch.where(at_min, to_bound, 0.0)) if isinstance(min, Tensor) else None
+    to_max = torch.where(above, grad, torch.where(at_max, to_bound, 0.0)) if isinstance(max, Tensor) else None
+    return to_x, to_min, to_max
+
+
+def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Any, max: Any) -> Gradients:
+    """jnp.clip is minimum(maximum(x, min), max), each of which shares a tie."""
+    lifted = x if min is None else torch.where(x < min, min, x)
+    if isinstance(min, Tensor):
+        lifted = torch.where(min == min, lifted, min)
+    to_lifted, to_max = grad, None
+    if max is not None:
+        tied, half = lifted == max, 0.5 * grad
+        to_lifted = torch.where(tied, half, torch.where(lifted < max, grad, 0.0))
+        to_max = torch.where(tied, half, torch.where(lifted > max, grad, 0.0)) if isinstance(max, Tensor) else None
+    if min is None:
+        return to_lifted, None, to_max
+    tied, half = x == min, 0.5 * to_lifted
+    to_x = torch.where(tied, half, torch.where(x > min, to_lifted, 0.0))
+    to_min = torch.where(tied, half, torch.where(x < min, to_lifted, 0.0)) if isinstance(min, Tensor) else None
+    return to_x, to_min, to_max
+
+
+_CLAMP = pin(CLAMP, stand_in("torch.clamp", torch.clamp, "clamp"), _pull_clamp)
+_CLAMP_MIN = pin(CLAMP, stand_in("torch.clamp_min", lambda x, min, max: torch.clamp_min(x, min), "clamp"), _pull_clamp)
+_CLAMP_MAX = pin(CLAMP, stand_in("torch.clamp_max", lambda x, min, max: torch.clamp_max(x, max), "clamp"), _pull_clamp)
+
+
+def _arrange_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
+    return None if min is None and max is None else (_CLAMP, (x, min, max))
+
+
+def _arrange_aten_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
+    """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
+    kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
+    return None if len(kinds) == 2 else _arrange_clamp(x, min, max)
+
+
+def _arrange_clamp_min(x: Tensor, min: object) -> Arranged | None:
+    return None if min is None else (_CLAMP_MIN, (x, min, None))
+
+
+def _arrange_clamp_max(x: Tensor, max: object) -> Arranged | None:
+    return None if max is None else (_CLAMP_MAX, (x, None, max))
+
+
+_BOUNDED = Called(overloads=("default", "Tensor"))
+
+
+def _list_form(name: str, each: str, takes: dict[str, object], *switches: str) -> Form:
+    node = "Foreach" + "".join(word.capitalize() for word in name.split("_"))
+    called = Called(owners=(torch,), each=each)
+    return Form(f"_foreach_{name}", switches=switches, takes=takes, called=called, node=Node((node,)))
+
+
+_LIST_AND_BOUND: dict[str, object] = {"input": MISSING, "scalar": MISSING}
+
+# --- between two tensors ----------------------------------------------------------------------------------------------
+
+
+def _pull_extreme(
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
+) -> Gradients:
+    """minimum or maximum. NaN: torch gives grad to both, JAX to none, TensorFlow to the second."""
+    x_wins, other_wins = (x < other, other < x) if is_min else (x > other, other > x)
+    tied = x == other
+    if convention == "jax":
+        half = 0.5 * grad
+        return (
+            torch.where(tied, half, torch.where(x_wins, grad, 0.0)),
+            torch.where(tied, half, torch.where(other_wins, grad, 0.0)),
+        )
+    if convention == "tensorflow":
+        passes = tied | x_wins
+        return torch.where(passes, grad, 0.0), torch.where(passes, 0.0, grad)
+    first = float(convention)
+    return (
+        torch.where(tied, share(grad, first), torch.where(other_wins, 0.0, grad)),
+        torch.where(tied, share(grad, 1.0 - first), torch.where(x_wins, 0.0, grad)),
+    )
+
+
+def _pull_fextreme(
+    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
+) -> Gradients:
+    """fmin or fmax: a NaN loses; where both are NaN, x wins."""
+    first = float(convention)
+    tied = x == other
+    wins = ((x < other) if is_min else (x > other)) | (other != other)
+    return (
+        torch.where(tied, share(grad, first), torch.where(wins, grad, 0.0)),
+        torch.where(tied, share(grad, 1.0 - first), torch.where(wins, 0.0, grad)),
+    )
+
+
+def _pull_either(pull: Pull, is_min: bool) -> Pull:
+    """minimum(x, other), where the constant comes first, or only backward tells which it is. If neither is, torch's own gradient.
+
+    torch saves the second argument first, so the inputs keep their places.
+    """
+
+    def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants, **parameters: object) -> Gradients:
+        wants_x, wants_other = wants
+        if wants_x and wants_other:
+            return _pull_extreme(is_min, "0.5", grad, x, other, y=y, wants=wants)
+        x, bound = (x, other) if wants_x else (other, x)
+        bounds = (None, bound) if is_min else (bound, None)
+        grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(True, False, False), **parameters)
+        return (grad_x, None) if wants_x else (None, grad_x)
+
+    return pulled
+
+
+def _arrange_extreme(
+    bounded: str, either: str, bound: Literal["min", "max"], x: object, other: object
+) -> Arranged | None:
+    """A clamp, where one of the two tensors is a constant.
+
+    bounded: the primitive of x and its bound. either: the primitive of the two as they come, where only backward tells which is which, or
+    the constant comes first. bound: which of the two bounds the constant is.
+    """
+    if not isinstance(x, Tensor) or not isinstance(other, Tensor):
+        return None
+    if only_backward_tells():
+        return either, (x, other)
+    if not is_constant(x) and is_constant(other):
+        return bounded, ((x, other, None) if bound == "min" else (x, None, other))
+    if is_constant(x) and not is_constant(other):
+        return either, (x, other)
+    return None
+
+
+_PAIR = ("x", "other")
+_TWO: dict[str, object] = {"input": MISSING, "other": None}  # without the second it is another function, which is left alone
+
+
+def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:
+    notes = ("see above", "0, 1", "") if later else (".5, .5", ".5, .5; NaN 0, 0", "1, 0; NaN 0, 1")
+    return family(name, "a tie", FIRST, first, jax, tensorflow, since_2_14=later, notes=notes)
+
+
+def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound: Literal["min", "max"]) -> list[Form]:
+    """minimum or maximum, under both names that torch has for it."""
+    is_min = bound == "max"
+    ties = _tie(name, 0.5, "jax", "tensorflow")
+    pair = pin(ties, f"torch.{name} of two", partial(_pull_extreme, is_min), function, _PAIR)
+    forward = (lambda x, min, max: function(x, max)) if is_min else (lambda x, min, max: function(x, min))
+    bounded = stand_in(f"torch.{name}", forward, "clamp")
+    through = partial(_pull_either, is_min=is_min)
+    either = stand_in(f"torch.{name} of either order", function, "clamp", _PAIR, through, either_is=bound)
+    return [
+        Form(
+            spelling,
+            switches=("clamp",),
+            takes=_TWO,
+            called=Called(overloads=(overload,)),
+            stand_in=StandIn(partial(_arrange_extreme, bounded, either, bound)),
+            node=Node(saved=("self", "other")),
+            kink=Kink(ties, pass_pair(pair), example=(0.0, torch.zeros(1)), nodes=(f"{name.capitalize()}Backward",)),
+            at_the_bound=ways,
+        )
+        for spelling, overload, ways in (
+            (name, "default", (at_the_bound(f"{name}(x, tensor)", SHARES),)),
+            (short_name, "other", ()),
+        )
+    ]
+
+
+def _fextreme(name: str, function: Callable[..., Tensor]) -> Form:
+    ties = _tie(name, 1.0, 0.0, None, 0.5)
+    pin(ties, f"torch.{name}", partial(_pull_fextreme, name == "fmin"), function, _PAIR)
+    return Form(
+        name,
+        switches=(EDGE,),
+        takes=_TWO,
+        stand_in=StandIn(pass_pair(f"torch.{name}")),
+        node=Node((name.capitalize(),), ("self", "other")),
+        kink=Kink(ties, example=(0.0, torch.zeros(1))),
+        at_the_bound=(at_the_bound(f"{name}(x, tensor)", PASSES_ALL, SHARES),),
+    )
+
+
+def _clamp_form(
+    *names: str,
+    takes: dict[str, object],
+    arrange: Arrange,
+    aten_arrange: Arrange | None = None,
+    node: Node,
+    example: tuple[object, ...],
+    ways: tuple[AtTheBound, ...] = (),
+) -> Form:
+    return Form(
+        *names,
+        switches=("clamp", EDGE),
+        takes={"input": MISSING, **takes},
+        called=_BOUNDED,
+        stand_in=StandIn(arrange, aten_arrange),
+        node=node,
+        kink=Kink(CLAMP, example=example),
+        at_the_bound=ways,
+    )
+
+
+FORMS = [
+    _clamp_form(
+        "clamp",
+        "clip",
+        takes={"min": None, "max": None},
+        arrange=_arrange_clamp,
+        aten_arrange=_arrange_aten_clamp,
+        node=Node(("ClampBackward",), ("self", "min", "max")),
+        example=(0.0, 0.0, 1.0),
+        ways=(
+            at_the_bound("clamp(x, min=0)", PASSES, CUTS),
+            at_the_bound("clamp(x, max=0)", PASSES, CUTS),
+            at_the_bound("clip(x, 0, 1)", PASSES, CUTS),
+            at_the_bound("x.clamp_(0, 1)", PASSES, CUTS),
+            at_the_bound("clamp(x, 0, 0)", PASSES, CUTS),
+            at_the_bound("clamp(x, min=tensor)", PASSES_ALL, SHARES),
+            at_the_bound("clamp(x, max=tensor)", PASSES_ALL, SHARES),
+        ),
+    ),
+    _clamp_form(
+        "clamp_min",
+        takes={"min": None},
+        arrange=_arrange_clamp_min,
+        node=Node(("ClampMin",), ("self", "min")),
+        example=(0.0, 0.0),
+        ways=(at_the_bound("clamp_min(x, 0)", PASSES, CUTS),),
+    ),
+    _clamp_form(
+        "clamp_max",
+        takes={"max": None},
+        arrange=_arrange_clamp_max,
+        node=Node(("ClampMax",), ("self", "max")),
+        example=(0.0, 0.0),
+    ),
+    # maximum and minimum share a tie in every era, so no pin of an edge is about them
+    _list_form("clamp_min", "clamp_min", _LIST_AND_BOUND, "clamp", EDGE),
+    _list_form("clamp_max", "clamp_max", _LIST_AND_BOUND, "clamp", EDGE),
+    _list_form("maximum", "clamp_min", _LIST_AND_BOUND, "clamp"),
+    _list_form("minimum", "clamp_max", _LIST_AND_BOUND, "clamp"),
+    *(_list_form(name, name, {"input": MISSING}, "round") for name in ("round", "floor", "ceil", "trunc")),
+    _list_form("sign", "sign", {"input": MISSING}, "sign"),
+    *_extremes("maximum", torch.maximum, "max", "min"),
+    *_extremes("minimum", torch.minimum, "min", "max"),
+    _fextreme("fmax", torch.fmax),
+    _fextreme("fmin", torch.fmin),
+    Form(at_the_bound=(at_the_bound("where(x >= tensor, x, tensor)", PASSES_ALL),)),
+]

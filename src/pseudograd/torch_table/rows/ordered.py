@@ -1,0 +1,201 @@
+"""Sorted and selected values. A pin writes them out: the values and indices are torch's, the gradient is that of other entries of a tie.
+
+Each `write` function gets the convention, torch's function `own`, and the arguments of the call; None leaves torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import engine
+from ...ops.replace import REPLACE_GRAD
+from ...rule import call_for
+from ..conventions import OWN, SHARED, Family, Kink, family
+from ..eras import CLOSED_ERA, OPEN_ERA
+from ..records import MISSING, TENSORS, Called, Form
+
+Own = Callable[..., Any]  # torch's function with the arguments of the call; with another x where one is given
+_types: Any = torch.return_types
+
+
+def replace_gradient(value: Tensor, source: Tensor) -> Tensor:
+    """The value of the first, with the gradient of the second."""
+    return engine.run(call_for(REPLACE_GRAD, "replace"), value.detach(), source.to(value.dtype))
+
+
+def values_of(own: Own) -> Any:
+    with torch.no_grad():
+        return own()
+
+
+def _write_extreme(kind: Any, convention: str, own: Own, x: Tensor, dim: object, keepdim: Any) -> object:
+    """A maximum or minimum over a dimension: JAX and TensorFlow share the gradient among the tied entries."""
+    if convention != SHARED or not isinstance(dim, int) or x.dim() == 0:
+        return None
+    values, indices = values_of(own)
+    values = values.detach()
+    extremes, index = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
+    first = torch.zeros_like(x, dtype=torch.bool).scatter(dim, index, True)
+    tied = torch.where(extremes == extremes, x.detach() == extremes, first)  # a NaN wins, and has torch's gradient
+    chosen = torch.where(tied, x, torch.zeros((), dtype=x.dtype, device=x.device)).sum(dim, keepdim=keepdim)
+    count = tied.sum(dim, keepdim=keepdim).to(x.dtype)
+    return kind((replace_gradient(values, chosen / count), indices))
+
+
+def _stable_order(x: Tensor, dim: int, descending: bool = False) -> Tensor:
+    return torch.sort(x.detach(), dim=dim, descending=descending, stable=True).indices
+
+
+def _write_sort(convention: str, own: Own, x: Tensor, dim: object, descending: object, stable: object) -> object:
+    if not isinstance(dim, int) or x.dim() == 0:
+        return None
+    values, indices = values_of(own)
+    turned = bool(descending) and convention == "jax"  # which sorts and turns it round
+    order = _stable_order(x, dim).flip(dim) if turned else _stable_order(x, dim, bool(descending))
+    return _types.sort((replace_gradient(values, x.gather(dim, order)), indices))
+
+
+def _write_msort(convention: str, own: Own, x: Tensor) -> object:
+    return None if x.dim() == 0 else replace_gradient(values_of(own), x.gather(0, _stable_order(x, 0)))
+
+
+def _write_topk(convention: str, own: Own, x: Tensor, k: object, dim: object, largest: object, sorted: object) -> object:
+    if not isinstance(k, int) or not isinstance(dim, int) or not sorted or x.dim() == 0:
+        return None
+    values, indices = values_of(own)
+    order = _stable_order(x, dim, bool(largest)).narrow(dim, 0, k)
+    return _types.topk((replace_gradient(values, x.gather(dim, order)), indices))
+
+
+def _value_at_rank(values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int) -> Tensor:
+    """The value at a rank, with its gradient; where torch found NaN, that of the entry which torch names."""
+    values = values.detach()
+    order = _stable_order(x, dim).narrow(dim, rank, 1)
+    kept_values, own = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
+    chosen = x.gather(dim, torch.where(kept_values == kept_values, order, own))
+    return replace_gradient(values, chosen if keepdim else chosen.squeeze(dim))
+
+
+def _write_kthvalue(convention: str, own: Own, x: Tensor, k: object, dim: object, keepdim: object) -> object:
+    if not isinstance(k, int) or not isinstance(dim, int) or x.dim() == 0:
+        return None
+    values, indices = values_of(own)
+    return _types.kthvalue((_value_at_rank(values, indices, x, dim, bool(keepdim), k - 1), indices))
+
+
+def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: object) -> object:
+    """jnp.median sorts; of an even number torch takes the lower of the two in the middle."""
+    if x.numel() == 0 or x.dim() == 0 or not (dim is None or isinstance(dim, int)):
+        return None
+    if dim is None:
+        flat = x.reshape(-1)
+        with torch.no_grad():
+            values, indices = torch.median(flat, 0)
+        middle = _value_at_rank(values, indices, flat, 0, False, (flat.shape[0] - 1) // 2)
+        return replace_gradient(values_of(own), middle)
+    values, indices = values_of(own)
+    middle = _value_at_rank(values, indices, x, dim, bool(keepdim), (x.shape[dim] - 1) // 2)
+    return _types.median((middle, indices))
+
+
+# --- quantiles --------------------------------------------------------------------------------------------------------
+
+
+def _write_quantile(
+    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: Any
+) -> object:
+    """As torch 2.13: sort, then go from one neighbour to the other. jnp.quantile has a stable sort."""
+    if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
+        return None
+    value = values_of(own)
+    flat, axis = (x.reshape(-1), 0) if dim is None or x.dim() == 0 else (x, dim % x.dim())
+    flat = flat.movedim(axis, -1)
+    if flat.shape[-1] == 0:
+        return None
+    order = torch.sort(flat.detach(), dim=-1, stable=convention != CLOSED_ERA).indices
+    ordered = flat.gather(-1, order)
+    q = torch.as_tensor(q, dtype=x.dtype, device=x.device)
+    parts = q.reshape(-1)
+    last = _last_rank(ordered, ignores_nan)
+    rank = torch.where(last >= 0, parts * last, torch.zeros((), dtype=x.dtype, device=x.device))
+    if not ignores_nan:  # one NaN makes the result NaN, and gets the gradient: it stands last
+        rank = torch.where((ordered != ordered).any(-1, keepdim=True), last, rank)
+    low, high, weight = _neighbours(rank, interpolation)
+    shape = (*ordered.shape[:-1], parts.shape[0])
+    below = ordered.gather(-1, low.expand(shape))
+    chosen = below if high is None else torch.lerp(below, ordered.gather(-1, high.expand(shape)), weight.expand(shape))
+    chosen = chosen.movedim(-1, 0)  # the ranks come first
+    if keepdim:
+        chosen = chosen.unsqueeze(axis + 1) if dim is not None and x.dim() > 0 else chosen.reshape(-1, *[1] * x.dim())
+    return replace_gradient(value, chosen[0] if q.dim() == 0 else chosen)
+
+
+def _last_rank(ordered: Tensor, ignores_nan: bool) -> Tensor:
+    """The greatest rank; of numbers alone where a NaN is ignored."""
+    if not ignores_nan:
+        return torch.full((), ordered.shape[-1] - 1, dtype=ordered.dtype, device=ordered.device)
+    return ((ordered == ordered).sum(-1, keepdim=True) - 1).to(ordered.dtype)
+
+
+def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None, Any]:
+    """The ranks below and above, and the weight of the one above."""
+    if interpolation in ("lower", "higher", "nearest"):
+        rounded = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}[interpolation]
+        return rounded(rank.detach()).long(), None, None
+    low, high = rank.detach().floor().long(), rank.detach().ceil().long()
+    weight = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - low
+    return low, high, weight
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+_MAX = family("max", "ties, max and min over a dimension", "", OWN, SHARED, SHARED, notes=("one of them", "shared", "shared"))
+_SORT = family(
+    "sort",
+    "ties, also of msort, topk and kthvalue",
+    "",
+    OWN,
+    "jax",
+    "tensorflow",
+    notes=("of no order", "in their order; descending in reverse", "in their order"),
+)
+_MEDIAN = family("median", "ties", "", OWN, "jax", notes=("shared, or one", "as they are sorted", ""))
+_QUANTILE = family(
+    "quantile",
+    "ties, also of nanquantile",
+    "",
+    CLOSED_ERA,
+    "jax",
+    since_2_14=OPEN_ERA,
+    notes=("shared, or one", "as they are sorted", ""),
+)
+_DIM: dict[str, object] = {"dim": MISSING, "keepdim": False}
+_EACH_Q: dict[str, object] = {"q": MISSING, "dim": None, "keepdim": False, "interpolation": "linear"}
+
+
+def written_form(
+    name: str, kind: Family, write: Callable[..., Any], takes: dict[str, object], *overloads: str, owners: Any = TENSORS
+) -> Form:
+    """A row that a pin writes out. overloads: those of aten, for a row that is about aten, too."""
+    called = Called(owners=(*owners, torch.ops.aten) if overloads else owners, overloads=overloads)
+    return Form(name, takes={"input": MISSING, **takes}, called=called, kink=Kink(kind, write=write))
+
+
+FORMS = [
+    written_form("max", _MAX, partial(_write_extreme, _types.max), _DIM, "dim"),
+    written_form("min", _MAX, partial(_write_extreme, _types.min), _DIM, "dim"),
+    written_form("sort", _SORT, _write_sort, {"dim": -1, "descending": False, "stable": False}),
+    written_form("msort", _SORT, _write_msort, {}),
+    written_form(
+        "topk", _SORT, _write_topk, {"k": MISSING, "dim": -1, "largest": True, "sorted": True}, "default"
+    ),
+    written_form("kthvalue", _SORT, _write_kthvalue, {"k": MISSING, "dim": -1, "keepdim": False}, "default"),
+    written_form("median", _MEDIAN, _write_median, {"dim": None, "keepdim": False}),
+    written_form("quantile", _QUANTILE, partial(_write_quantile, False), _EACH_Q),
+    written_form("nanquantile", _QUANTILE, partial(_write_quantile, True), _EACH_Q),
+]

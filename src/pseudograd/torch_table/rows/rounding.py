@@ -1,0 +1,174 @@
+"""Rounding, sign, and the quantisers of torch and torch.ao."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...rule import OPS, Gradients, Pull, Wants
+from ..records import (
+    MISSING,
+    PASSES,
+    TENSORS,
+    Arrange,
+    Arranged,
+    Called,
+    Form,
+    Inside,
+    Node,
+    StandIn,
+    Write,
+    at_the_bound,
+    pass_on,
+    stand_in,
+)
+
+_aten = torch.ops.aten
+_ROUND = stand_in("torch.round", OPS["round"].forward, "round", ("x", "decimals"), saves="a copy")
+_SIGN = stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "at_zero"), saves="a copy")
+
+# --- quantisers -------------------------------------------------------------------------------------------------------
+
+
+def _pull_per_tensor(pull: Pull) -> Pull:
+    """torch.fake_quantize_per_tensor_affine gives nothing to a scale; a tensor it reads as float32, or as an integer, cut off."""
+
+    def pulled(
+        grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: Wants, **parameters: object
+    ) -> Gradients:
+        if isinstance(scale, Tensor):
+            scale = scale.float()
+        if isinstance(zero_point, Tensor):
+            zero_point = zero_point.trunc()
+        return pull(grad, x, scale, zero_point, *grid, wants=(True, False, False, False, False), **parameters)
+
+    return pulled
+
+
+def _pull_per_channel(pull: Pull) -> Pull:
+    """A scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
+
+    def pulled(
+        grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **parameters: object
+    ) -> Gradients:
+        if x is None:  # nothing was kept, because x gets grad as it is
+            return grad, None, None, None, None, None
+        shape = [1] * x.dim()
+        shape[axis] = -1
+        parameters["wants"] = (True, False, False, False, False)
+        if zero_point.is_floating_point():
+            parameters["code_of"] = _code_with_float_zero_point
+        grad_x, *_ = pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **parameters)
+        return grad_x, None, None, None, None, None
+
+    return pulled
+
+
+def _code_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """round(x / scale + zero_point): torch adds it unrounded, and before it rounds.
+
+    The sum is one of float32, and its product is not rounded before (a fused multiply-add), save with a float16 zero point.
+    """
+    inverse = scale.reciprocal()
+    if zero_point.dtype is torch.float16 and x.dtype is not torch.float64:
+        return torch.round(x.float() * inverse + zero_point.float())
+    return torch.round((x.double() * inverse.double() + zero_point.double()).float())
+
+
+_GRID = {"quant_min": MISSING, "quant_max": MISSING}
+_PER_TENSOR = {"scale": MISSING, "zero_point": MISSING, **_GRID}
+_PER_CHANNEL = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
+for _name, _takes, _through in (("tensor", _PER_TENSOR, _pull_per_tensor), ("channel", _PER_CHANNEL, _pull_per_channel)):
+    _quantise = f"fake_quantize_per_{_name}_affine"
+    stand_in(f"torch.{_quantise}", getattr(torch, _quantise), "fake_quantize", ("x", *_takes), _through, "a copy")
+
+
+def _arrange_quantiser(primitive: str) -> Arrange:
+    def arrange(x: Tensor, scale: object, zero_point: object, *grid: int) -> Arranged | None:
+        for value in (scale, zero_point):  # torch refuses a scale that requires grad
+            if isinstance(value, Tensor) and value.requires_grad:
+                return None
+        return primitive, (x, scale, zero_point, *grid)
+
+    return arrange
+
+
+_OBSERVER = ("observer_on", "fake_quant_on", "running_min", "running_max", "scale", "zero_point")
+_SETTINGS = ("averaging_const", "quant_min", "quant_max", "ch_axis")
+
+
+def _write_observed(call: Write, input: Any, *arguments: Any) -> Tensor:
+    """The observer moves first. The scale is copied: the next call moves it, maybe before this one's backward."""
+    (_, is_on, *_, scale, zero_point), (_, low, high, axis, by_row, _) = arguments[:6], arguments[6:]
+    with torch.no_grad():
+        torch.fused_moving_avg_obs_fake_quant(input.detach(), *arguments)
+        grid = scale.clone(), zero_point.clone()
+    if by_row:
+        quantised = call(torch.fake_quantize_per_channel_affine, input, *grid, axis, low, high)
+    else:
+        quantised = call(torch.fake_quantize_per_tensor_affine, input, *grid, low, high)
+    return torch.where(is_on.reshape(()) == 1, quantised, input)
+
+
+_QUANTISERS = ("fake_quantize",)
+_IN_TORCH = Called(owners=(torch, _aten))
+FORMS = [
+    Form(
+        "round",
+        switches=("round",),
+        takes={"input": MISSING, "decimals": 0},
+        called=Called(owners=(*TENSORS, torch.special, _aten), overloads=("default", "decimals")),
+        stand_in=StandIn(pass_on(_ROUND)),
+        node=Node(("Round",)),
+    ),
+    Form("floor", switches=("round",), stand_in=StandIn(pass_on("floor")), node=Node(("Floor",))),
+    Form("ceil", switches=("round",), stand_in=StandIn(pass_on("ceil")), node=Node(("Ceil",))),
+    Form("trunc", "fix", switches=("round",), stand_in=StandIn(pass_on("trunc")), node=Node(("Trunc",))),
+    Form("sign", switches=("sign",), stand_in=StandIn(pass_on(_SIGN, 0.0)), node=Node(("Sign",))),
+    Form(
+        "fake_quantize_per_tensor_affine",
+        switches=_QUANTISERS,
+        takes={"input": MISSING, **_PER_TENSOR},
+        called=Called(overloads=("default", "tensor_qparams")),
+        stand_in=StandIn(_arrange_quantiser("torch.fake_quantize_per_tensor_affine")),
+        node=Node(("FakeQuantize", "FusedMovingAvgObsFq")),
+        at_the_bound=(
+            at_the_bound(
+                "fake_quantize(x), least grid value",
+                PASSES,
+                f=lambda x, tensor: torch.fake_quantize_per_tensor_affine(x, 1.0, 0, 0, 15),
+            ),
+        ),
+    ),
+    Form(
+        "fake_quantize_per_channel_affine",
+        switches=_QUANTISERS,
+        takes={"input": MISSING, **_PER_CHANNEL},
+        stand_in=StandIn(_arrange_quantiser("torch.fake_quantize_per_channel_affine")),
+    ),
+    # The quantiser that moves its observer in the same call: torch.ao's quantisation-aware training uses it by default.
+    Form(
+        "fused_moving_avg_obs_fake_quant",
+        switches=_QUANTISERS,
+        takes={
+            **dict.fromkeys(("input", *_OBSERVER, *_SETTINGS), MISSING),
+            "per_row_fake_quant": False,
+            "symmetric_quant": False,
+        },
+        called=_IN_TORCH,
+        inside=Inside(("fake_quantize_per_tensor_affine",), _write_observed),
+    ),
+    # They give their scale and zero point a gradient, in the same formula as that of x. A rule is about x alone: written out with one they
+    # would learn x by it and the scale by torch's, which no published quantiser does. torch keeps them private.
+    *(
+        Form(
+            f"_fake_quantize_learnable_per_{part}_affine",
+            switches=_QUANTISERS,
+            called=_IN_TORCH,
+            inside=Inside(("fake_quantize_per_tensor_affine",)),  # whose nodes begin as these do
+        )
+        for part in ("tensor", "channel")
+    ),
+]

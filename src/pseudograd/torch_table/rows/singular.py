@@ -1,0 +1,197 @@
+"""Roots, norms, powers and angles where they are singular. Where a framework has NaN or infinity there, a pin stops torch's gradient on
+its way out and puts the framework's in its place (`_gate`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import engine
+from ...ops.shared_rules import alias
+from ...rule import Gradients, Primitive, Rule, Wants, call_for, register
+from ..conventions import NAN, OWN, SLOPE, Kink, family, pin, share
+from ..private import in_forward_mode
+from ..records import MISSING, Form, Node, pass_on, pass_pair
+from .ordered import Own, replace_gradient, values_of, written_form
+
+# --- by a formula -----------------------------------------------------------------------------------------------------
+
+
+def _pull_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants: Wants) -> Gradients:
+    """TensorFlow gives nothing where nothing arrives, also where the slope is infinite."""
+    own = grad / (2 * y)
+    return (own if convention == OWN else torch.where((x == 0) & (grad == 0), 0.0, own),)
+
+
+def _pull_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants) -> Gradients:
+    if convention == OWN:
+        return grad * x / y, grad * other / y
+    is_origin, at_origin = (x == 0) & (other == 0), share(grad, float(convention))
+    y = torch.where(is_origin, 1.0, y)
+    to_x, to_other = grad * x / y, grad * other / y  # in torch's order, which rounds otherwise than grad * (x / y)
+    return torch.where(is_origin, at_origin, to_x), torch.where(is_origin, at_origin, to_other)
+
+
+_SQRT = family("sqrt", "0, where grad is 0", "", OWN, OWN, "tensorflow", notes=("NaN", "NaN", "0"))
+_HYPOT = family("hypot", "0, 0", SLOPE, OWN, 0.5, notes=("NaN", ".5, .5", ""))
+pin(_SQRT, "torch.sqrt", _pull_sqrt, torch.sqrt, ("x",))
+pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
+
+# --- by a gate --------------------------------------------------------------------------------------------------------
+
+
+def _pull_gate(value: str, grad: Tensor, x: None, is_at: Tensor, *, y: None, wants: Wants) -> Gradients:
+    """Behind the pull of torch's function: the gradient that it gave is replaced at these places."""
+    return torch.where(is_at, float(value), grad), None
+
+
+_GATE = register(
+    Primitive(
+        name="a singular point",
+        inputs=("x", "is_at"),
+        forward=lambda x, is_at: alias(x),
+        rules={
+            value: Rule(
+                name=value,
+                formula="what the framework has",
+                source="measured",
+                pull=partial(_pull_gate, value),
+                reference=lambda *arguments, **parameters: (),
+                is_linear=True,
+                keeps=("is_at",),
+                compares=False,
+            )
+            for value in (NAN, "0.0", "-inf")
+        },
+    )
+)
+
+
+def _gate(x: Tensor, is_at: Tensor, value: str) -> Tensor:
+    """Forward mode meets the singular point first, and keeps torch's slope."""
+    if in_forward_mode() or not value:
+        return x
+    return engine.run(call_for(_GATE, value), x, is_at.expand(x.shape))
+
+
+def _gate_both(x: Tensor, other: Tensor, value: str, other_value: str) -> tuple[Tensor, Tensor]:
+    """The two, as the function would broadcast them, with a gate where both are 0."""
+    is_at = (x.detach() == 0) & (other.detach() == 0)
+    x, other = torch.broadcast_tensors(x, other)
+    return _gate(x, is_at, value), _gate(other, is_at, other_value)
+
+
+def _write_norm(
+    name: str, convention: str, own: Own, x: Tensor, p: Any, dim: Any, keepdim: object, dtype: object, out: object
+) -> object:
+    if dtype is not None or out is not None or x.dim() == 0 or isinstance(p, Tensor):
+        return None
+    dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if p == "nuc" or (name == "norm of linalg" and p is not None and (len(dims) == 2) and p != "fro"):
+        return None  # of a matrix
+    p = 2 if p in (None, "fro") else p
+    if p == 0:
+        return None
+    value = values_of(own)
+    norms = value.detach()
+    if not keepdim or (dim is None and name == "norm" and norms.dim() == 0):
+        for axis in sorted(axis % x.dim() for axis in dims):
+            norms = norms.unsqueeze(axis)
+    if p == 1 or math.isinf(p):
+        return None if convention == NAN else _norm_of_jax(value, norms, x, p, dims, bool(keepdim))
+    return own(_gate(x, norms == 0, NAN)) if NAN in convention else None
+
+
+def _norm_of_jax(value: Tensor, norms: Tensor, x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """A sum or an extreme of jnp.abs, whose slope at 0 is 1. The maximum is one of these and 0, so that at 0 it gets a half."""
+    sign = torch.where(x.detach() == 0, 0.5 if p == math.inf else 1.0, torch.sgn(x.detach()))
+    signed = x * sign
+    if p == 1:
+        return replace_gradient(value, signed.sum(dims, keepdim=keepdim))
+    tied = x.detach().abs() == norms
+    chosen = torch.where(tied, signed, torch.zeros((), dtype=x.dtype, device=x.device))
+    return replace_gradient(value, chosen.sum(dims, keepdim=keepdim) / tied.sum(dims, keepdim=keepdim).to(x.dtype))
+
+
+def _write_std(convention: str, own: Own, x: Tensor, dim: Any, *others: object) -> object:
+    """Whatever else it is called with: its result with dimensions kept is 0 where x is constant."""
+    if convention != NAN or x.dim() == 0:
+        return None
+    values = x.detach()
+    if dim is None or isinstance(dim, bool):
+        return own(_gate(x, (values == values.reshape(-1)[0]).all(), NAN))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    return own(_gate(x, values.amax(dims, keepdim=True) == values.amin(dims, keepdim=True), NAN))
+
+
+def _write_atan2(convention: str, own: Own, x: Tensor, other: object) -> object:
+    if not isinstance(other, Tensor) or convention not in (NAN, "0.0"):
+        return None
+    return own(*_gate_both(x, other, convention, convention))
+
+
+def _write_pow(convention: str, own: Own, x: Tensor, exponent: object) -> object:
+    if convention != NAN or not isinstance(exponent, Tensor):
+        return None
+    return own(*_gate_both(x, exponent, NAN, ""))
+
+
+def _write_xlogy(convention: str, own: Own, x: object, other: object) -> object:
+    if not isinstance(other, Tensor) or not isinstance(x, Tensor):
+        return None
+    return own(*_gate_both(x, other, *(("-inf", NAN) if convention == "jax" else ("0.0", "0.0"))))
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+_IN_BOTH = {"jax": NAN, "tensorflow": NAN}
+_ON_DEMAND = ("0", "with `nan=True`: NaN", "with `nan=True`: NaN")
+_NORM = family(
+    "norm",
+    "zeros, of the norms 1 and infinity",
+    "",
+    OWN,
+    "jax",
+    singular={"jax": "jax, nan", "tensorflow": NAN},
+    notes=("0", "1; .5 shared; others with `nan=True`: NaN", "with `nan=True`: NaN"),
+)
+_STD = family("std", "a constant", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_ATAN2 = family("atan2", "0, 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_POW = family("pow", "0 to the power 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_XLOGY = family(
+    "xlogy",
+    "0, 0",
+    "",
+    OWN,
+    None,
+    "tensorflow",
+    singular={"jax": "jax"},
+    notes=("0, NaN", "with `nan=True`: -inf, NaN", "0, 0"),
+)
+_LINALG = (torch.linalg,)
+_AXES: dict[str, object] = {"dim": None, "keepdim": False, "dtype": None, "out": None}
+_OTHER: dict[str, object] = {"other": MISSING}
+
+FORMS = [
+    Form("sqrt", kink=Kink(_SQRT, pass_on("torch.sqrt"))),
+    Form(
+        "hypot",
+        takes={"input": MISSING, "other": MISSING},
+        node=Node(saved=("self", "other")),
+        kink=Kink(_HYPOT, pass_pair("torch.hypot"), example=(0.0, torch.zeros(1)), nodes=("HypotBackward",)),
+    ),
+    written_form("vector_norm", _NORM, partial(_write_norm, "vector_norm"), {"ord": 2, **_AXES}, owners=_LINALG),
+    written_form("norm", _NORM, partial(_write_norm, "norm"), {"p": "fro", **_AXES}, owners=(torch,)),
+    written_form("norm", _NORM, partial(_write_norm, "norm of linalg"), {"ord": None, **_AXES}, owners=_LINALG),
+    written_form("std", _STD, _write_std, dict.fromkeys(("dim", "unbiased", "keepdim", "correction"))),
+    written_form("atan2", _ATAN2, _write_atan2, _OTHER, "default"),
+    written_form("arctan2", _ATAN2, _write_atan2, _OTHER, "default"),
+    written_form("pow", _POW, _write_pow, {"exponent": MISSING}, "Tensor_Tensor"),
+    written_form("xlogy", _XLOGY, _write_xlogy, _OTHER, "Tensor"),
+    written_form("xlogy", _XLOGY, _write_xlogy, _OTHER, owners=(torch.special,)),
+]
