@@ -16,10 +16,11 @@ import torch
 
 from pseudograd.geometry import SHARES
 from pseudograd.record import Record
-from pseudograd.rewrite import conventions, edges, primitives  # noqa: F401  (for their rows)
+from pseudograd.rewrite import edges
 from pseudograd.rule import OPS, PRIMITIVES, Rule
 from pseudograd.torch_table.eras import ERAS
-from pseudograd.torch_table.forms import EDGE, FORMS
+from pseudograd.torch_table.forms import FORMS
+from pseudograd.torch_table.records import EDGE
 
 # All functions of torch that clamp, by the table; min and max are more than that, so only calls of them count.
 _CLAMPING = {name for form in FORMS if {"clamp", "relu", EDGE} & set(form.switches) for name in form.names}

@@ -128,7 +128,7 @@ def test_the_ranks_that_torch_keeps_of_a_quantile_since_2_14() -> None:
     ranks = [torch.full((2, 1, 1), rank) for rank in (1, 2)]
     pinned = torch.lerp(in_order.gather(-1, ranks[0]), in_order.gather(-1, ranks[1]), 0.25)
     node: Any = own.grad_fn
-    noted_kinks._of_ranks(noted_kinks.Sorted(x.detach(), pinned), node)
+    noted_kinks._note_ranks(noted_kinks.Sorted(x.detach(), pinned), node)
     # What stands at ranks 1 and 2 in a stable order: entries 0 and 1 of the first row, 1 and 2 of the second.
     for at, entries, taken in ((0, 2, [0, 1]), (1, 1, [1, 2])):
         (gather, _) = node.next_functions[at]

@@ -13,8 +13,7 @@ from pseudograd import formula, kernels
 from pseudograd.geometry import SHARES, Standings, Stands
 from pseudograd.kernels import range_bits, standings, table
 from pseudograd.kernels.residuals import INPUTS
-from pseudograd.rewrite.edges import rule_named
-from pseudograd.rewrite.primitives import PINNED
+from pseudograd.rewrite.edges import PINNED, rule_named
 from pseudograd.rule import PRIMITIVES, Call, call_for
 from pseudograd.torch_table.eras import ERAS
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pseudograd import pin_edge
 from pseudograd.rewrite.context import Rewriting
-from pseudograd.torch_table.conventions import FAMILIES, KINKED
+from pseudograd.torch_table.forms import FAMILIES, KINKED
 
 from ..torchs_samples import Sample, of_functions, of_modules
 

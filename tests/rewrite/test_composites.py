@@ -23,7 +23,8 @@ from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS, installed_era
-from pseudograd.torch_table.forms import EDGE, SPELLINGS
+from pseudograd.torch_table.forms import SPELLINGS
+from pseudograd.torch_table.records import EDGE
 
 from ..choices import slow_but
 from .eras import composites, gradients
@@ -383,13 +384,13 @@ def test_a_scorer_that_starts_with_zeros_trains_under_the_pin() -> None:
 
 
 def test_the_table_holds_every_name_that_torch_has_for_it() -> None:
-    names = {spelling.name for spelling in SPELLINGS.values() if spelling.form.write is not None}
+    names = {spelling.name for spelling in SPELLINGS.values() if spelling.form.inside.write is not None}
     wanted = {
         function
         for owner in (torch, Tensor, functional, torch.ops.aten)
         for name in names
         if (function := getattr(owner, name, None)) is not None
     }
-    held = {function for function, spelling in SPELLINGS.items() if spelling.form.write is not None}
+    held = {function for function, spelling in SPELLINGS.items() if spelling.form.inside.write is not None}
     assert wanted <= held
     assert all(isinstance(one, torch._ops.OpOverload) for one in held - wanted)

@@ -21,11 +21,14 @@ from pseudograd import formula, rules
 from pseudograd.errors import UnknownNameError
 from pseudograd.rewrite import mode
 from pseudograd.rewrite.context import Rewriting
-from pseudograd.rewrite.mode import Replacement, pinned, why_not
+from pseudograd.rewrite.edges import pinned_edge
+from pseudograd.rewrite.mode import Replacement
+from pseudograd.rewrite.stand_ins import why_not
 from pseudograd.rule import OPS, PRIMITIVES, RuleLike, call_for, forget_calls
 from pseudograd.torch_table import forms as torch_forms
 from pseudograd.torch_table.eras import ERAS
-from pseudograd.torch_table.forms import EDGE, FORMS, MISSING, SPELLINGS, SWITCHES, Form, Spelling
+from pseudograd.torch_table.forms import FORMS, SPELLINGS, SWITCHES
+from pseudograd.torch_table.records import EDGE, MISSING, Called, Form, Node, Spelling, StandIn
 
 # Outside, at, between and halfway the bounds and steps below.
 NUMBERS = [-7.0, -3.0, -2.5, -1.0, -0.75, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, 6.0]
@@ -81,8 +84,8 @@ class Way(NamedTuple):
         leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
         leaf = arguments[0].clone().requires_grad_()
         x, form = leaf * 1, self.spelling.form
-        found = self.call([x] if form.each else x, arguments[1:])
-        results = [x] if form.each and found is None else list(found) if form.each else [found]
+        found = self.call([x] if form.called.each else x, arguments[1:])
+        results = [x] if form.called.each and found is None else list(found) if form.called.each else [found]
         return self._differentiated(results, [leaf, *leaves])
 
     def _differentiated(self, results: list[Tensor], leaves: list[Tensor]) -> Result:
@@ -95,11 +98,13 @@ class Way(NamedTuple):
         arguments, form = self.build(), self.spelling.form
         leaves = [one for one in arguments if isinstance(one, Tensor) and one.requires_grad]
         leaf = arguments[0].clone().requires_grad_()
-        if form.write is not None:
+        if form.inside.write is not None:
             values = self._complete([leaf, *arguments[1:]])
-            result = form.write(lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values)
-        elif form.each:
-            method = getattr(torch.Tensor, form.each)
+            result = form.inside.write(
+                lambda function, *inner: stands_in(SPELLINGS[function], function, list(inner)), *values
+            )
+        elif form.called.each:
+            method = getattr(torch.Tensor, form.called.each)
             ((_, *others),) = self.spelling.read_each(([leaf], *arguments[1:]), {}) or [()]
             result = stands_in(SPELLINGS[method], method, [leaf, *others])
         else:
@@ -177,7 +182,7 @@ def by_the_primitive(replacement: Replacement) -> Callable[[Spelling, Any, list[
     def stands_in(spelling: Spelling, function: Any, arguments: list[Any]) -> Any:
         read = spelling.read(tuple(arguments), {})
         plain = function if not spelling.in_place else lambda x, *others: function(x * 1, *others)
-        name = None if read is None else pinned(*read[:2]) if replacement.is_pin else read.primitive
+        name = None if read is None else pinned_edge(*read[:2]) if replacement.is_pin else read.primitive
         call = None if name is None else replacement.call(spelling.form, name)
         if read is None or call is None:
             return plain(*arguments)
@@ -229,7 +234,12 @@ def _assert_same(label: str, found: Result, plain: Result, wanted: Result) -> No
 
 # The other functions that hide one of the table take more than lists of numbers: test_composites.py calls them with torch's own samples.
 _WRITTEN_OUT = ("margin_ranking_loss", "hinge_embedding_loss")
-ROWS = [(form, switch) for form in FORMS if not form.hides or form.names[0] in _WRITTEN_OUT for switch in form.switches]
+ROWS = [
+    (form, switch)
+    for form in FORMS
+    if not form.inside.hides or form.names[0] in _WRITTEN_OUT
+    for switch in form.switches
+]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +297,7 @@ def frac() -> Iterator[None]:
 
 
 def test_a_rule_that_a_row_lacks_is_torchs_own_and_said(added: Callable[[Form], Form], frac: None) -> None:
-    form = added(Form("frac", switches=("round",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
+    form = added(Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("frac", (x,))), node=Node(("Frac",))))
     assert check(form, "round") > 0
     x = torch.tensor([0.3], requires_grad=True)
     with pg.override(round="trust") as context:
@@ -307,7 +317,7 @@ def test_a_rule_without_the_parameter_that_is_given_is_lacked(added: Callable[[F
     """As "window" has a scale for sign and none for jumprelu."""
     bare = PRIMITIVES["torch.sign"].rules["window"].replaced(parameters={})
     PRIMITIVES["frac"] = PRIMITIVES["frac"].replaced(rules={**PRIMITIVES["frac"].rules, "window": bare})
-    added(Form("frac", switches=("sign",), arrange=lambda x: ("frac", (x,)), nodes=("Frac",)))
+    added(Form("frac", switches=("sign",), stand_in=StandIn(lambda x: ("frac", (x,))), node=Node(("Frac",))))
     x = torch.tensor([0.3], requires_grad=True)
     with pg.override(sign=rules.window(scale=2.0)) as context:
         torch.frac(x).backward()
@@ -316,7 +326,7 @@ def test_a_rule_without_the_parameter_that_is_given_is_lacked(added: Callable[[F
 
 
 def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Callable[[Form], Form]) -> None:
-    form = added(Form("frac", switches=(EDGE,), arrange=lambda x: ("floor", (x,)), nodes=("Frac",)))
+    form = added(Form("frac", switches=(EDGE,), stand_in=StandIn(lambda x: ("floor", (x,))), node=Node(("Frac",))))
     assert check(form, EDGE) > 0
     with pg.pin_edge("half") as pin:
         torch.frac(torch.tensor([0.3], requires_grad=True))
@@ -324,13 +334,15 @@ def test_a_row_whose_edge_nobody_measured_is_torchs_own_under_a_pin(added: Calla
 
 
 def test_the_walk_finds_a_row_with_other_values(added: Callable[[Form], Form]) -> None:
-    form = added(Form("frac", switches=("round",), arrange=lambda x: ("floor", (x,)), nodes=("Frac",)))
+    form = added(Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("floor", (x,))), node=Node(("Frac",))))
     with pytest.raises(AssertionError):
         check(form, "round")
 
 
 def test_the_walk_finds_a_row_that_raises(added: Callable[[Form], Form]) -> None:
-    form = added(Form("frac", switches=("round",), arrange=lambda x: ("nobody's", (x,)), nodes=("Frac",)))
+    form = added(
+        Form("frac", switches=("round",), stand_in=StandIn(lambda x: ("nobody's", (x,))), node=Node(("Frac",)))
+    )
     with pytest.raises(KeyError):
         check(form, "round")
 
@@ -345,7 +357,14 @@ def test_the_walk_finds_a_primitive_with_another_gradient(monkeypatch: pytest.Mo
 
 
 def test_a_row_with_a_module_is_all_that_convert_needs(added: Callable[[Form], Form]) -> None:
-    added(Form("floor", switches=("round",), owners=(), arrange=lambda x: ("floor", (x,)), modules=(Floor,)))
+    added(
+        Form(
+            "floor",
+            switches=("round",),
+            called=Called(owners=()),
+            stand_in=StandIn(lambda x: ("floor", (x,)), modules=(Floor,)),
+        )
+    )
     model = torch.nn.Sequential(Floor())
     x = torch.tensor([0.3, 1.7], requires_grad=True)
     with pg.convert(model, "identity") as done:

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import override, pin_edge
 from pseudograd.errors import UnknownNameError
-from pseudograd.torch_table.conventions import FAMILIES, FRAMEWORKS, KINKED
+from pseudograd.torch_table.conventions import FRAMEWORKS
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
+from pseudograd.torch_table.forms import FAMILIES, KINKED
 from pseudograd_kinks import table
 from pseudograd_kinks.table import Point
 

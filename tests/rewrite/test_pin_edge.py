@@ -19,7 +19,8 @@ from pseudograd.rewrite.mode import Replacement
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.eras import ERAS, Slopes, installed_era, measure
-from pseudograd.torch_table.forms import EDGE, at_the_bound
+from pseudograd.torch_table.forms import at_the_bound
+from pseudograd.torch_table.records import EDGE
 
 from ..choices import every_pair
 from .eras import GRAD, VALUES, cases, gradients

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import pseudograd as pg
-from pseudograd.rewrite.backward import _take_off
+from pseudograd.rewrite.entered_contexts import _take_off
 from pseudograd.torch_table import private as torch_private
 
 A, B = [-2.0, 0.5, 1.0, 3.0], [-1.0, 0.5, 2.0, 1.0]  # either is the smaller somewhere, and there is a tie

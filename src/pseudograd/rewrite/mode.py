@@ -46,7 +46,7 @@ class Replacement:
         )
 
     def call(self, form: Form, primitive: str, rule: Any = None) -> Call | None:
-        """The call of `rule`, or without one of the rule for all sites; None where this function lacks a rule that others of the switch have.
+        """The call of `rule`, or of the rule for all sites; None where this function lacks a rule that others of the switch have.
 
         Raises what an unknown rule of a site's function raises.
         """
@@ -60,9 +60,7 @@ class Replacement:
         return call_for(stands_in, rule, stands_in.default_edge)
 
     def _rule_in_a_graph(self) -> RuleObject:
-        return RuleObject(
-            self.name, tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters)
-        )
+        return RuleObject(self.name, tuple((key, float(v) if isinstance(v, str) else v) for key, v in self.parameters))
 
 
 _WRITE_OUT = Replacement(OWN)  # for a function with pinned ones inside

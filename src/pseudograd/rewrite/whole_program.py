@@ -76,7 +76,8 @@ def run(
     target = None if json_file is None else checked_file("run", "--json", json_file)
     done = programs.run(programs.command_of(program, arguments, is_module), {"module": __name__, "asked": dict(asked)})
     reports = [
-        join_reports([context.report(), *(part.content[at] for part in done.parts)]) for at, context in enumerate(entered)
+        join_reports([context.report(), *(part.content[at] for part in done.parts)])
+        for at, context in enumerate(entered)
     ]
     status, lines = done.status, [str(report) for report in reports]
     lines += [f"run: not followed: {error}" for error in dict.fromkeys(done.errors)]

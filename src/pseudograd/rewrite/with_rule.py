@@ -12,9 +12,10 @@ from torch import Tensor, fx, nn
 
 from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
-from ..torch_table.forms import COMPOSITE_MODULES, MODULES, Form
-from . import mode
+from ..torch_table.forms import COMPOSITE_MODULES, MODULES
+from ..torch_table.records import Form
 from .override import override
+from .stand_ins import run_stand_in, why_not
 
 
 class WithRule:
@@ -46,19 +47,19 @@ class WithRule:
             return own(x)
         if not engine.is_recording(x):
             return own(x)
-        arranged = self.form.arrange(x, *[getattr(self, name) for name in self.form.takes[1:]])
+        arranged = self.form.stand_in.arrange(x, *[getattr(self, name) for name in self.form.takes[1:]])
         if arranged is None:
             return own(x)
         call, (name, inputs) = call_named(self.rewritten), arranged
         if call.primitive.name != name:
             inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
         in_place = getattr(self, "inplace", False)
-        why = mode.why_not(call, inputs, in_place)
+        why = why_not(call, inputs, in_place)
         if why is not None:
             if not torch.compiler.is_compiling():
                 _warn(f"{self._get_name()} has torch's own gradient here: {why}")
             return own(x)
-        return mode.run_stand_in(call, inputs, in_place)
+        return run_stand_in(call, inputs, in_place)
 
     def _get_name(self) -> str:
         return kind_of(self).__name__
@@ -135,7 +136,7 @@ def made(old: nn.Module, rule: RuleLike) -> nn.Module:
         return _twin(old, (family, rule))
     usual, found = _usual(kind), primitive_for(kind, rule)
     if found is None or found.name not in OPS:
-        op = OPS.get(MODULES[kind].op, usual)
+        op = OPS.get(MODULES[kind].stand_in.op or MODULES[kind].names[0], usual)
         make_call(op, rule, op.default_edge)
     primitive = found or usual
     return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)

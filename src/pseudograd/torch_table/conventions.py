@@ -5,7 +5,6 @@ A convention is a number (the slope at the kink; of two tied inputs the share of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Which nodes of autograd stand at a kink or a tie, and what they would hand on under another known convention there."""
+"""The nodes of autograd that stand at a kink or a tie, and what they would hand on under another known convention."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ import torch
 from torch import Tensor
 
 from ... import formula
-from ...rewrite.conventions import call_of, prepared
+from ...rewrite.pins import call_of, prepare
 from ...rule import Call
-from ...torch_table.conventions import FAMILIES, Kinked, of_node, text_of
+from ...torch_table.conventions import text_of
 from ...torch_table.eras import installed_era
-from ...torch_table.forms import SavedValues, kept_by
-from ...torch_table.private import input_metadata, saved, saves, wrapped_node
+from ...torch_table.forms import FAMILIES, Kinked, SavedValues, kink_of_node, read_saved
+from ...torch_table.private import input_metadata, wrapped_node
 from . import pools, slices
 from .further_backward import CHECKPOINT, REENTRANT
 from .noted_kinks import NOTED, Tied, left_by_tied
 from .other_conventions import other_of
 from .replaced_nodes import under
 
-_SELU = 1.0507009873554804934193349852946
-
 
 class AtKink(NamedTuple):
-    """A node of which some entries stand at a kink. left(leaving, arriving): what leaves it under the other convention."""
+    """A node some entries of which stand at a kink. left(leaving, arriving): what leaves it under the other convention."""
 
     node: Any
     family: str
@@ -39,14 +37,14 @@ def at_kinks(behind: Any) -> Iterator[AtKink]:
     for node in behind:
         name = node.name()
         if name.startswith(pools.NODE):
-            found = _of_pool(node)
+            at_kink = _read_pool(node)
         elif (noted := node.metadata.get(NOTED)) is not None:
-            found = _of_noted(node, noted)
+            at_kink = _read_noted(node, noted)
         else:
-            kinked = of_node(name)
-            found = None if kinked is None or kinked.family == "relu" else _read(node, kinked)
-        if found is not None:
-            yield found
+            kinked = kink_of_node(name)
+            at_kink = None if kinked is None or kinked.kink.is_noted else _read(node, kinked)
+        if at_kink is not None:
+            yield at_kink
 
 
 def hidden(behind: Iterable[Any]) -> set[str]:
@@ -56,7 +54,7 @@ def hidden(behind: Iterable[Any]) -> set[str]:
         name = node.name()
         if name == slices.NODE:
             inner, form = wrapped_node(node), slices.form_of(node)
-            kinked = of_node(inner.name()) if inner is not None else None
+            kinked = kink_of_node(inner.name()) if inner is not None else None
             op = form.names[0] if form is not None else kinked.spelling.form.names[0] if kinked is not None else ""
             if op:
                 reasons.add(f"{op} in place on a part of a tensor hides its node; write it out of place to ask")
@@ -69,7 +67,7 @@ def hidden(behind: Iterable[Any]) -> set[str]:
     return reasons
 
 
-def _of_pool(node: object) -> AtKink | None:
+def _read_pool(node: object) -> AtKink | None:
     tied = pools.tied(node)
     if tied is None:
         return None
@@ -80,62 +78,57 @@ def _of_pool(node: object) -> AtKink | None:
 
 
 def _read(node: object, kinked: Kinked) -> AtKink | None:
-    kept = kept_by(kinked.spelling.form, node) or _kept_in_place(node, kinked)
-    family = None if kept is None else _family(node, kinked.family, kept)
-    if kept is not None and family == "relu6":
-        kept = kept._replace(primitive="torch.relu6")
+    saved = _read_values(node, kinked)
+    family = None if saved is None else kinked.family
+    if saved is not None and kinked.kink.pick is not None:
+        family, primitive = kinked.kink.pick(node, saved.inputs) or (None, "")
+        saved = saved._replace(primitive=primitive)
     other = None if family is None else other_of(family)
-    if kept is None or family is None or other is None:
+    if saved is None or family is None or other is None:
         return None
-    here, there = (
-        call_of(text, kept.primitive, kept.inputs)
-        for text in (text_of(FAMILIES[family].of_torch(installed_era())), other.convention)
-        if prepared({family: text})
+    own_call, other_call = (
+        call_of(text, saved.primitive, saved.inputs)
+        for text in (text_of(FAMILIES[family].torch_convention(installed_era())), other.convention)
+        if prepare({family: text})
     )
-    if here is None or there is None:
+    if own_call is None or other_call is None:
         return None
-    entries, elements = _entries(node, kept, here, there)
+    entries, elements = _count_entries(node, saved, own_call, other_call)
     if not entries:
         return None
 
-    def left(leaving: tuple[object, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
-        return under(there, kept, kept.inputs, leaving, arriving[0])  # type: ignore[no-any-return]
+    def leave(leaving: tuple[object, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
+        return under(other_call, saved, saved.inputs, leaving, arriving[0])  # type: ignore[no-any-return]
 
-    return AtKink(node, family, entries, elements, left)
-
-
-def _kept_in_place(node: Any, kinked: Kinked) -> SavedValues | None:
-    """Of a leaky relu in place the result is kept, which is 0 where x is, and of its sign."""
-    if kinked.family != "leaky_relu" or not saves(node, "result") or not saved(node, "negative_slope") > 0:
-        return None
-    values = [saved(node, "result"), saved(node, "negative_slope")]
-    read = kinked.spelling.form.arrange(*values)
-    return None if read is None else SavedValues(values, *read)
+    return AtKink(node, family, entries, elements, leave)
 
 
-def _family(node: Any, family: str, kept: SavedValues) -> str | None:
-    """One node serves relu6 and hardtanh, and another selu and elu."""
-    if family == "hardtanh" and tuple(kept.inputs[1:]) == (0.0, 6.0):
-        return "relu6"
-    if family == "selu" and abs(saved(node, "scale") - _SELU) > 1e-6:
-        return None
-    return family
+def _read_values(node: object, kinked: Kinked) -> SavedValues | None:
+    form_node, arrange = kinked.spelling.form.node, kinked.spelling.arrange
+    return read_saved(node, form_node.saved, arrange) or _read_values_in_place(node, kinked)
 
 
-def _entries(node: Any, kept: SavedValues, here: Call, other: Call) -> tuple[int, int]:
-    """How many stand where the two differ, and how many there are."""
+def _read_values_in_place(node: object, kinked: Kinked) -> SavedValues | None:
+    """The result, which is 0 where x is, and has its sign, if the slope below 0 is positive."""
+    saved = read_saved(node, kinked.spelling.form.node.saved_in_place, kinked.spelling.arrange)
+    return None if saved is None or not saved.values[1] > 0 else saved
+
+
+def _count_entries(node: object, saved: SavedValues, own_call: Call, other_call: Call) -> tuple[int, int]:
+    """How many entries the two calls give different gradients, and how many there are."""
     metadata = input_metadata(node)[0]
     ones = torch.ones(tuple(metadata.shape), dtype=metadata.dtype, device=metadata.device)
-    inputs = [one.detach() if isinstance(one, Tensor) else one for one in kept.inputs]
-    wants = tuple(isinstance(one, Tensor) for one in inputs)
+    inputs = [value.detach() if isinstance(value, Tensor) else value for value in saved.inputs]
+    wants = tuple(isinstance(value, Tensor) for value in inputs)
     differs = torch.zeros_like(ones, dtype=torch.bool)
-    for one, two in zip(formula.pull(ones, inputs, wants, here), formula.pull(ones, inputs, wants, other), strict=True):
-        if one is not None and two is not None:
-            differs |= (one != two) & ~(one.isnan() & two.isnan())
+    grads = zip(formula.pull(ones, inputs, wants, own_call), formula.pull(ones, inputs, wants, other_call), strict=True)
+    for mine, theirs in grads:
+        if mine is not None and theirs is not None:
+            differs |= (mine != theirs) & ~(mine.isnan() & theirs.isnan())
     return int(differs.sum()), ones.numel()
 
 
-def _of_noted(node: object, noted: Any) -> AtKink | None:
+def _read_noted(node: object, noted: Any) -> AtKink | None:
     if isinstance(noted, Tied):
         return AtKink(
             node,
@@ -148,7 +141,7 @@ def _of_noted(node: object, noted: Any) -> AtKink | None:
     assert other is not None, "the table has it"
     share = float(other.convention)
 
-    def left(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
+    def leave(leaving: tuple[Any, ...], arriving: tuple[Any, ...]) -> tuple[object, ...]:
         return (torch.where(noted, arriving[0] * share, leaving[0]),) if leaving[0] is not None else leaving
 
-    return AtKink(node, "relu", int(noted.sum()), noted.numel(), left)
+    return AtKink(node, "relu", int(noted.sum()), noted.numel(), leave)

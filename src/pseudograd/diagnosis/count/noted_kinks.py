@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ...rewrite import entered_contexts
-from ...rewrite.conventions import Pinning, prepared, rewritten
-from ...torch_table.conventions import KINKED, Kinked
+from ...rewrite.mode import Rewrite
+from ...rewrite.pins import prepare, run_pinned
+from ...torch_table.forms import KINKED, Kinked
 from ...torch_table.private import is_batched, is_fake, is_wrapped, saved
 from .other_conventions import other_of
 
@@ -29,10 +30,10 @@ class Tied(NamedTuple):
 
 
 def _is_noted(kinked: Kinked) -> bool:
-    return kinked.family == "relu" or kinked.spelling.form.op.startswith("written")
+    return kinked.kink.is_noted or kinked.kink.write is not None
 
 
-NOTED_CALLS = {func for func, some in KINKED.items() if any(map(_is_noted, some))} | {Tensor.norm}
+NOTED_CALLS = {func for func, kinks in KINKED.items() if any(map(_is_noted, kinks))} | {Tensor.norm}
 
 
 def note_before(func: object, args: Any, kwargs: Any) -> Any:
@@ -43,12 +44,12 @@ def note_before(func: object, args: Any, kwargs: Any) -> Any:
         values = kinked.spelling.values(args, kwargs)
         if values is None or not _is_plain(values[0]) or entered_contexts.pin(kinked.family):
             continue
-        if kinked.family == "relu":
+        if kinked.kink.is_noted:
             zero = values[0].detach() == 0
             return zero if bool(zero.any()) else NOTHING
         if kinked.family == "quantile":
             return _sorted(kinked, func, args, kwargs, values)
-        if kinked.spelling.form.op.startswith("written"):
+        if kinked.kink.write is not None:
             return _tied(kinked, func, args, kwargs, values[0])
     return None
 
@@ -67,11 +68,11 @@ def _tied(kinked: Kinked, func: Any, args: Any, kwargs: Any, x: Tensor) -> Tied 
     if x.dim() == 0 or not x.is_floating_point() or not args or args[0] is not x:
         return None
     mine = x.detach().requires_grad_()
-    under_it = _rewritten(kinked, func, (mine, *args[1:]), kwargs)
-    if under_it is None:
+    pinned = _run_under_other(kinked, func, (mine, *args[1:]), kwargs)
+    if pinned is None:
         return None
     with torch.enable_grad():
-        y, own = _first(under_it), _first(func(mine, *args[1:], **kwargs))
+        y, own = _first(pinned), _first(func(mine, *args[1:], **kwargs))
         weights = torch.arange(1, y.numel() + 1, dtype=y.dtype, device=y.device).reshape(y.shape)
         (new,) = torch.autograd.grad(y, mine, weights, retain_graph=True)
         (old,) = torch.autograd.grad(own, mine, weights)
@@ -94,24 +95,24 @@ def _sorted(kinked: Kinked, func: object, args: Any, kwargs: object, values: lis
     ordered = flat.sort(dim=-1).values
     if not bool((ordered[..., 1:] == ordered[..., :-1]).any()) or not args or args[0] is not values[0]:
         return None
-    pinned = _rewritten(kinked, func, (x.requires_grad_(), *args[1:]), kwargs)
+    pinned = _run_under_other(kinked, func, (x.requires_grad_(), *args[1:]), kwargs)
     return None if pinned is None else Sorted(flat.detach(), pinned)
 
 
-def _rewritten(kinked: Kinked, func: object, args: object, kwargs: object) -> Any:
+def _run_under_other(kinked: Kinked, func: object, args: object, kwargs: object) -> Any:
     """The result of a call under the other convention; None where the pin leaves it to torch."""
     other = other_of(kinked.family)
     if other is None:
         return None
     with torch.enable_grad():
-        return rewritten(Pinning({}, prepared({kinked.family: other.convention}), None), func, args, kwargs)
+        return run_pinned(Rewrite({}, None, prepare({kinked.family: other.convention})), func, args, kwargs)
 
 
-def _of_sort_inside(noted: Sorted, node: object) -> None:
+def _note_sort_inside(noted: Sorted, node: object) -> None:
     """Its sort is a node behind the result; JAX and torch 2.13 leave equal ones in their order there."""
-    sort = _behind(node, "SortBackward")
+    sort = _find_behind(node, "SortBackward")
     if sort is None:
-        _of_ranks(noted, node)
+        _note_ranks(noted, node)
         return
     index, x = saved(sort, "indices"), noted.x
     if index.shape != x.shape:
@@ -127,23 +128,23 @@ def _of_sort_inside(noted: Sorted, node: object) -> None:
         sort.metadata[NOTED] = Tied(mine, y, "quantile", entries)
 
 
-def _behind(node: Any, start: str) -> Any:
+def _find_behind(node: Any, start: str) -> Any:
     """The next node of this name, by the first input of each."""
     for _ in range(8):
         if node is None or node.name().startswith(start):
             return node
-        node = next((one for one, _ in node.next_functions if one is not None), None)
+        node = next((before for before, _ in node.next_functions if before is not None), None)
     return None
 
 
-def _of_ranks(noted: Sorted, node: object) -> None:
+def _note_ranks(noted: Sorted, node: object) -> None:
     """Since 2.14 torch keeps no sort but the entries themselves at the two ranks: those of the other convention stand in its own graph."""
-    own, pinned = _behind(node, "LerpBackward"), _behind(noted.pinned.grad_fn, "LerpBackward")
+    own, pinned = _find_behind(node, "LerpBackward"), _find_behind(noted.pinned.grad_fn, "LerpBackward")
     if own is None or pinned is None:
         return
     for (gather, _), (ranks, _) in zip(own.next_functions, pinned.next_functions, strict=True):
         order: Any = ranks.next_functions[0][0] if ranks is not None and ranks.next_functions else None
-        names = [one.name() if one is not None else "" for one in (gather, ranks, order)]
+        names = ["" if behind is None else behind.name() for behind in (gather, ranks, order)]
         if not all(name.startswith("GatherBackward") for name in names):
             return
         index, other = saved(gather, "index"), saved(order, "index").gather(-1, saved(ranks, "index"))
@@ -170,7 +171,7 @@ def note_after(noted: object, args: Any, result: object) -> None:
     if node is None:
         return
     if isinstance(noted, Sorted):
-        _of_sort_inside(noted, node)
+        _note_sort_inside(noted, node)
     elif isinstance(noted, Tied):
         before = node.next_functions[0][0] if node.next_functions else None
         if before is not None and (before is args[0].grad_fn or getattr(before, "variable", None) is args[0]):

@@ -21,9 +21,8 @@ from ...listen.frames import NOWHERE, Place
 from ...listen.harmless import Errors, harmless, note
 from ...listen.quietly import quiet, quietly, unheard
 from ...rewrite import entered_contexts
-from ...torch_table import composites as torch_composites
 from ...torch_table import forms as torch_forms
-from ...torch_table.conventions import family_of_an_edge
+from ...torch_table import records
 from ...torch_table.private import (
     backward_pass,
     current_node,
@@ -65,9 +64,9 @@ _REGISTER_HOOK = Tensor.register_hook
 _NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
 
 
-def _within(calling: object, form: torch_forms.Form | None) -> str | None:
+def _within(calling: object, form: records.Form | None) -> str | None:
     """The call of torch that makes a node of this form where no override reaches it."""
-    if form is None or torch_forms.is_spelling_of(calling, form) or torch_composites.reaches_inside(calling, form):
+    if form is None or torch_forms.is_spelling_of(calling, form) or torch_forms.reaches_inside(calling, form):
         return None
     return _name(calling)
 
@@ -336,7 +335,7 @@ class Recorder:
                 if self.asking is not None:
                     whatif.note_hook(args[0], args[1], frames.place(3))
 
-    def _note_value(self, spelling: torch_forms.Spelling, args: Any, result: object) -> None:
+    def _note_value(self, spelling: records.Spelling, args: Any, result: object) -> None:
         """Of a clamp or another op that saturates: which slice it changed; or what it gave, where no gradient arrives at it although
         something learns behind it. Does a loss depend on that all the same?
         """
@@ -404,7 +403,7 @@ class Recorder:
         self._ranges().forget()
 
     @harmless("the values at a clamp")
-    def _look(self, spelling: torch_forms.Spelling, args: Any, kwargs: object) -> values.Values | None:
+    def _look(self, spelling: records.Spelling, args: Any, kwargs: object) -> values.Values | None:
         """Returns what must be followed: see `_note_value`."""
         place = self._local.place = self.places.here(3, self.roots)
         key = spelling.name, place
@@ -417,7 +416,7 @@ class Recorder:
             if read is None or not _have_numbers(read):
                 return None
             if found is None:
-                is_pinned = family_of_an_edge(spelling.form) in entered_contexts.left_to_torch()
+                is_pinned = torch_forms.edge_family(spelling.form) in entered_contexts.left_to_torch()
                 is_rewritten = entered_contexts.decide_about(spelling.form)
                 found = values.Values(spelling, place, *read, is_pinned=is_pinned, is_rewritten=is_rewritten)
                 self.values[key] = found

@@ -9,17 +9,20 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from ... import formula
-from ...rewrite.mode import Replacement, pinned, why_not
+from ...rewrite.edges import pinned_edge
+from ...rewrite.mode import Replacement
+from ...rewrite.stand_ins import why_not
 from ...rule import PRIMITIVES, Call
 from ...torch_table import forms
 from ...torch_table.private import wrapped_node
+from ...torch_table.records import Form
 from . import slices
 
 Gradients = tuple[object, ...]
 
 
 def leave_node(
-    replacement_of: Callable[[forms.Form], Replacement | None],
+    replacement_of: Callable[[Form], Replacement | None],
     touch: Callable[[], None],
     refuse: Callable[[str], None],
     node: Node,
@@ -40,13 +43,13 @@ def leave_node(
         refuse(f"{form.names[0]} in place on a part of a tensor hides its node; write it out of place to ask")
         return leaving
     touch()
-    if not form.saved and not _reads_grad_alone(form, replacement):
+    if not form.node.saved and not _reads_grad_alone(form, replacement):
         refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
     return _replaced(form, replacement, node, leaving, arriving[0]) or leaving
 
 
-def _form_of(name: str) -> forms.Form | None:
+def _form_of(name: str) -> Form | None:
     """The table names no node for minimum and maximum: no site is counted for them, as mostly both inputs learn."""
     for function in (torch.minimum, torch.maximum):
         if name.startswith(f"{function.__name__.capitalize()}Backward"):
@@ -54,7 +57,7 @@ def _form_of(name: str) -> forms.Form | None:
     return forms.form_of_node(name)
 
 
-def _reads_grad_alone(form: forms.Form, replacement: Replacement) -> bool:
+def _reads_grad_alone(form: Form, replacement: Replacement) -> bool:
     usual = form.usual
     if usual is None or replacement.is_pin:
         return False
@@ -63,12 +66,12 @@ def _reads_grad_alone(form: forms.Form, replacement: Replacement) -> bool:
 
 
 def _replaced(
-    form: forms.Form, replacement: Replacement, node: object, leaving: Gradients, grad: object
+    form: Form, replacement: Replacement, node: object, leaving: Gradients, grad: object
 ) -> Gradients | None:
     """None where override, too, would leave torch's own."""
     if not isinstance(grad, Tensor):
         return None
-    if not form.saved:
+    if not form.node.saved:
         call = None if form.usual is None else replacement.call(form, form.usual.primitive)
         if call is None:
             return None
@@ -77,7 +80,7 @@ def _replaced(
     kept = forms.kept_by(form, node)
     if kept is None:
         return None
-    name = pinned(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
+    name = pinned_edge(kept.primitive, kept.inputs) if replacement.is_pin else kept.primitive
     call = None if name is None else replacement.call(form, name)
     if call is None or name is None:
         return None

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...torch_table.forms import Form
 from ...torch_table.private import base_of, is_view, is_wrapped
+from ...torch_table.records import Form
 
 NODE = "torch::autograd::CopySlices"
 _KEY = "pseudograd: the slice of a view"

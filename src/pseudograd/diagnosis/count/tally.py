@@ -13,8 +13,8 @@ from ...kernels.native import counts as at_once
 from ...listen.frames import Place
 from ...rule import BOUNDED, PRIMITIVES, Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.conventions import family_of_an_edge
 from ...torch_table.private import physical
+from ...torch_table.records import Form
 from .windows import Windows
 
 SIDES = ("below", "at", "inside", "above")
@@ -58,7 +58,7 @@ class Tally:
     def __init__(self, op: str, place: Place) -> None:
         self.op = op
         self.place = place
-        self.form: torch_forms.Form | None = None
+        self.form: Form | None = None
         self.calls = 0
         self.order = 0  # of its first call among those of a backward
         self.leaves = 0  # which leaves lie upstream: a bit each
@@ -121,7 +121,7 @@ class Tally:
         """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
         return (
             {}
-            if self.form is None or family_of_an_edge(self.form) in self.pinned
+            if self.form is None or torch_forms.edge_family(self.form) in self.pinned
             else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
         )
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...listen.frames import Place
 from ...rule import BOUNDED, PRIMITIVES
-from ...torch_table.forms import Form, Spelling
 from ...torch_table.private import physical
+from ...torch_table.records import Form, Spelling
 from .tally import either_of
 
 _LEAST = 10  # steps of a wind-up

@@ -20,8 +20,8 @@ from ...listen.frames import Place, named
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...torch_table import forms
 from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of
+from ...torch_table.records import Form
 from . import further_backward
 from .comparison import Comparison, compare_gradients
 from .further_backward import LEAF, Graph, RefusalError
@@ -57,7 +57,7 @@ class WhatIf:
         self.is_touched = False  # did a gradient arrive at an op that it changes?
         self._rows: dict[Leaf, list[float]] = {}  # passes, sums of zero, norm and cosine, passes that have a cosine
 
-    def replacement(self, form: forms.Form) -> Replacement | None:
+    def replacement(self, form: Form) -> Replacement | None:
         switches = [switch for switch in reversed(form.switches) if switch in self.replacements]
         return self.replacements[switches[0]] if switches else None
 

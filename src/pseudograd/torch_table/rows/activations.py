@@ -149,9 +149,7 @@ def _exponential(
 ) -> Kink:
     """elu, celu or selu. In place torch has the slope of the result, which rounds otherwise."""
 
-    def pull_in_place(
-        convention: str, grad: Tensor, x: Tensor, *others: object, y: Tensor, wants: object
-    ) -> Gradients:
+    def pull_in_place(convention: str, grad: Tensor, x: Tensor, *others: object, y: Tensor, wants: object) -> Gradients:
         own = slope(grad, y, *others, of_result=True)
         return torch.where(x == 0, share(grad, float(convention)), own), *(None,) * len(others)
 
@@ -201,7 +199,9 @@ FORMS = [
     ),
     _saturating(
         "hardsigmoid",
-        StandIn(pass_on("torch.hardsigmoid", -3.0, 3.0), otherwise="hardsigmoid", modules=(nn.Hardsigmoid,), op="clamp"),
+        StandIn(
+            pass_on("torch.hardsigmoid", -3.0, 3.0), otherwise="hardsigmoid", modules=(nn.Hardsigmoid,), op="clamp"
+        ),
         Kink(_HARDSIGMOID, example=(3.0,)),
         saved=("self",),
         switches=("relu", "hardsigmoid"),  # with the rules of a clamp, and with its own

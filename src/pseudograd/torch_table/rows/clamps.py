@@ -196,7 +196,10 @@ def _arrange_extreme(
 
 
 _PAIR = ("x", "other")
-_TWO: dict[str, object] = {"input": MISSING, "other": None}  # without the second it is another function, which is left alone
+_TWO: dict[str, object] = {
+    "input": MISSING,
+    "other": None,
+}  # without the second it is another function, which is left alone
 
 
 def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:

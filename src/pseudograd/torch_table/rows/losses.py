@@ -82,7 +82,9 @@ def _can_hinge(input: object, target: object, margin: object) -> bool:
     return _read_number(margin) is not None
 
 
-def _write_cosine(call: Write, input1: Any, input2: Any, target: Any, margin: object, reduction: object) -> Tensor | None:
+def _write_cosine(
+    call: Write, input1: Any, input2: Any, target: Any, margin: object, reduction: object
+) -> Tensor | None:
     number, dim = _read_number(margin), target.dim()
     if number is None or not isinstance(reduction, int) or dim > 1 or input1.dim() != dim + 1:
         return None

@@ -64,7 +64,9 @@ def _write_msort(convention: str, own: Own, x: Tensor) -> object:
     return None if x.dim() == 0 else replace_gradient(values_of(own), x.gather(0, _stable_order(x, 0)))
 
 
-def _write_topk(convention: str, own: Own, x: Tensor, k: object, dim: object, largest: object, sorted: object) -> object:
+def _write_topk(
+    convention: str, own: Own, x: Tensor, k: object, dim: object, largest: object, sorted: object
+) -> object:
     if not isinstance(k, int) or not isinstance(dim, int) or not sorted or x.dim() == 0:
         return None
     values, indices = values_of(own)
@@ -154,7 +156,9 @@ def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
-_MAX = family("max", "ties, max and min over a dimension", "", OWN, SHARED, SHARED, notes=("one of them", "shared", "shared"))
+_MAX = family(
+    "max", "ties, max and min over a dimension", "", OWN, SHARED, SHARED, notes=("one of them", "shared", "shared")
+)
 _SORT = family(
     "sort",
     "ties, also of msort, topk and kthvalue",
@@ -191,9 +195,7 @@ FORMS = [
     written_form("min", _MAX, partial(_write_extreme, _types.min), _DIM, "dim"),
     written_form("sort", _SORT, _write_sort, {"dim": -1, "descending": False, "stable": False}),
     written_form("msort", _SORT, _write_msort, {}),
-    written_form(
-        "topk", _SORT, _write_topk, {"k": MISSING, "dim": -1, "largest": True, "sorted": True}, "default"
-    ),
+    written_form("topk", _SORT, _write_topk, {"k": MISSING, "dim": -1, "largest": True, "sorted": True}, "default"),
     written_form("kthvalue", _SORT, _write_kthvalue, {"k": MISSING, "dim": -1, "keepdim": False}, "default"),
     written_form("median", _MEDIAN, _write_median, {"dim": None, "keepdim": False}),
     written_form("quantile", _QUANTILE, partial(_write_quantile, False), _EACH_Q),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....torch_table.conventions import FAMILIES, FRAMEWORKS, text_of
+from ....torch_table.conventions import FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
+from ....torch_table.forms import FAMILIES
 from ....wording import listed, percent, shortened
 from ...count.other_conventions import Other, other_of
 from ...count.pools import FAMILY as POOL
@@ -132,7 +133,7 @@ def _next_step(judged: str, line: Sensitivity, other: Other) -> str:
         whose, chosen = _NAMES.get(other.whose, other.whose), _pin(family, other.whose, other.convention)
         return f"with pseudograd.pin_edge({chosen}): ...  # around the training: as {whose}"
     era = installed_era()
-    chosen = _pin(family, era, text_of(FAMILIES[family].of_torch(era)))
+    chosen = _pin(family, era, text_of(FAMILIES[family].torch_convention(era)))
     return f"with pseudograd.pin_edge({chosen}): ...  # keeps it so on every torch"
 
 
