@@ -1,4 +1,4 @@
-"""Find the functions of torch that run an op of `torch_forms` inside, where no mode sees it, and keep them in docs/composites.json.
+"""Find the functions of torch that run a function of the table inside, where no mode sees it, and keep them in docs/composites.json.
 
 Every sample of torch's own tests of functions and modules runs under a mode; what autograd made in a call that is not of that op's row was
 hidden in it. Run it once with each torch; it replaces the findings of that version only. Docs and tests read them.
@@ -29,7 +29,8 @@ from pseudograd.listen.nodes import Ranges, behind, of
 from pseudograd.rewrite.context import Rewriting
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import ERAS, installed_era
-from pseudograd.torch_table.forms import EDGE, SPELLINGS, SWITCHES, Form, form_of_node
+from pseudograd.torch_table.forms import SPELLINGS, SWITCHES, form_of_node
+from pseudograd.torch_table.records import EDGE, Form
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "docs" / "composites.json"
@@ -54,7 +55,7 @@ class Watching(TorchFunctionMode):
         self.seen.update(made)
         for form in forms_of(made):
             own = SPELLINGS.get(func)
-            if own is None or own.form.hides or not own.form.shares_a_switch_with(form):
+            if own is None or own.form.inside.hides or not own.form.shares_a_switch_with(form):
                 self.hidden.setdefault(func, []).append(form)
         return result
 

@@ -69,7 +69,7 @@ def _run(command: str, copy: Path) -> subprocess.CompletedProcess[str]:
 IN_THE_LIBRARY = {
     "adding_a_command.md": ["cli/ops.py"],
     "adding_a_finding.md": ["diagnosis/judge/findings/infinite.py"],
-    "adding_a_function.md": ["torch_table/forms.py"],
+    "adding_a_function.md": ["torch_table/rows/rounding.py"],
     "adding_a_kernel.md": ["kernels/masks.py"],
     "adding_a_rule.md": ["ops/bound_rules.py"],
     "adding_a_task.md": ["pseudograd_tasks/dimmer.py"],

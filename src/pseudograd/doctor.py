@@ -10,8 +10,9 @@ from . import engine, kernels
 from .errors import unknown_name
 from .listen import patches
 from .torch_table.eras import ERAS, Slopes, era_of, installed_era, measure, outside_every_mode
-from .torch_table.forms import AtTheBound, at_the_bound
+from .torch_table.forms import at_the_bound
 from .torch_table.private import status
+from .torch_table.records import AtTheBound
 
 
 def examine() -> dict[str, Any]:

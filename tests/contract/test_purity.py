@@ -53,7 +53,7 @@ def test_all_files_with_rules_are_read() -> None:
             "policy.py",
             "quantize.py",
         ),
-        *("replace.py", "rounding.py", "shared_rules.py", "steps.py", "edges.py", "primitives.py", "eras.py"),
+        *("replace.py", "rounding.py", "shared_rules.py", "steps.py", "edges.py", "clamps.py", "eras.py"),
     }
     for function in (policy._limit, policy._replace, steps._triangle):
         assert _name_of(function) in REACHED

@@ -20,7 +20,7 @@ from ..errors import must
 from ..listen import frames
 from ..listen.program import follow as programs
 from ..notebook import shown
-from ..torch_table.forms import Spelling
+from ..torch_table.records import Spelling
 from .context import Rewriting
 from .mode import Replacement
 from .sites import RuleBySite

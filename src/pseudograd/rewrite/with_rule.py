@@ -1,4 +1,4 @@
-"""The modules that stand in for torch's own: those of `torch_forms` with a backward rule. Each class is made when it is asked for."""
+"""The modules that stand in for torch's own: those of the table with a backward rule. Each class is made when it is asked for."""
 
 from __future__ import annotations
 

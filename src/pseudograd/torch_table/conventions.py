@@ -94,7 +94,7 @@ class Kink(Record):
     family: Family
     arrange: Callable[..., Any] | None = None
     write: Callable[..., Any] | None = None
-    example: tuple[object, ...] = (0.0,)
+    example: tuple[Any, ...] = (0.0,)
     nodes: tuple[str, ...] = ()
     is_noted: bool = False
     pick: Callable[[Any, tuple[Any, ...]], tuple[str, str] | None] | None = None
@@ -112,17 +112,12 @@ def pin(
 
     Without `forward` the primitive `name` exists; its forward and what it saves are taken.
     """
-    known = None if forward is not None else PRIMITIVES[name]
-    family.pinned[f"{name}, pinned"] = Pinned(pull, compares)
-    register(
-        Primitive(
-            name=f"{name}, pinned",
-            inputs=inputs,
-            forward=forward if known is None else known.forward,
-            rules={},
-            saves="a copy" if known is not None and known.saves == "a copy" else "as torch",
-        )
-    )
+    saves: Any = "as torch"
+    if forward is None:
+        known = PRIMITIVES[name]
+        forward, saves = known.forward, "a copy" if known.saves == "a copy" else "as torch"
+    pinned = register(Primitive(name=f"{name}, pinned", inputs=inputs, forward=forward, rules={}, saves=saves))
+    family.pinned[pinned.name] = Pinned(pull, compares)
     return name
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ... import engine
 from ...ops.shared_rules import alias
 from ...rule import Gradients, Primitive, Rule, Wants, call_for, register
-from ..conventions import NAN, OWN, SLOPE, Kink, family, pin, share
+from ..conventions import NAN, OWN, SLOPE, Convention, Kink, family, pin, share
 from ..private import in_forward_mode
 from ..records import MISSING, Form, Node, pass_on, pass_pair
 from .ordered import Own, replace_gradient, values_of, written_form
@@ -149,7 +149,7 @@ def _write_xlogy(convention: str, own: Own, x: object, other: object) -> object:
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
-_IN_BOTH = {"jax": NAN, "tensorflow": NAN}
+_IN_BOTH: dict[str, Convention] = {"jax": NAN, "tensorflow": NAN}
 _ON_DEMAND = ("0", "with `nan=True`: NaN", "with `nan=True`: NaN")
 _NORM = family(
     "norm",
