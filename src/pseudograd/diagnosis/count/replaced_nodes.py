@@ -65,9 +65,7 @@ def _reads_grad_alone(form: Form, replacement: Replacement) -> bool:
     return call is None or not call.rule.kept((True,) * len(usual.inputs))
 
 
-def _replaced(
-    form: Form, replacement: Replacement, node: object, leaving: Gradients, grad: object
-) -> Gradients | None:
+def _replaced(form: Form, replacement: Replacement, node: object, leaving: Gradients, grad: object) -> Gradients | None:
     """None where override, too, would leave torch's own."""
     if not isinstance(grad, Tensor):
         return None
