@@ -73,7 +73,7 @@ class Program:
         found = [(at, line) for at, line in enumerate(lines, first) if _MARK in line or _NOWHERE in line]
         assert len(found) == 1, f"{self.name} must have one line with {_MARK!r}, has {len(found)}"
         ((at, line),) = found
-        file = Path(inspect.getfile(self.run))
+        file = Path(inspect.getfile(inspect.unwrap(self.run)))
         where = "?" if _NOWHERE in line else f"{file.parent.name}/{file.name}:{at}"
         return where, line.rpartition(": ")[2].strip()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,8 +17,39 @@ from pseudograd.diagnosis.context import Diagnosis
 STEPS = 5
 
 
+class Parts(nn.Module):
+    """A network with these parts. `trains` gives it its loss."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def trains(
+    make: Callable[[], nn.Module],
+    batch: Callable[[], Iterable[Tensor]],
+    trainer: Callable[..., Diagnosis] | None = None,
+) -> Callable[[Callable[..., Tensor]], Callable[[], Diagnosis]]:
+    """The function that is decorated is the loss of a network, of a batch; the program trains the network that `make` makes."""
+
+    def program(loss: Callable[..., Tensor]) -> Callable[[], Diagnosis]:
+        @functools.wraps(loss)
+        def run() -> Diagnosis:
+            net = make()
+            net.forward = functools.partial(loss, net)
+            return (trainer or by_hand)(net, *batch())
+
+        return run
+
+    return program
+
+
 def steps(
-    net: nn.Module, loss: Callable[[], Tensor], count: int = STEPS, optimizer: torch.optim.Optimizer | None = None
+    net: nn.Module | None,
+    loss: Callable[[], Tensor],
+    count: int = STEPS,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Diagnosis:
     """The loop that everybody writes."""
     optimizer = optimizer or torch.optim.Adam(net.parameters(), 1e-3)

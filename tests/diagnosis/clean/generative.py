@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 
 def rows(count: int = 64, width: int = 8) -> Tensor:
@@ -30,11 +31,7 @@ def mlp(*widths: int) -> nn.Sequential:
 def a_variational_autoencoder() -> Diagnosis:
     """Its log variance has limits that nothing meets."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = mlp(8, 16, 8), mlp(4, 16, 8)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             mean, log_var = self.encode(x).chunk(2, -1)
             log_var = log_var.clamp(-30, 20)
@@ -44,7 +41,7 @@ def a_variational_autoencoder() -> Diagnosis:
             shown = functional.binary_cross_entropy_with_logits(self.decode(z), x, reduction="none").sum(-1)
             return (shown + bits).mean()
 
-    net = Net()
+    net = Net(encode=mlp(8, 16, 8), decode=mlp(4, 16, 8))
     return steps(net, lambda: net(rows()))
 
 
@@ -67,17 +64,16 @@ def a_generator_and_its_critic_in_turn() -> Diagnosis:
         for layer in net:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, 0.0, 0.2)
-    with diagnose() as d:
-        for _ in range(4):
-            real, fake = rows(), generator(torch.randn(64, 4))
-            believed = functional.binary_cross_entropy_with_logits
-            of_critic.zero_grad()
-            (believed(critic(real), torch.ones(64, 1)) + believed(critic(fake.detach()), torch.zeros(64, 1))).backward()
-            of_critic.step()
-            of_generator.zero_grad()
-            believed(critic(fake), torch.ones(64, 1)).backward()
-            of_generator.step()
-    return d
+
+    def loss() -> Tensor:
+        real, fake = rows(), generator(torch.randn(64, 4))
+        believed = functional.binary_cross_entropy_with_logits
+        of_critic.zero_grad()
+        (believed(critic(real), torch.ones(64, 1)) + believed(critic(fake.detach()), torch.zeros(64, 1))).backward()
+        of_critic.step()
+        return believed(critic(fake), torch.ones(64, 1))
+
+    return steps(None, loss, 4, optimizer=of_generator)
 
 
 @clean()
@@ -157,11 +153,7 @@ def flow_matching() -> Diagnosis:
 
 @clean()
 def a_flow_of_couplings() -> Diagnosis:
-    class Flow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.nets = nn.ModuleList(mlp(4, 16, 8) for _ in range(4))
-
+    class Flow(Parts):
         def forward(self, x: Tensor) -> Tensor:
             total: Tensor | float = 0.0
             for number, net in enumerate(self.nets):
@@ -171,15 +163,15 @@ def a_flow_of_couplings() -> Diagnosis:
                 x, total = torch.cat([b * scale.exp() + shift, a], -1), total + scale.sum(-1)
             return (0.5 * x.square().sum(-1) - total).mean()
 
-    net = Flow()
+    net = Flow(nets=nn.ModuleList(mlp(4, 16, 8) for _ in range(4)))
     return steps(net, lambda: net(torch.randn(64, 8)))
 
 
-class Codes(nn.Module):
+class Codes(Parts):
     """Of 64 codes a batch uses some; the others wait."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.encode, self.decode = mlp(8, 16, 4), mlp(4, 16, 8)
         self.code = nn.Embedding(64, 4)
 
@@ -234,15 +226,11 @@ def a_codebook_that_is_an_average() -> Diagnosis:
 
 @clean()
 def a_hard_choice_with_a_soft_gradient() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = mlp(8, 16, 6), mlp(6, 16, 8)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             return functional.mse_loss(self.decode(functional.gumbel_softmax(self.encode(x), 1.0, hard=True)), x)
 
-    net = Net()
+    net = Net(encode=mlp(8, 16, 6), decode=mlp(6, 16, 8))
     return steps(net, lambda: net(rows()))
 
 

@@ -10,16 +10,12 @@ import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 
 @clean()
 def spikes_with_a_surrogate() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.head, self.leak = nn.Linear(6, 32), nn.Linear(32, 3), nn.Parameter(torch.tensor(2.0))
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             voltage, total = torch.zeros(len(x), 32), torch.zeros(len(x), 3)
             for _ in range(6):
@@ -29,7 +25,11 @@ def spikes_with_a_surrogate() -> Diagnosis:
                 total = total + self.head(spikes)
             return total
 
-    net, x, y = Net(), torch.rand(32, 6), torch.randint(3, (32,))
+    net, x, y = (
+        Net(encode=nn.Linear(6, 32), head=nn.Linear(32, 3), leak=nn.Parameter(torch.tensor(2.0))),
+        torch.rand(32, 6),
+        torch.randint(3, (32,)),
+    )
     return steps(net, lambda: functional.cross_entropy(net(x), y))
 
 
@@ -53,11 +53,7 @@ def spikes_with_a_surrogate_of_ones_own() -> Diagnosis:
 
 @clean()
 def a_spring_from_its_path() -> Diagnosis:
-    class Spring(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.raw = nn.Parameter(torch.tensor([1.0, -2.0]))
-
+    class Spring(Parts):
         def forward(self, count: int) -> Tensor:
             stiffness, damping = functional.softplus(self.raw)
             x, v, path = torch.tensor(1.0), torch.tensor(0.0), []
@@ -67,7 +63,7 @@ def a_spring_from_its_path() -> Diagnosis:
                 path.append(x)
             return torch.stack(path)
 
-    net, seen = Spring(), torch.cos(torch.arange(30) * 0.2)
+    net, seen = Spring(raw=nn.Parameter(torch.tensor([1.0, -2.0]))), torch.cos(torch.arange(30) * 0.2)
     return steps(net, lambda: functional.mse_loss(net(30), seen), optimizer=torch.optim.Adam(net.parameters(), 0.05))
 
 
@@ -75,11 +71,7 @@ def a_spring_from_its_path() -> Diagnosis:
 def a_ball_that_bounces() -> Diagnosis:
     """A penalty pushes while the ball is below the ground, which it is in part of the steps."""
 
-    class Ball(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.speed, self.stiffness = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.tensor(30.0))
-
+    class Ball(Parts):
         def forward(self) -> Tensor:
             x, v = torch.tensor(0.3), self.speed
             for _ in range(40):
@@ -88,7 +80,7 @@ def a_ball_that_bounces() -> Diagnosis:
                 x = x + 0.05 * v
             return x
 
-    net = Ball()
+    net = Ball(speed=nn.Parameter(torch.tensor(0.5)), stiffness=nn.Parameter(torch.tensor(30.0)))
     return steps(net, lambda: (net() - 0.5).square(), optimizer=torch.optim.Adam(net.parameters(), 0.01))
 
 
@@ -113,11 +105,7 @@ def an_orbit_by_four_stage_integration() -> Diagnosis:
 def a_fixed_point_and_one_more_step() -> Diagnosis:
     """The iteration runs without gradients; its last step has one."""
 
-    class Implicit(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.again, self.input, self.head = nn.Linear(8, 8), nn.Linear(6, 8), nn.Linear(8, 2)
-
+    class Implicit(Parts):
         def step(self, z: Tensor, x: Tensor) -> Tensor:
             return torch.tanh(0.5 * self.again(z) + x)
 
@@ -129,7 +117,11 @@ def a_fixed_point_and_one_more_step() -> Diagnosis:
                     z = self.step(z, x)
             return self.head(self.step(z, x))
 
-    net, x, y = Implicit(), torch.randn(16, 6), torch.randint(2, (16,))
+    net, x, y = (
+        Implicit(again=nn.Linear(8, 8), input=nn.Linear(6, 8), head=nn.Linear(8, 2)),
+        torch.randn(16, 6),
+        torch.randint(2, (16,)),
+    )
     return steps(net, lambda: functional.cross_entropy(net(x), y))
 
 

@@ -13,7 +13,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 
 def rows(count: int = 32, width: int = 8, kinds: int = 3) -> tuple[Tensor, Tensor]:
@@ -90,13 +90,15 @@ def a_regression_with_weights_from_its_own_error() -> Diagnosis:
 
 @clean()
 def tasks_weighed_by_learned_uncertainties() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.kind, self.size = mlp(8, 32, 16), nn.Linear(16, 3), nn.Linear(16, 1)
-            self.log_variance = nn.Parameter(torch.zeros(2))
+    class Net(Parts):
+        pass
 
-    net, (x, y) = Net(), rows()
+    net, (x, y) = (
+        Net(
+            body=mlp(8, 32, 16), kind=nn.Linear(16, 3), size=nn.Linear(16, 1), log_variance=nn.Parameter(torch.zeros(2))
+        ),
+        rows(),
+    )
 
     def loss() -> Tensor:
         h = net.body(x)
@@ -144,17 +146,13 @@ def a_frozen_backbone() -> Diagnosis:
 
 @clean()
 def features_of_a_backbone_that_no_optimiser_has() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone, self.head = mlp(8, 32, 16), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             with torch.no_grad():
                 features = self.backbone(x)
             return self.head(features)
 
-    net, (x, y) = Net(), rows()
+    net, (x, y) = Net(backbone=mlp(8, 32, 16), head=nn.Linear(16, 3)), rows()
     optimizer = torch.optim.Adam(net.head.parameters(), 1e-3)
     return steps(net, lambda: functional.cross_entropy(net(x), y), optimizer=optimizer)
 
@@ -228,17 +226,16 @@ def residual_gates_that_start_at_zero() -> Diagnosis:
 def a_student_and_its_teacher() -> Diagnosis:
     teacher, student = mlp(8, 64, 3).eval(), mlp(8, 16, 3)
     optimizer = torch.optim.Adam(student.parameters(), 1e-3)
-    with diagnose() as d:
-        for _ in range(5):
-            x, y = rows()
-            with torch.no_grad():
-                soft = (teacher(x) / 4).softmax(-1)
-            logits = student(x)
-            hint = functional.kl_div((logits / 4).log_softmax(-1), soft, reduction="batchmean") * 16
-            optimizer.zero_grad()
-            (0.5 * hint + 0.5 * functional.cross_entropy(logits, y)).backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        x, y = rows()
+        with torch.no_grad():
+            soft = (teacher(x) / 4).softmax(-1)
+        logits = student(x)
+        hint = functional.kl_div((logits / 4).log_softmax(-1), soft, reduction="batchmean") * 16
+        return 0.5 * hint + 0.5 * functional.cross_entropy(logits, y)
+
+    return steps(None, loss, optimizer=optimizer)
 
 
 @clean()
@@ -300,19 +297,17 @@ def two_backward_passes_for_each_step() -> Diagnosis:
 def tasks_are_learned_to_be_learned() -> Diagnosis:
     """Model-agnostic meta-learning: the inner step is differentiated through."""
     net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose(net) as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            phase, x = torch.rand(1), torch.randn(10, 1)
-            fast = dict(net.named_parameters())
-            inner = functional.mse_loss(torch.func.functional_call(net, fast, (x,)), (x + phase).sin())
-            grads = torch.autograd.grad(inner, list(fast.values()), create_graph=True)
-            fast = {name: p - 0.1 * g for (name, p), g in zip(fast.items(), grads, strict=True)}
-            new = torch.randn(10, 1)
-            functional.mse_loss(torch.func.functional_call(net, fast, (new,)), (new + phase).sin()).backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        phase, x = torch.rand(1), torch.randn(10, 1)
+        fast = dict(net.named_parameters())
+        inner = functional.mse_loss(torch.func.functional_call(net, fast, (x,)), (x + phase).sin())
+        grads = torch.autograd.grad(inner, list(fast.values()), create_graph=True)
+        fast = {name: p - 0.1 * g for (name, p), g in zip(fast.items(), grads, strict=True)}
+        new = torch.randn(10, 1)
+        return functional.mse_loss(torch.func.functional_call(net, fast, (new,)), (new + phase).sin())
+
+    return steps(net, loss, 4)
 
 
 @clean()
@@ -366,12 +361,7 @@ def weights_under_a_parametrisation() -> Diagnosis:
 
 @clean()
 def layers_are_skipped_at_random() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-            self.blocks = nn.ModuleList(mlp(16, 16, 16) for _ in range(3))
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             h = self.first(x)
             for block in self.blocks:
@@ -379,7 +369,10 @@ def layers_are_skipped_at_random() -> Diagnosis:
                     h = h + block(h)
             return self.head(h)
 
-    net, (x, y) = Net(), rows()
+    net, (x, y) = (
+        Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3), blocks=nn.ModuleList(mlp(16, 16, 16) for _ in range(3))),
+        rows(),
+    )
     return steps(net, lambda: functional.cross_entropy(net(x), y), 10)
 
 
@@ -396,11 +389,7 @@ def quantiles_by_the_pinball_loss() -> Diagnosis:
 
 @clean()
 def messages_on_a_graph() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.message, self.head = nn.Embedding(20, 16), nn.Linear(32, 16), nn.Linear(32, 3)
-
+    class Net(Parts):
         def forward(self, edges: Tensor) -> Tensor:
             h, (source, target) = self.embed.weight, edges
             sent = functional.relu(self.message(torch.cat([h[source], h[target]], -1)))
@@ -408,5 +397,9 @@ def messages_on_a_graph() -> Diagnosis:
             most = torch.zeros_like(h).scatter_reduce(0, target[:, None].expand_as(sent), sent, "amax")
             return self.head(torch.cat([total, most], -1))
 
-    net, edges, y = Net(), torch.randint(20, (2, 60)), torch.randint(3, (20,))
+    net, edges, y = (
+        Net(embed=nn.Embedding(20, 16), message=nn.Linear(32, 16), head=nn.Linear(32, 3)),
+        torch.randint(20, (2, 60)),
+        torch.randint(3, (20,)),
+    )
     return steps(net, lambda: functional.cross_entropy(net(edges), y))

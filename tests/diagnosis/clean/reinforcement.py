@@ -179,22 +179,21 @@ def a_distribution_of_returns() -> Diagnosis:
     """C51: the target's atoms are projected without gradients."""
     net, atoms = net_of(4, 32, 3 * 11), torch.linspace(-5, 5, 11)
     slow, optimizer = copy.deepcopy(net), torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose(net) as d:
-        for _ in range(4):
-            s, a, r, later = torch.randn(32, 4), torch.randint(3, (32,)), torch.randn(32, 1), torch.randn(32, 4)
-            with torch.no_grad():
-                p = slow(later).view(32, 3, 11).softmax(-1)
-                best = (p * atoms).sum(-1).argmax(-1)
-                p = p[torch.arange(32), best]
-                at = ((r + 0.99 * atoms).clamp(-5, 5) + 5) / 1.0
-                low, high = at.floor().long(), at.ceil().long()
-                goal = (
-                    torch.zeros(32, 11)
-                    .scatter_add_(1, low, p * (high - at + (low == high)))
-                    .scatter_add_(1, high, p * (at - low))
-                )
-            log_p = net(s).view(32, 3, 11).log_softmax(-1)[torch.arange(32), a]
-            optimizer.zero_grad()
-            (-(goal * log_p).sum(-1).mean()).backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        s, a, r, later = torch.randn(32, 4), torch.randint(3, (32,)), torch.randn(32, 1), torch.randn(32, 4)
+        with torch.no_grad():
+            p = slow(later).view(32, 3, 11).softmax(-1)
+            best = (p * atoms).sum(-1).argmax(-1)
+            p = p[torch.arange(32), best]
+            at = ((r + 0.99 * atoms).clamp(-5, 5) + 5) / 1.0
+            low, high = at.floor().long(), at.ceil().long()
+            goal = (
+                torch.zeros(32, 11)
+                .scatter_add_(1, low, p * (high - at + (low == high)))
+                .scatter_add_(1, high, p * (at - low))
+            )
+        log_p = net(s).view(32, 3, 11).log_softmax(-1)[torch.arange(32), a]
+        return -(goal * log_p).sum(-1).mean()
+
+    return steps(net, loss, 4, optimizer=optimizer)

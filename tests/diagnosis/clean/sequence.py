@@ -12,7 +12,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 WORDS = 50  # most of which no batch has
 
@@ -49,12 +49,7 @@ def a_language_model_with_padding() -> Diagnosis:
 
 @clean()
 def attention_by_one_fused_call() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.mixed, self.head = nn.Embedding(WORDS, 16), nn.Linear(16, 48), nn.Linear(16, WORDS)
-            self.norm = nn.RMSNorm(16)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             h = self.table(x)
             q, k, v = self.mixed(self.norm(h)).unflatten(-1, (3, 2, 8)).unbind(-3)
@@ -63,7 +58,10 @@ def attention_by_one_fused_call() -> Diagnosis:
             )
             return self.head(h + mixed.transpose(1, 2).flatten(-2))
 
-    net, x = Net(), torch.randint(WORDS, (4, 8))
+    net, x = (
+        Net(table=nn.Embedding(WORDS, 16), mixed=nn.Linear(16, 48), head=nn.Linear(16, WORDS), norm=nn.RMSNorm(16)),
+        torch.randint(WORDS, (4, 8)),
+    )
     return steps(net, lambda: functional.cross_entropy(net(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()))
 
 
@@ -71,12 +69,14 @@ def attention_by_one_fused_call() -> Diagnosis:
 def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
     """The state goes on from window to window, as data."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.cell, self.head = nn.Embedding(20, 8), nn.LSTM(8, 16, 2, dropout=0.1), nn.Linear(16, 20)
+    class Net(Parts):
+        pass
 
-    net, text, state = Net(), torch.randint(20, (60, 4)), None
+    net, text, state = (
+        Net(table=nn.Embedding(20, 8), cell=nn.LSTM(8, 16, 2, dropout=0.1), head=nn.Linear(16, 20)),
+        torch.randint(20, (60, 4)),
+        None,
+    )
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     with diagnose(net) as d:
         for start in range(0, 50, 10):
@@ -92,37 +92,38 @@ def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
 
 @clean()
 def packed_sequences_of_several_lengths() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.head = nn.GRU(6, 12, batch_first=True, bidirectional=True), nn.Linear(24, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
             packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
             h, _ = nn.utils.rnn.pad_packed_sequence(self.cell(packed)[0], batch_first=True)
             is_real = torch.arange(h.shape[1]) < lengths[:, None]
             return self.head(h.masked_fill(~is_real[..., None], -1e4).amax(1))
 
-    net, x, lengths, y = Net(), torch.randn(6, 7, 6), torch.tensor([7, 3, 5, 2, 6, 7]), torch.randint(3, (6,))
+    net, x, lengths, y = (
+        Net(cell=nn.GRU(6, 12, batch_first=True, bidirectional=True), head=nn.Linear(24, 3)),
+        torch.randn(6, 7, 6),
+        torch.tensor([7, 3, 5, 2, 6, 7]),
+        torch.randint(3, (6,)),
+    )
     return steps(net, lambda: functional.cross_entropy(net(x, lengths), y))
 
 
 @clean()
 def a_translation_with_teacher_forcing() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.model = (
-                nn.Embedding(20, 16),
-                nn.Transformer(16, 2, 1, 1, 32, batch_first=True, dropout=0.0),
-            )
-            self.head = nn.Linear(16, 20)
-
+    class Net(Parts):
         def forward(self, source: Tensor, before: Tensor) -> Tensor:
             mask = nn.Transformer.generate_square_subsequent_mask(before.shape[1])
             return self.head(self.model(self.table(source), self.table(before), tgt_mask=mask))
 
-    net, source, target = Net(), torch.randint(20, (4, 6)), torch.randint(20, (4, 5))
+    net, source, target = (
+        Net(
+            table=nn.Embedding(20, 16),
+            model=nn.Transformer(16, 2, 1, 1, 32, batch_first=True, dropout=0.0),
+            head=nn.Linear(16, 20),
+        ),
+        torch.randint(20, (4, 6)),
+        torch.randint(20, (4, 5)),
+    )
     return steps(
         net, lambda: functional.cross_entropy(net(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
     )
@@ -132,11 +133,7 @@ def a_translation_with_teacher_forcing() -> Diagnosis:
 def guesses_are_fed_back_now_and_then() -> Diagnosis:
     """Scheduled sampling: the word that is fed back is a choice."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.cell, self.head = nn.Embedding(20, 8), nn.GRUCell(8, 16), nn.Linear(16, 20)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             h, word, losses = torch.zeros(len(x), 16), x[:, 0], []
             for at in range(1, x.shape[1]):
@@ -146,7 +143,7 @@ def guesses_are_fed_back_now_and_then() -> Diagnosis:
                 word = logits.argmax(-1) if at % 2 else x[:, at]
             return torch.stack(losses).mean()
 
-    net, x = Net(), torch.randint(20, (4, 7))
+    net, x = Net(table=nn.Embedding(20, 8), cell=nn.GRUCell(8, 16), head=nn.Linear(16, 20)), torch.randint(20, (4, 7))
     return steps(net, lambda: net(x))
 
 
@@ -230,15 +227,11 @@ def preferences_against_a_reference() -> Diagnosis:
 
 @clean()
 def a_sparse_autoencoder_keeps_the_largest() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 32), nn.Linear(32, 8)
-
+    class Net(Parts):
         def forward(self, x: Tensor) -> Tensor:
             best, at = functional.relu(self.encode(x - self.decode.bias)).topk(6, -1)
             code = torch.zeros(len(x), 32).scatter(-1, at, best)
             return functional.mse_loss(self.decode(code), x)
 
-    net = Net()
+    net = Net(encode=nn.Linear(8, 32), decode=nn.Linear(32, 8))
     return steps(net, lambda: net(torch.randn(128, 8)))

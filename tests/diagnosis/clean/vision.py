@@ -13,7 +13,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 
 def pictures(count: int = 8, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -99,12 +99,13 @@ def a_segmentation_with_unlabelled_pixels() -> Diagnosis:
 
 @clean()
 def boxes_that_overlap() -> Diagnosis:
-    class Boxes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.corners = nn.Parameter(torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 4.0, 3.0]]))
+    class Boxes(Parts):
+        pass
 
-    net, target = Boxes(), torch.tensor([[0.5, 0.5, 2.5, 2.5], [1.5, 0.5, 3.5, 3.5]])
+    net, target = (
+        Boxes(corners=nn.Parameter(torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 4.0, 3.0]]))),
+        torch.tensor([[0.5, 0.5, 2.5, 2.5], [1.5, 0.5, 3.5, 3.5]]),
+    )
 
     def loss() -> Tensor:
         a, b = net.corners, target
@@ -117,12 +118,10 @@ def boxes_that_overlap() -> Diagnosis:
 
 @clean()
 def pixels_are_drawn_inside_a_clamp() -> Diagnosis:
-    class Canvas(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pixels = nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)
+    class Canvas(Parts):
+        pass
 
-    canvas, target = Canvas(), torch.rand(3, 8, 8)
+    canvas, target = Canvas(pixels=nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)), torch.rand(3, 8, 8)
 
     def loss() -> Tensor:
         shown = canvas.pixels.clamp(0, 1)
@@ -166,15 +165,14 @@ def an_attack_by_projected_steps() -> Diagnosis:
 def training_on_attacked_pictures() -> Diagnosis:
     net, (x, y) = resnet(), pictures()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
-    with diagnose(net) as d:
-        for _ in range(4):
-            noisy = x.clone().requires_grad_()
-            (grad,) = torch.autograd.grad(functional.cross_entropy(net(noisy), y), noisy)
-            hard = (x + 0.03 * grad.sign()).clamp(0, 1).detach()
-            optimizer.zero_grad()
-            functional.cross_entropy(net(hard), y).backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        noisy = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(functional.cross_entropy(net(noisy), y), noisy)
+        hard = (x + 0.03 * grad.sign()).clamp(0, 1).detach()
+        return functional.cross_entropy(net(hard), y)
+
+    return steps(net, loss, 4, optimizer=optimizer)
 
 
 class Quantised(nn.Module):
@@ -255,13 +253,16 @@ def a_field_is_rendered_along_rays() -> Diagnosis:
 def two_views_attract() -> Diagnosis:
     """SimSiam: the other side's projection is data."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = nn.Sequential(*list(resnet())[:-1], nn.Linear(8, 16))
-            self.predictor = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 16))
+    class Net(Parts):
+        pass
 
-    net, (x, _) = Net(), pictures()
+    net, (x, _) = (
+        Net(
+            encoder=nn.Sequential(*list(resnet())[:-1], nn.Linear(8, 16)),
+            predictor=nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 16)),
+        ),
+        pictures(),
+    )
 
     def loss() -> Tensor:
         a, b = net.encoder(augmented(x)), net.encoder(augmented(x))
@@ -315,19 +316,21 @@ def pictures_are_told_apart_by_a_momentum_encoder() -> Diagnosis:
 
 @clean()
 def patches_are_hidden_and_guessed() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.hidden = nn.Linear(12, 16), nn.Parameter(torch.zeros(16))
-            self.mix = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.1)
-            self.head = nn.Linear(16, 12)
-
+    class Net(Parts):
         def forward(self, patches: Tensor) -> Tensor:
             is_hidden = torch.rand(patches.shape[:2]) < 0.5
             h = torch.where(is_hidden[..., None], self.hidden, self.embed(patches))
             return functional.mse_loss(self.head(self.mix(h))[is_hidden], patches[is_hidden])
 
-    net, (x, _) = Net(), pictures()
+    net, (x, _) = (
+        Net(
+            embed=nn.Linear(12, 16),
+            hidden=nn.Parameter(torch.zeros(16)),
+            mix=nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.1),
+            head=nn.Linear(16, 12),
+        ),
+        pictures(),
+    )
     patches = functional.unfold(x, 2, stride=2).mT
     return steps(net, lambda: net(patches))
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.nn import functional
 
-from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import by_hand
+from ..trainers import Parts, by_hand, steps, trains
 
 
 def rows(count: int = 32, width: int = 8) -> Tensor:
     return torch.rand(count, width)
 
 
-class Autoencoder(nn.Module):
+class Autoencoder(Parts):
     """The encoder gives the mean and the logarithm of the deviation."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.encode, self.mean, self.spread = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 4)
         self.decode = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 8))
 
@@ -38,13 +39,10 @@ class Autoencoder(nn.Module):
 
 
 @planted("starved", "encode.weight", "encode.bias", "mean.weight", "mean.bias", "spread.weight", "spread.bias")
-def a_latent_is_sampled_without_reparametrisation() -> Diagnosis:
-    class Net(Autoencoder):
-        def forward(self, x: Tensor) -> Tensor:
-            z = self.posterior(x).sample()  # fault: sample() instead of rsample()
-            return functional.mse_loss(self.decode(z), x)
-
-    return by_hand(Net(), rows())
+@trains(Autoencoder, lambda: (rows(),))
+def a_latent_is_sampled_without_reparametrisation(net: Autoencoder, x: Tensor) -> Tensor:
+    z = net.posterior(x).sample()  # fault: sample() instead of rsample()
+    return functional.mse_loss(net.decode(z), x)
 
 
 @planted("starved", "spread.weight", "spread.bias")
@@ -63,64 +61,37 @@ def a_log_variance_is_clamped_where_it_starts() -> Diagnosis:
 
 
 @planted("starved", "encode.weight", "encode.bias")
-def a_code_is_a_class_of_hard_choice() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 6), nn.Linear(6, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            kind = Categorical(logits=self.encode(x)).sample()  # fault: categorical sample as a code
-            return functional.mse_loss(self.decode(functional.one_hot(kind, 6).float()), x)
-
-    return by_hand(Net(), rows())
+@trains(lambda: Parts(encode=nn.Linear(8, 6), decode=nn.Linear(6, 8)), lambda: (rows(),))
+def a_code_is_a_class_of_hard_choice(net: Parts, x: Tensor) -> Tensor:
+    kind = Categorical(logits=net.encode(x)).sample()  # fault: categorical sample as a code
+    return functional.mse_loss(net.decode(functional.one_hot(kind, 6).float()), x)
 
 
 @planted("starved", "encode.weight", "encode.bias")
-def gumbel_noise_without_a_straight_through() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.table, self.decode = nn.Linear(8, 6), nn.Embedding(6, 4), nn.Linear(4, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            soft = functional.gumbel_softmax(self.encode(x), tau=0.5)
-            code = self.table(soft.max(-1).indices)  # fault: hard gumbel without a surrogate
-            return functional.mse_loss(self.decode(code), x)
-
-    return by_hand(Net(), rows())
+@trains(lambda: Parts(encode=nn.Linear(8, 6), table=nn.Embedding(6, 4), decode=nn.Linear(4, 8)), lambda: (rows(),))
+def gumbel_noise_without_a_straight_through(net: Parts, x: Tensor) -> Tensor:
+    soft = functional.gumbel_softmax(net.encode(x), tau=0.5)
+    code = net.table(soft.max(-1).indices)  # fault: hard gumbel without a surrogate
+    return functional.mse_loss(net.decode(code), x)
 
 
 @planted("starved", "code", missed="the argmin one line before is blamed, and this line named beside it")
-def a_codebook_without_a_loss_of_its_own() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 4), nn.Linear(4, 8)
-            self.code = nn.Parameter(torch.randn(16, 4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            z = self.encode(x)
-            nearest = self.code[torch.cdist(z, self.code).argmin(-1)]
-            q = z + (nearest - z).detach()  # fault: codebook without commitment
-            return functional.mse_loss(self.decode(q), x)
-
-    return by_hand(Net(), rows())
+@trains(
+    lambda: Parts(encode=nn.Linear(8, 4), decode=nn.Linear(4, 8), code=nn.Parameter(torch.randn(16, 4))),
+    lambda: (rows(),),
+)
+def a_codebook_without_a_loss_of_its_own(net: Parts, x: Tensor) -> Tensor:
+    z = net.encode(x)
+    nearest = net.code[torch.cdist(z, net.code).argmin(-1)]
+    q = z + (nearest - z).detach()  # fault: codebook without commitment
+    return functional.mse_loss(net.decode(q), x)
 
 
 @planted("starved", "encode.weight", "encode.bias")
-def a_codebook_without_a_straight_through() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 4), nn.Linear(4, 8)
-            self.code = nn.Embedding(16, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            nearest = torch.cdist(self.encode(x), self.code.weight).argmin(-1)  # fault: codebook index of argmin
-            return functional.mse_loss(self.decode(self.code(nearest)), x)
-
-    return by_hand(Net(), rows())
+@trains(lambda: Parts(encode=nn.Linear(8, 4), decode=nn.Linear(4, 8), code=nn.Embedding(16, 4)), lambda: (rows(),))
+def a_codebook_without_a_straight_through(net: Parts, x: Tensor) -> Tensor:
+    nearest = torch.cdist(net.encode(x), net.code.weight).argmin(-1)  # fault: codebook index of argmin
+    return functional.mse_loss(net.decode(net.code(nearest)), x)
 
 
 class Pair(nn.Module):
@@ -138,16 +109,15 @@ def a_generator_learns_from_a_detached_picture() -> Diagnosis:
     nets, real = Pair(), rows()
     of_generator = torch.optim.Adam(nets.generator.parameters(), 1e-3)
     of_critic = torch.optim.Adam(nets.critic.parameters(), 1e-3)
-    with diagnose(nets) as d:
-        for _ in range(4):
-            fake = nets.generator(torch.randn(32, 4)).detach()  # fault: detached fake in the generator's step
-            of_critic.zero_grad()
-            (nets.critic(fake).mean() - nets.critic(real).mean()).backward()
-            of_critic.step()
-            of_generator.zero_grad()
-            (-nets.critic(fake).mean()).backward()
-            of_generator.step()
-    return d
+
+    def loss() -> Tensor:
+        fake = nets.generator(torch.randn(32, 4)).detach()  # fault: detached fake in the generator's step
+        of_critic.zero_grad()
+        (nets.critic(fake).mean() - nets.critic(real).mean()).backward()
+        of_critic.step()
+        return -nets.critic(fake).mean()
+
+    return steps(nets, loss, 4, optimizer=of_generator)
 
 
 @planted("starved", *GENERATOR)
@@ -156,24 +126,23 @@ def a_generator_meets_a_critic_that_is_too_sure() -> Diagnosis:
     nn.init.constant_(nets.critic[2].bias, -120.0)
     of_generator = torch.optim.Adam(nets.generator.parameters(), 1e-3)
     of_critic = torch.optim.Adam(nets.critic.parameters(), 1e-3)
-    with diagnose(nets) as d:
-        for _ in range(4):
-            fake = nets.generator(torch.randn(32, 4))
-            of_generator.zero_grad()
-            believed = torch.sigmoid(nets.critic(fake))  # fault: sigmoid saturated by a critic that is too sure
-            torch.log(1 - believed).mean().backward()
-            of_generator.step()
-            of_critic.zero_grad()
-            (nets.critic(fake.detach()).square().mean() + (nets.critic(real) - 1).square().mean()).backward()
-            of_critic.step()
-    return d
+
+    def loss() -> Tensor:
+        fake = nets.generator(torch.randn(32, 4))
+        of_generator.zero_grad()
+        believed = torch.sigmoid(nets.critic(fake))  # fault: sigmoid saturated by a critic that is too sure
+        torch.log(1 - believed).mean().backward()
+        of_generator.step()
+        return nets.critic(fake.detach()).square().mean() + (nets.critic(real) - 1).square().mean()
+
+    return steps(nets, loss, 4, optimizer=of_critic)
 
 
-class Denoiser(nn.Module):
+class Denoiser(Parts):
     """A U-Net of two levels that predicts noise."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.time = nn.Linear(1, 8)
         self.down, self.middle = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
         self.up, self.last = nn.Conv2d(16, 8, 3, padding=1), nn.Conv2d(8, 1, 3, padding=1)
@@ -193,17 +162,13 @@ class Denoiser(nn.Module):
 @planted("starved", "time.weight", "time.bias")
 def a_denoiser_embeds_whole_numbers_of_time() -> Diagnosis:
     class Net(Denoiser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.times = nn.Embedding(10, 8)
-
         def noise(self, x: Tensor, t: Tensor) -> Tensor:
             at = self.times(self.time(t).mean(-1).floor().clamp(0, 9).to(torch.int64))  # fault: int cast of a time
             skip = functional.silu(self.down(x) + at[:, :, None, None])
             wide = functional.silu(self.middle(skip))
             return self.last(functional.silu(self.up(torch.cat([skip, wide], 1))))
 
-    return by_hand(Net(), torch.randn(4, 1, 8, 8))
+    return by_hand(Net(times=nn.Embedding(10, 8)), torch.randn(4, 1, 8, 8))
 
 
 @planted("starved", "down.weight", "down.bias", "time.weight", "time.bias", "middle.weight", "middle.bias")
@@ -219,13 +184,10 @@ def a_denoiser_whose_skip_and_depth_are_both_data() -> Diagnosis:
 
 
 @planted("cut")
-def a_denoised_picture_is_clamped_before_its_loss() -> Diagnosis:
-    class Net(Denoiser):
-        def forward(self, x: Tensor) -> Tensor:
-            t, noise = torch.full((len(x), 1), 0.9), torch.randn_like(x)
-            mixed = 0.1 * x + 0.9 * noise
-            clean = (mixed - 0.9 * self.noise(mixed, t)) / 0.1
-            clean = clean.clamp(-1, 1)  # fault: clamp of the predicted picture
-            return functional.mse_loss(clean, x)
-
-    return by_hand(Net(), torch.rand(4, 1, 8, 8) * 2 - 1)
+@trains(Denoiser, lambda: (torch.rand(4, 1, 8, 8) * 2 - 1,))
+def a_denoised_picture_is_clamped_before_its_loss(net: Denoiser, x: Tensor) -> Tensor:
+    t, noise = torch.full((len(x), 1), 0.9), torch.randn_like(x)
+    mixed = 0.1 * x + 0.9 * noise
+    clean = (mixed - 0.9 * net.noise(mixed, t)) / 0.1
+    clean = clean.clamp(-1, 1)  # fault: clamp of the predicted picture
+    return functional.mse_loss(clean, x)

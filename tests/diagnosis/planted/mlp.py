@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import by_hand, steps
+from ..trainers import Parts, by_hand, steps, trains
 
 
 def classes(count: int = 32, width: int = 8, kinds: int = 3) -> tuple[Tensor, Tensor]:
@@ -24,9 +25,9 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
+class Classifier(Parts):
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.body, self.head = mlp(8, 16, 16), nn.Linear(16, 3)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -34,28 +35,18 @@ class Classifier(nn.Module):
 
 
 @planted("starved", "temperature")
-def a_temperature_starts_outside_its_clamp() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.temperature = nn.Parameter(torch.tensor(5.0))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            sharp = self.temperature.clamp(0.01, 1.0)  # fault: parameter initialised outside its clamp
-            return functional.cross_entropy(self.head(self.body(x)) / sharp, y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(temperature=nn.Parameter(torch.tensor(5.0))), classes)
+def a_temperature_starts_outside_its_clamp(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    sharp = net.temperature.clamp(0.01, 1.0)  # fault: parameter initialised outside its clamp
+    return functional.cross_entropy(net.head(net.body(x)) / sharp, y)
 
 
 @planted("cut")
-def probabilities_are_clamped_before_the_log() -> Diagnosis:
-    class Net(Classifier):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            p = (self.head(self.body(x)) * 30).softmax(-1)
-            safe = p.clamp(min=1e-2)  # fault: clamp before log
-            return -safe.log().gather(1, y[:, None]).mean()
-
-    return by_hand(Net(), *classes())
+@trains(Classifier, classes)
+def probabilities_are_clamped_before_the_log(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    p = (net.head(net.body(x)) * 30).softmax(-1)
+    safe = p.clamp(min=1e-2)  # fault: clamp before log
+    return -safe.log().gather(1, y[:, None]).mean()
 
 
 @planted("starved", "first.weight", "first.bias", "head.weight")
@@ -74,60 +65,35 @@ def every_relu_is_dead() -> Diagnosis:
 
 
 @planted("starved", "first.weight", "first.bias")
-def a_hard_sigmoid_is_saturated() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            gate = functional.hardsigmoid(self.first(x) + 20)  # fault: hard sigmoid saturated
-            return functional.cross_entropy(self.head(gate), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
+def a_hard_sigmoid_is_saturated(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    gate = functional.hardsigmoid(net.first(x) + 20)  # fault: hard sigmoid saturated
+    return functional.cross_entropy(net.head(gate), y)
 
 
 @planted("starved", "first.weight", "first.bias")
 def a_tanh_is_fed_unscaled_features() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             hidden = torch.tanh(self.first(x))  # fault: tanh saturated by unscaled features
             return functional.cross_entropy(self.head(hidden), y)
 
     x, y = classes()
-    return by_hand(Net(), (x.sign() + 2) * 1e5, y)
+    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), (x.sign() + 2) * 1e5, y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
-def a_binary_head_has_a_softmax_of_one_class() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = mlp(8, 16, 16), nn.Linear(16, 1)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            p = functional.softmax(self.head(self.body(x)), dim=1)  # fault: softmax over one class
-            return functional.mse_loss(p[:, 0], y.float())
-
-    return by_hand(Net(), *classes(kinds=2))
+@trains(lambda: Parts(body=mlp(8, 16, 16), head=nn.Linear(16, 1)), lambda: classes(kinds=2))
+def a_binary_head_has_a_softmax_of_one_class(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    p = functional.softmax(net.head(net.body(x)), dim=1)  # fault: softmax over one class
+    return functional.mse_loss(p[:, 0], y.float())
 
 
 @planted("starved", "first.weight", "first.bias", missed="later steps hand on what rounding leaves, which is not 0")
-def a_layer_norm_over_one_feature() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.norm, self.head = nn.Linear(8, 1), nn.LayerNorm(1), nn.Linear(1, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = self.norm(self.first(x))  # fault: normalisation of one number
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(first=nn.Linear(8, 1), norm=nn.LayerNorm(1), head=nn.Linear(1, 3)), classes)
+def a_layer_norm_over_one_feature(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    hidden = net.norm(net.first(x))  # fault: normalisation of one number
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
@@ -143,41 +109,24 @@ def the_loss_is_rebuilt_from_a_number() -> Diagnosis:
 
 
 @planted("starved", "gain")
-def a_parameter_is_copied_with_torch_tensor() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gain = nn.Parameter(torch.ones(16))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            gain = torch.tensor(self.gain)  # fault: torch.tensor(x)
-            return functional.cross_entropy(self.head(self.body(x) * gain), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(gain=nn.Parameter(torch.ones(16))), classes)
+def a_parameter_is_copied_with_torch_tensor(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    gain = torch.tensor(net.gain)  # fault: torch.tensor(x)
+    return functional.cross_entropy(net.head(net.body(x) * gain), y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias")
-def a_hidden_layer_goes_through_numpy() -> Diagnosis:
-    class Net(Classifier):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = torch.from_numpy(self.body(x).detach().numpy() * 2)  # fault: numpy round trip
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(Classifier, classes)
+def a_hidden_layer_goes_through_numpy(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    hidden = torch.from_numpy(net.body(x).detach().numpy() * 2)  # fault: numpy round trip
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "shift")
-def a_parameter_is_read_through_data() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.shift = nn.Parameter(torch.zeros(3))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            logits = self.head(self.body(x)) + self.shift.data  # fault: .data
-            return functional.cross_entropy(logits, y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(shift=nn.Parameter(torch.zeros(3))), classes)
+def a_parameter_is_read_through_data(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    logits = net.head(net.body(x)) + net.shift.data  # fault: .data
+    return functional.cross_entropy(logits, y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias")
@@ -204,38 +153,25 @@ def a_layer_is_never_called() -> Diagnosis:
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight")
-def dropout_of_everything() -> Diagnosis:
-    class Net(Classifier):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = functional.dropout(self.body(x), p=1.0)  # fault: dropout of everything
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(Classifier, classes)
+def dropout_of_everything(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    hidden = functional.dropout(net.body(x), p=1.0)  # fault: dropout of everything
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight")
-def a_mask_that_is_never_true() -> Diagnosis:
-    class Net(Classifier):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            is_valid = torch.isnan(x[:, :1])  # meant: ~
-            hidden = torch.where(is_valid, self.body(x), 0.0)  # fault: mask that kills all
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(Classifier, classes)
+def a_mask_that_is_never_true(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    is_valid = torch.isnan(x[:, :1])  # meant: ~
+    hidden = torch.where(is_valid, net.body(x), 0.0)  # fault: mask that kills all
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "score.weight", "score.bias")
-def a_comparison_is_a_gate() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.score = nn.Linear(8, 16)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            gate = (self.score(x) > 0).float()  # fault: comparison as a gate
-            return functional.cross_entropy(self.head(self.body(x) * gate), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(score=nn.Linear(8, 16)), classes)
+def a_comparison_is_a_gate(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    gate = (net.score(x) > 0).float()  # fault: comparison as a gate
+    return functional.cross_entropy(net.head(net.body(x) * gate), y)
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -250,16 +186,12 @@ def a_custom_backward_returns_none() -> Diagnosis:
         def backward(ctx, grad):
             return None, None
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             hidden = Scale.apply(self.first(x), 2.0)  # fault: custom Function that returns None
             return functional.cross_entropy(self.head(hidden), y)
 
-    return by_hand(Net(), *classes())
+    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), *classes())
 
 
 @planted("starved", "first.weight", "first.bias")
@@ -273,31 +205,20 @@ def a_custom_backward_returns_zeros() -> Diagnosis:
         def backward(ctx, grad):
             return torch.zeros_like(grad)
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             spikes = Step.apply(self.first(x))  # fault: custom Function that returns zeros
             return functional.cross_entropy(self.head(spikes), y)
 
-    return by_hand(Net(), *classes())
+    return by_hand(Net(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), *classes())
 
 
 @planted("starved", "first.weight", "first.bias")
-def a_hook_zeroes_an_activation() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = self.first(x)
-            hidden.register_hook(lambda grad: grad * 0.0)  # fault: hook that zeroes an activation
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
+def a_hook_zeroes_an_activation(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    hidden = net.first(x)
+    hidden.register_hook(lambda grad: grad * 0.0)  # fault: hook that zeroes an activation
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("starved", "body.0.weight")
@@ -321,176 +242,109 @@ def a_hook_zeroes_a_parameter() -> Diagnosis:
     missed="they starve without a line: torch tells nobody that a Parameter is made of a tensor",
 )
 def a_hypernetwork_writes_a_new_parameter() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hyper, self.body, self.head = mlp(4, 8, 16 * 8), nn.Linear(8, 16), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             weight = self.hyper(torch.ones(4)).view(16, 8)
             self.body.weight = nn.Parameter(weight)  # fault: nn.Parameter of a computed tensor
             return functional.cross_entropy(self.head(self.body(x).relu()), y)
 
-    net = Net()
+    net = Net(hyper=mlp(4, 8, 16 * 8), body=nn.Linear(8, 16), head=nn.Linear(16, 3))
     del net.body.weight
     net.body.register_parameter("weight", None)
     return by_hand(net, *classes())
 
 
 @planted("starved", "hyper.0.weight", "hyper.0.bias", "hyper.2.weight", "hyper.2.bias")
-def a_hypernetwork_copies_into_data() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hyper, self.body, self.head = mlp(4, 8, 16 * 8), nn.Linear(8, 16), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            weight = self.hyper(torch.ones(4)).view(16, 8)
-            self.body.weight.data.copy_(weight)  # fault: .data.copy_ of a computed tensor
-            return functional.cross_entropy(self.head(self.body(x).relu()), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(hyper=mlp(4, 8, 16 * 8), body=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
+def a_hypernetwork_copies_into_data(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    weight = net.hyper(torch.ones(4)).view(16, 8)
+    net.body.weight.data.copy_(weight)  # fault: .data.copy_ of a computed tensor
+    return functional.cross_entropy(net.head(net.body(x).relu()), y)
 
 
 @planted("starved", "down", "up")
-def an_adapter_starts_with_two_zeros() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.down, self.up = nn.Parameter(torch.zeros(8, 2)), nn.Parameter(torch.zeros(2, 16))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = self.body(x) + x @ self.down @ self.up  # fault: both factors of an adapter start at 0
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(down=nn.Parameter(torch.zeros(8, 2)), up=nn.Parameter(torch.zeros(2, 16))), classes)
+def an_adapter_starts_with_two_zeros(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    hidden = net.body(x) + x @ net.down @ net.up  # fault: both factors of an adapter start at 0
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 @planted("vanish")
 def twelve_sigmoids_in_a_row() -> Diagnosis:
     layers = [part for _ in range(12) for part in (nn.Linear(16, 16), nn.Sigmoid())]
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.body, self.head = nn.Linear(8, 16), nn.Sequential(*layers), nn.Linear(16, 3)
-
+    class Net(Parts):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             hidden = self.body(self.first(x))  # fault: gradients vanish in a stack of sigmoids
             return functional.cross_entropy(self.head(hidden), y)
 
-    return by_hand(Net(), *classes())
+    return by_hand(Net(first=nn.Linear(8, 16), body=nn.Sequential(*layers), head=nn.Linear(16, 3)), *classes())
 
 
 @planted("starved", "centres", "log_width", "head.weight")
-def a_kernel_is_far_too_narrow() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.centres, self.log_width = nn.Parameter(torch.randn(16, 8)), nn.Parameter(torch.tensor(-6.0))
-            self.head = nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            distances = (x[:, None] - self.centres).square().sum(-1)
-            near = torch.exp(-distances / self.log_width.exp() ** 2)  # fault: exp that underflows
-            return functional.cross_entropy(self.head(near), y)
-
-    return by_hand(Net(), *classes())
+@trains(
+    lambda: Parts(
+        centres=nn.Parameter(torch.randn(16, 8)), log_width=nn.Parameter(torch.tensor(-6.0)), head=nn.Linear(16, 3)
+    ),
+    classes,
+)
+def a_kernel_is_far_too_narrow(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    distances = (x[:, None] - net.centres).square().sum(-1)
+    near = torch.exp(-distances / net.log_width.exp() ** 2)  # fault: exp that underflows
+    return functional.cross_entropy(net.head(near), y)
 
 
 @planted("starved", "level")
-def a_floor_above_every_value() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.level = nn.Parameter(torch.full((3,), 0.1))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            scale = torch.maximum(self.level, torch.tensor(1.0))  # fault: maximum with a larger constant
-            return functional.cross_entropy(self.head(self.body(x)) * scale, y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(level=nn.Parameter(torch.full((3,), 0.1))), classes)
+def a_floor_above_every_value(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    scale = torch.maximum(net.level, torch.tensor(1.0))  # fault: maximum with a larger constant
+    return functional.cross_entropy(net.head(net.body(x)) * scale, y)
 
 
 @planted("cut")
-def two_columns_of_a_weight_are_clamped_in_place() -> Diagnosis:
-    class Net(Classifier):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            logits = self.head(self.body(x)) * 10
-            logits[:, :2].clamp_(-0.1, 0.1)  # fault: in-place clamp of a view
-            return functional.cross_entropy(logits, y)
-
-    return by_hand(Net(), *classes())
+@trains(Classifier, classes)
+def two_columns_of_a_weight_are_clamped_in_place(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    logits = net.head(net.body(x)) * 10
+    logits[:, :2].clamp_(-0.1, 0.1)  # fault: in-place clamp of a view
+    return functional.cross_entropy(logits, y)
 
 
 @planted("starved", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias", "head.weight", "head.bias")
-def a_loss_of_the_predicted_classes() -> Diagnosis:
-    class Net(Classifier):
-        def __init__(self) -> None:
-            super().__init__()
-            self.prior = nn.Parameter(torch.zeros(3))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            guess = self.head(self.body(x)).argmax(-1).float()  # fault: argmax in a loss
-            return functional.mse_loss(guess + self.prior[y], y.float())
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Classifier(prior=nn.Parameter(torch.zeros(3))), classes)
+def a_loss_of_the_predicted_classes(net: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    guess = net.head(net.body(x)).argmax(-1).float()  # fault: argmax in a loss
+    return functional.mse_loss(guess + net.prior[y], y.float())
 
 
 @planted("starved", "cuts")
-def features_are_bucketed() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cuts = nn.Parameter(torch.linspace(-1, 1, 5))
-            self.table, self.head = nn.Embedding(6, 4), nn.Linear(32, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            bins = torch.bucketize(x, self.cuts)  # fault: bucketize with learnable edges
-            return functional.cross_entropy(self.head(self.table(bins).flatten(1)), y)
-
-    return by_hand(Net(), *classes())
+@trains(
+    lambda: Parts(cuts=nn.Parameter(torch.linspace(-1, 1, 5)), table=nn.Embedding(6, 4), head=nn.Linear(32, 3)), classes
+)
+def features_are_bucketed(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    bins = torch.bucketize(x, net.cuts)  # fault: bucketize with learnable edges
+    return functional.cross_entropy(net.head(net.table(bins).flatten(1)), y)
 
 
 @planted("starved", "first.weight", "first.bias")
-def a_straight_through_the_wrong_way_round() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            h = self.first(x) * 4
-            levels = torch.round(h) + (h - torch.round(h)).detach() * 0.0  # fault: straight-through detached wrongly
-            return functional.cross_entropy(self.head(levels), y)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), classes)
+def a_straight_through_the_wrong_way_round(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    h = net.first(x) * 4
+    levels = torch.round(h) + (h - torch.round(h)).detach() * 0.0  # fault: straight-through detached wrongly
+    return functional.cross_entropy(net.head(levels), y)
 
 
 @planted("starved", "encode.weight", "encode.bias", "decode.weight")
-def a_sparse_code_shrinks_everything() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 16), nn.Linear(16, 8)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            code = functional.softshrink(self.encode(x), 10.0)  # fault: softshrink of everything
-            return functional.mse_loss(self.decode(code), x)
-
-    return by_hand(Net(), *classes())
+@trains(lambda: Parts(encode=nn.Linear(8, 16), decode=nn.Linear(16, 8)), classes)
+def a_sparse_code_shrinks_everything(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    code = functional.softshrink(net.encode(x), 10.0)  # fault: softshrink of everything
+    return functional.mse_loss(net.decode(code), x)
 
 
 @planted("starved", "threshold")
-def a_jumprelu_with_a_narrow_window() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.decode = nn.Linear(8, 16), nn.Linear(16, 8)
-            self.threshold = nn.Parameter(torch.full((16,), 0.1))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            code = pg.jumprelu(self.encode(x), self.threshold, bandwidth=1e-7)  # fault: jumprelu window too narrow
-            return functional.mse_loss(self.decode(code), x)
-
-    return by_hand(Net(), *classes())
+@trains(
+    lambda: Parts(encode=nn.Linear(8, 16), decode=nn.Linear(16, 8), threshold=nn.Parameter(torch.full((16,), 0.1))),
+    classes,
+)
+def a_jumprelu_with_a_narrow_window(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    code = pg.jumprelu(net.encode(x), net.threshold, bandwidth=1e-7)  # fault: jumprelu window too narrow
+    return functional.mse_loss(net.decode(code), x)

@@ -12,7 +12,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import steps
+from ..trainers import Parts, steps
 
 
 class Actor(nn.Module):
@@ -81,16 +81,12 @@ def a_log_std_starts_beyond_its_clamp() -> Diagnosis:
 
 @planted("starved", "body.weight", "body.bias", "mean.weight", "mean.bias")
 def an_actor_acts_by_argmax() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.mean, self.values = nn.Linear(4, 16), nn.Linear(16, 3), nn.Linear(4, 3)
-
+    class Net(Parts):
         def forward(self, state: Tensor) -> Tensor:
             chosen = self.mean(torch.tanh(self.body(state))).argmax(-1)  # fault: greedy action in a loss
             return -self.values(state).gather(-1, chosen[:, None]).mean()
 
-    net = Net()
+    net = Net(body=nn.Linear(4, 16), mean=nn.Linear(16, 3), values=nn.Linear(4, 3))
     state = torch.randn(32, 4)
     return steps(net, lambda: net(state))
 
@@ -110,12 +106,10 @@ def the_prediction_of_a_q_net_is_detached() -> Diagnosis:
 
 @planted("starved", "actor.weight", "actor.bias")
 def the_log_probability_is_taken_without_gradients() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.actor, self.value = nn.Linear(4, 3), nn.Linear(4, 1)
+    class Net(Parts):
+        pass
 
-    net = Net()
+    net = Net(actor=nn.Linear(4, 3), value=nn.Linear(4, 1))
     state, reward = torch.randn(32, 4), torch.randn(32)
 
     def loss() -> Tensor:
@@ -132,12 +126,10 @@ def the_log_probability_is_taken_without_gradients() -> Diagnosis:
 def every_reward_of_a_model_is_clipped() -> Diagnosis:
     model = nn.Linear(6, 1).requires_grad_(False)
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.policy = nn.Linear(4, 2)
+    class Net(Parts):
+        pass
 
-    net, state = Net(), torch.randn(32, 4)
+    net, state = Net(policy=nn.Linear(4, 2)), torch.randn(32, 4)
 
     def loss() -> Tensor:
         raw = 100 + model(torch.cat([state, torch.tanh(net.policy(state))], -1))
@@ -149,12 +141,10 @@ def every_reward_of_a_model_is_clipped() -> Diagnosis:
 
 @planted("cut")
 def an_action_is_clipped_to_its_box() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.policy = nn.Linear(4, 2)
+    class Net(Parts):
+        pass
 
-    net, critic = Net(), Critic().requires_grad_(False)
+    net, critic = Net(policy=nn.Linear(4, 2)), Critic().requires_grad_(False)
     state = torch.randn(32, 4) * 3
 
     def loss() -> Tensor:
@@ -169,10 +159,9 @@ def the_logarithm_of_a_temperature_runs_away() -> Diagnosis:
     """Entropy stays above its target, so the temperature is pushed down for ever."""
     log_alpha = nn.Parameter(torch.tensor([-4.5]))
     optimizer = torch.optim.Adam([log_alpha], 0.1)
-    with diagnose() as d:
-        for _ in range(30):
-            optimizer.zero_grad()
-            bounded = log_alpha + (log_alpha.clamp(-5, 2) - log_alpha).detach()  # fault: wind-up of a straight-through
-            (bounded.exp() * 3.0).sum().backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        bounded = log_alpha + (log_alpha.clamp(-5, 2) - log_alpha).detach()  # fault: wind-up of a straight-through
+        return (bounded.exp() * 3.0).sum()
+
+    return steps(None, loss, 30, optimizer=optimizer)

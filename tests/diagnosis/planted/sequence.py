@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import by_hand, steps
+from ..trainers import Parts, by_hand, steps, trains
 
 WORDS = 11
 
@@ -34,9 +35,9 @@ class Attention(nn.Module):
         return x + self.weights(x) @ self.value(x)
 
 
-class Transformer(nn.Module):
-    def __init__(self, attention: type[Attention] = Attention) -> None:
-        super().__init__()
+class Transformer(Parts):
+    def __init__(self, attention: type[Attention] = Attention, **parts: Any) -> None:
+        super().__init__(**parts)
         self.table, self.attention, self.norm = nn.Embedding(WORDS, 16), attention(), nn.LayerNorm(16)
         self.head = nn.Linear(16, WORDS)
 
@@ -71,77 +72,56 @@ def attention_takes_the_best_key() -> Diagnosis:
 @planted("starved", "router.weight", "router.bias")
 def a_router_uses_its_indices_alone() -> Diagnosis:
     class Net(Transformer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.router = nn.Linear(16, 4)
-            self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
-
         def hidden(self, x: Tensor) -> Tensor:
             h = super().hidden(x)
             chosen = self.router(h).topk(2, -1).indices  # fault: indices of topk
             each = torch.stack([expert(h) for expert in self.experts], -2)
             return each.gather(-2, chosen[..., None].expand(*chosen.shape, 16)).mean(-2)
 
-    return by_hand(Net(), *words())
+    return by_hand(Net(router=nn.Linear(16, 4), experts=nn.ModuleList(nn.Linear(16, 16) for _ in range(4))), *words())
 
 
 @planted("starved", "score.weight", "score.bias")
 def tokens_are_sorted_by_a_learned_score() -> Diagnosis:
     class Net(Transformer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.score = nn.Linear(16, 1)
-
         def hidden(self, x: Tensor) -> Tensor:
             h = super().hidden(x)
             order = self.score(h)[..., 0].sort(-1)[1]  # fault: indices of sort
             return h.gather(1, order[..., None].expand_as(h))
 
-    return by_hand(Net(), *words())
+    return by_hand(Net(score=nn.Linear(16, 1)), *words())
 
 
 @planted("starved", "place.weight", "place.bias")
 def positions_are_looked_up_after_rounding() -> Diagnosis:
     class Net(Transformer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.place, self.places = nn.Linear(16, 1), nn.Embedding(8, 16)
-
         def hidden(self, x: Tensor) -> Tensor:
             h = self.table(x)
             at = (self.place(h)[..., 0].sigmoid() * 7).round().long()  # fault: embedding index from rounding
             return self.norm(self.attention(h + self.places(at)))
 
-    return by_hand(Net(), *words())
+    return by_hand(Net(place=nn.Linear(16, 1), places=nn.Embedding(8, 16)), *words())
 
 
 @planted("starved", "table.weight")
 def every_token_is_the_padding() -> Diagnosis:
     class Net(Transformer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(WORDS, 16, padding_idx=0)
-            self.places = nn.Parameter(torch.randn(6, 16))
-
         def hidden(self, x: Tensor) -> Tensor:
             h = self.table(x * 0)  # fault: every token is padding_idx
             return self.norm(self.attention(h + self.places))
 
-    return by_hand(Net(), *words())
+    net = Net(places=nn.Parameter(torch.randn(6, 16)))
+    net.table = nn.Embedding(WORDS, 16, padding_idx=0)
+    return by_hand(net, *words())
 
 
 @planted("starved", "first.weight", "first.bias")
-def a_block_is_checkpointed_with_an_input_that_needs_nothing() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            hidden = checkpoint(self.first, x, use_reentrant=True)  # fault: reentrant checkpoint of data
-            return functional.cross_entropy(self.head(hidden), y)
-
-    return by_hand(Net(), torch.randn(32, 8), torch.randint(3, (32,)))
+@trains(
+    lambda: Parts(first=nn.Linear(8, 16), head=nn.Linear(16, 3)), lambda: (torch.randn(32, 8), torch.randint(3, (32,)))
+)
+def a_block_is_checkpointed_with_an_input_that_needs_nothing(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    hidden = checkpoint(net.first, x, use_reentrant=True)  # fault: reentrant checkpoint of data
+    return functional.cross_entropy(net.head(hidden), y)
 
 
 class Recurrent(nn.Module):
@@ -182,35 +162,23 @@ def a_recurrent_state_is_detached_at_every_step() -> Diagnosis:
 
 
 @planted("starved", "cell.weight_ih", "cell.bias_ih", "cell.bias_hh", "cell.weight_hh", "head.weight")
-def a_gated_net_whose_update_is_masked_away() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.head = nn.GRUCell(8, 12), nn.Linear(12, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            h, lengths = torch.zeros(len(y), 12), torch.zeros(len(y))  # meant: their real lengths
-            for at in range(x.shape[1]):
-                is_alive = (lengths > at).float()[:, None]
-                h = h + (self.cell(x[:, at], h) - h) * is_alive  # fault: sequence mask of zeros
-            return functional.cross_entropy(self.head(h), y)
-
-    return by_hand(Net(), torch.randn(8, 4, 8), torch.randint(3, (8,)))
+@trains(
+    lambda: Parts(cell=nn.GRUCell(8, 12), head=nn.Linear(12, 3)), lambda: (torch.randn(8, 4, 8), torch.randint(3, (8,)))
+)
+def a_gated_net_whose_update_is_masked_away(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    h, lengths = torch.zeros(len(y), 12), torch.zeros(len(y))  # meant: their real lengths
+    for at in range(x.shape[1]):
+        is_alive = (lengths > at).float()[:, None]
+        h = h + (net.cell(x[:, at], h) - h) * is_alive  # fault: sequence mask of zeros
+    return functional.cross_entropy(net.head(h), y)
 
 
 @planted("starved", "predictor.weight", "predictor.bias")
-def the_wrong_branch_of_a_siamese_net_is_detached() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.predictor = nn.Linear(8, 6), nn.Linear(6, 6)
-
-        def forward(self, x: Tensor) -> Tensor:
-            one, two = self.encoder(x + 0.1 * torch.randn_like(x)), self.encoder(x + 0.1 * torch.randn_like(x))
-            guess = self.predictor(one).detach()  # fault: detach of the wrong branch
-            return -functional.cosine_similarity(guess, two).mean()
-
-    return by_hand(Net(), torch.randn(32, 8))
+@trains(lambda: Parts(encoder=nn.Linear(8, 6), predictor=nn.Linear(6, 6)), lambda: (torch.randn(32, 8),))
+def the_wrong_branch_of_a_siamese_net_is_detached(net: Parts, x: Tensor) -> Tensor:
+    one, two = net.encoder(x + 0.1 * torch.randn_like(x)), net.encoder(x + 0.1 * torch.randn_like(x))
+    guess = net.predictor(one).detach()  # fault: detach of the wrong branch
+    return -functional.cosine_similarity(guess, two).mean()
 
 
 @planted("starved", "online.weight", "online.bias")
@@ -234,31 +202,22 @@ def a_student_that_learns_nothing_from_its_teacher() -> Diagnosis:
 
 
 @planted("starved", "log_scale")
-def a_contrastive_scale_beyond_its_limit() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.image, self.text = nn.Linear(8, 6), nn.Linear(8, 6)
-            self.log_scale = nn.Parameter(torch.tensor(4.7))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            a, b = functional.normalize(self.image(x), dim=-1), functional.normalize(self.text(y), dim=-1)
-            scale = self.log_scale.clamp(max=math.log(100)).exp()  # fault: logit scale beyond its clamp
-            return functional.cross_entropy(scale * a @ b.T, torch.arange(len(x)))
-
-    return by_hand(Net(), torch.randn(16, 8), torch.randn(16, 8))
+@trains(
+    lambda: Parts(image=nn.Linear(8, 6), text=nn.Linear(8, 6), log_scale=nn.Parameter(torch.tensor(4.7))),
+    lambda: (torch.randn(16, 8), torch.randn(16, 8)),
+)
+def a_contrastive_scale_beyond_its_limit(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    a, b = functional.normalize(net.image(x), dim=-1), functional.normalize(net.text(y), dim=-1)
+    scale = net.log_scale.clamp(max=math.log(100)).exp()  # fault: logit scale beyond its clamp
+    return functional.cross_entropy(scale * a @ b.T, torch.arange(len(x)))
 
 
 @planted("starved", "delay")
 def a_delay_is_an_integer() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.delay, self.gain = nn.Parameter(torch.tensor(3.3)), nn.Parameter(torch.tensor(1.0))
-
+    class Net(Parts):
         def forward(self, wave: Tensor, heard: Tensor) -> Tensor:
             shift = int(self.delay)  # fault: int() of a parameter
             return functional.mse_loss(self.gain * wave.roll(shift), heard)
 
     wave = torch.randn(64)
-    return by_hand(Net(), wave, wave.roll(5))
+    return by_hand(Net(delay=nn.Parameter(torch.tensor(3.3)), gain=nn.Parameter(torch.tensor(1.0))), wave, wave.roll(5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,15 +13,16 @@ from pseudograd.diagnosis.context import Diagnosis
 
 from .. import trainers
 from ..programs import planted
+from ..trainers import Parts
 
 
 def batch(count: int = 32) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 8), torch.randint(3, (count,))
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
+class Net(Parts):
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.first, self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
         self.scale = nn.Parameter(torch.tensor(5.0))
 
@@ -117,15 +120,11 @@ def a_checkpointed_block_detaches_its_input() -> Diagnosis:
 @planted("starved", "first.weight", "first.bias")
 def in_bfloat16_with_an_index_of_max() -> Diagnosis:
     class Faulty(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(16, 16)
-
         def hidden(self, x: Tensor) -> Tensor:
             best = self.first(x).max(-1)[1]  # fault: index of max, bfloat16
             return functional.silu(self.second(self.table(best))) * self.scale
 
-    return trainers.in_bfloat16(Faulty(), *batch())
+    return trainers.in_bfloat16(Faulty(table=nn.Embedding(16, 16)), *batch())
 
 
 @planted("starved", "first.weight", "first.bias", "second.weight", "second.bias", "scale", "head.weight", "head.bias")
@@ -156,15 +155,11 @@ def with_a_scaler_and_a_clamp() -> Diagnosis:
 @planted("starved", "first.weight", "first.bias", ranks=2)
 def on_two_ranks_with_an_argmax() -> Diagnosis:
     class Faulty(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(16, 16)
-
         def hidden(self, x: Tensor) -> Tensor:
             best = self.first(x).argmax(-1)  # fault: argmax, DDP
             return functional.silu(self.second(self.table(best))) * self.scale
 
-    return trainers.on_two_ranks(Faulty(), *batch(), find_unused_parameters=True)
+    return trainers.on_two_ranks(Faulty(table=nn.Embedding(16, 16)), *batch(), find_unused_parameters=True)
 
 
 @planted("starved", "scale", ranks=2)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import planted
-from ..trainers import by_hand, steps
+from ..trainers import Parts, by_hand, steps, trains
 
 
 def pictures(count: int = 8, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -30,9 +31,9 @@ class Block(nn.Module):
         return functional.relu(x + self.two(functional.relu(self.norm(self.one(x)))))
 
 
-class ResNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
+class ResNet(Parts):
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.stem, self.block, self.head = nn.Conv2d(3, 4, 3, padding=1), Block(), nn.Linear(4, 3)
 
     def features(self, x: Tensor) -> Tensor:
@@ -55,73 +56,53 @@ def a_cnn_rounds_its_activations() -> Diagnosis:
 @planted("starved", "weight")
 def binary_weights_without_a_surrogate() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
-
         def features(self, x: Tensor) -> Tensor:
             binary = self.weight.sign()  # fault: sign without a surrogate
             return self.block(functional.conv2d(self.stem(x), binary, padding=1)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
 
 
 @planted("starved", "weight")
 def a_quantiser_with_a_scale_that_is_too_small() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)
-
         def features(self, x: Tensor) -> Tensor:
             low = torch.fake_quantize_per_tensor_affine(self.weight, 1e-4, 0, -8, 7)  # fault: fake_quantize scale wrong
             return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3) * 0.1 + 0.5)), *pictures())
 
 
 @planted("cut")
 def a_quantiser_of_four_bits_is_saturated() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
-
         def features(self, x: Tensor) -> Tensor:
             scaled = self.weight / 0.05
             level = scaled + (scaled.round() - scaled).detach()
             low = level.clamp(-8, 7) * 0.05  # fault: quantiser saturated
             return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
 
 
 @planted("cut")
 def a_grid_of_torch_that_is_too_narrow() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
-
         def features(self, x: Tensor) -> Tensor:
             low = torch.fake_quantize_per_tensor_affine(self.weight, 0.02, 0, -8, 7)  # fault: grid far too narrow
             return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
 
 
 @planted("cut")
 def our_own_quantiser_clips_most_weights() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
-
         def features(self, x: Tensor) -> Tensor:
             low = pg.fake_quantize(self.weight, 0.02, 0, -8, 7)  # fault: pg.fake_quantize that clips most
             return self.block(functional.conv2d(self.stem(x), low, padding=1)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(weight=nn.Parameter(torch.randn(4, 4, 3, 3))), *pictures())
 
 
 class Canvas(nn.Module):
@@ -166,80 +147,63 @@ def a_picture_that_leaves_its_range() -> Diagnosis:
 
 
 @planted("cut")
-def a_renderer_clamps_colours_that_are_too_bright() -> Diagnosis:
-    class Scene(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.albedo, self.normal = nn.Parameter(torch.rand(64, 3)), nn.Parameter(torch.randn(64, 3))
-            self.light = nn.Parameter(torch.tensor([0.0, 0.0, 3.0]))
-
-        def forward(self, shown: Tensor) -> Tensor:
-            shade = functional.softplus(functional.normalize(self.normal, dim=-1) @ self.light)
-            colour = (self.albedo * shade[:, None]).clamp(0.0, 1.0)  # fault: clamp of colours in a renderer
-            return functional.mse_loss(colour, shown)
-
-    return by_hand(Scene(), torch.rand(64, 3))
+@trains(
+    lambda: Parts(
+        albedo=nn.Parameter(torch.rand(64, 3)),
+        normal=nn.Parameter(torch.randn(64, 3)),
+        light=nn.Parameter(torch.tensor([0.0, 0.0, 3.0])),
+    ),
+    lambda: (torch.rand(64, 3),),
+)
+def a_renderer_clamps_colours_that_are_too_bright(net: Parts, shown: Tensor) -> Tensor:
+    shade = functional.softplus(functional.normalize(net.normal, dim=-1) @ net.light)
+    colour = (net.albedo * shade[:, None]).clamp(0.0, 1.0)  # fault: clamp of colours in a renderer
+    return functional.mse_loss(colour, shown)
 
 
 @planted("starved", "centre", "size")
-def boxes_that_do_not_overlap() -> Diagnosis:
-    class Boxes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.centre, self.size = nn.Parameter(torch.tensor([1.0, 1.0])), nn.Parameter(torch.tensor([1.0, 1.0]))
-
-        def forward(self, target: Tensor) -> Tensor:
-            low, high = self.centre - self.size / 2, self.centre + self.size / 2
-            overlap = torch.minimum(high, target[2:]) - torch.maximum(low, target[:2])
-            inter = overlap.clamp(min=0).prod()  # fault: overlap of boxes that do not meet
-            return 1 - inter / (self.size.prod() + (target[2:] - target[:2]).prod() - inter)
-
-    return by_hand(Boxes(), torch.tensor([4.0, 4.0, 5.0, 5.0]))
+@trains(
+    lambda: Parts(centre=nn.Parameter(torch.tensor([1.0, 1.0])), size=nn.Parameter(torch.tensor([1.0, 1.0]))),
+    lambda: (torch.tensor([4.0, 4.0, 5.0, 5.0]),),
+)
+def boxes_that_do_not_overlap(net: Parts, target: Tensor) -> Tensor:
+    low, high = net.centre - net.size / 2, net.centre + net.size / 2
+    overlap = torch.minimum(high, target[2:]) - torch.maximum(low, target[:2])
+    inter = overlap.clamp(min=0).prod()  # fault: overlap of boxes that do not meet
+    return 1 - inter / (net.size.prod() + (target[2:] - target[:2]).prod() - inter)
 
 
 @planted("starved", "locate.weight", "locate.bias")
 def a_spatial_transformer_samples_the_nearest_pixel() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.locate = nn.Linear(3, 6)
-
         def features(self, x: Tensor) -> Tensor:
             theta = self.locate(x.mean((2, 3))).view(-1, 2, 3) + torch.eye(2, 3)
             grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
             moved = functional.grid_sample(x, grid, mode="nearest", align_corners=False)  # fault: nearest sampling
             return self.block(self.stem(moved)).mean((2, 3))
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(locate=nn.Linear(3, 6)), *pictures())
 
 
 @planted("starved", "gamma")
 def an_augmentation_leaves_the_graph() -> Diagnosis:
     class Net(ResNet):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gamma = nn.Parameter(torch.tensor(1.0))
-
         def features(self, x: Tensor) -> Tensor:
             bright = (x**self.gamma * 255).to(torch.uint8).float() / 255  # fault: cast to integers
             return super().features(bright)
 
-    return by_hand(Net(), *pictures())
+    return by_hand(Net(gamma=nn.Parameter(torch.tensor(1.0))), *pictures())
 
 
 @planted("guard")
-def an_angle_at_the_end_of_its_range() -> Diagnosis:
-    class Poses(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.axis = nn.Parameter(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.3, -0.8]]))
-
-        def forward(self, target: Tensor) -> Tensor:
-            cosine = (functional.normalize(self.axis, dim=-1) * target).sum(-1)
-            safe = (cosine * 1.0000002).clamp(-1, 1)  # fault: guard of acos at the end of its range
-            return safe.acos().mean()
-
-    return by_hand(Poses(), torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]))
+@trains(
+    lambda: Parts(axis=nn.Parameter(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.3, -0.8]]))),
+    lambda: (torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]),),
+)
+def an_angle_at_the_end_of_its_range(net: Parts, target: Tensor) -> Tensor:
+    cosine = (functional.normalize(net.axis, dim=-1) * target).sum(-1)
+    safe = (cosine * 1.0000002).clamp(-1, 1)  # fault: guard of acos at the end of its range
+    return safe.acos().mean()
 
 
 @planted("guard")
@@ -259,12 +223,10 @@ def an_attack_that_takes_its_step_from_a_sign() -> Diagnosis:
     victim = ResNet().requires_grad_(False)
     x, y = pictures()
 
-    class Attack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.delta = nn.Parameter(torch.randn_like(x) * 1e-3)
+    class Attack(Parts):
+        pass
 
-    attack = Attack()
+    attack = Attack(delta=nn.Parameter(torch.randn_like(x) * 1e-3))
 
     def loss() -> Tensor:
         bounded = 8 / 255 * attack.delta.sign()  # fault: perturbation through a sign
@@ -274,28 +236,20 @@ def an_attack_that_takes_its_step_from_a_sign() -> Diagnosis:
 
 
 @planted("starved", "encoder.weight", "encoder.bias", "head.weight")
-def ternary_activations_with_a_threshold_above_all() -> Diagnosis:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            h = self.encoder(x)
-            kept = h.masked_fill(h.abs() < 50.0, 0.0)  # fault: pruning threshold above every value
-            return functional.cross_entropy(self.head(kept.mean((2, 3))), y)
-
-    return by_hand(Net(), *pictures())
+@trains(lambda: Parts(encoder=nn.Conv2d(3, 4, 3), head=nn.Linear(4, 3)), pictures)
+def ternary_activations_with_a_threshold_above_all(net: Parts, x: Tensor, y: Tensor) -> Tensor:
+    h = net.encoder(x)
+    kept = h.masked_fill(h.abs() < 50.0, 0.0)  # fault: pruning threshold above every value
+    return functional.cross_entropy(net.head(kept.mean((2, 3))), y)
 
 
 @planted("wind-up")
 def a_brightness_runs_away_behind_a_straight_through() -> Diagnosis:
     canvas = Canvas(torch.tensor([0.5]))
     optimizer = torch.optim.SGD(canvas.parameters(), 0.5)
-    with diagnose(canvas) as d:
-        for _ in range(20):
-            optimizer.zero_grad()
-            shown = pg.clamp(canvas.pixels, 0.0, 1.0, rule="identity")  # fault: wind-up of an identity rule
-            (2.0 - shown).sum().backward()
-            optimizer.step()
-    return d
+
+    def loss() -> Tensor:
+        shown = pg.clamp(canvas.pixels, 0.0, 1.0, rule="identity")  # fault: wind-up of an identity rule
+        return (2.0 - shown).sum()
+
+    return steps(canvas, loss, 20, optimizer=optimizer)
