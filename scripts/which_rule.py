@@ -10,7 +10,8 @@ from typing import Any
 
 from pseudograd.comparison.comparison import read_number
 from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, TEST, WORSE
-from pseudograd.comparison.variants import DEFAULT_RULES, NO_CLAMP, PROJECT, eras
+from pseudograd.comparison.variants import NO_CLAMP, PROJECT, eras
+from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd_tasks import TASKS, Outcome
 from pseudograd_tasks.base import OURS
 from pseudograd_tasks.sentences import APART, are_alike
@@ -19,7 +20,7 @@ ERAS = tuple(eras())
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 RUN = ROOT / "docs" / "compare" / "every_task.json"
-COLUMNS = (*ERAS, *DEFAULT_RULES, NO_CLAMP, PROJECT)
+COLUMNS = (*ERAS, *COMPARED_RULES, NO_CLAMP, PROJECT)
 _SECTIONS = {True: "What is clamped is the parameter itself", False: "What is clamped is computed from parameters"}
 Row = dict[str, Any]
 

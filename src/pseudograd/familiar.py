@@ -26,7 +26,7 @@ __all__ = [
 
 
 def clamp_with_grad(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:
-    """`clamp` with rule "inward", by the name it has in VQGAN+CLIP notebooks.
+    """`clamp` with its default rule, by the name it has in VQGAN+CLIP notebooks.
 
     Forward:  y = torch.clamp(x, min, max), bit for bit.
     Backward: grad inside and where it leads back inside, else 0: a pseudo-gradient. Saves x. Not linear in grad.
@@ -63,7 +63,7 @@ def clamp_with_grad_proposed(x: Tensor, min: Bound = None, max: Bound = None) ->
     return clamp(x, min, max, rule="sign")
 
 
-def _clamp_that_works(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:
+def clamp_with_grad_that_works(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:
     return clamp(x, min, max, rule="zero")
 
 
@@ -82,7 +82,7 @@ class ClampWithGradProposed:
 class ClampWithGradThatWorks:
     """`ClampWithGradThatWorks.apply(x, min, max)` is `clamp` with rule "zero" and edge "closed": the true gradient."""
 
-    apply = staticmethod(_clamp_that_works)
+    apply = staticmethod(clamp_with_grad_that_works)
 
 
 class ReplaceGrad:

@@ -1,4 +1,4 @@
-"""Rules as text, as commands take them: `inward`, `leaky(0.2)`, `elastic(width=0.5)`, `leaky(0.2)/open`."""
+"""Rules as text, as commands take them: `NAME`, `NAME(0.2)`, `NAME(width=0.5)`, `NAME(0.2)/open`."""
 
 from __future__ import annotations
 

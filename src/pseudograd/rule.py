@@ -57,6 +57,7 @@ class Rule(Record):
         sides: of a rule for a range that asks on which side of it x is, what x gets below and above; at a bound the edge says it.
         stands: of the inputs behind x, for a rule that says of each place what x and its bounds get, its bounds and what that is.
     is_long: its formula is element-wise and takes several steps, each of the size of x.
+    colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: how many units in the last place two computations of its arithmetic may differ: 0 for what every device rounds alike, more for
         exp or tanh. cancels: its slope crosses 0 as a sum of larger numbers, so that these are units of grad.
@@ -72,6 +73,7 @@ class Rule(Record):
     is_linear: bool
     keeps: tuple[str, ...] | Callable[[Wants], tuple[str, ...]]
     also_called: str = ""
+    colour: str = ""
     translates: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = _NONE_GIVEN
     choices: Mapping[str, tuple[int, ...]] = _NONE_GIVEN
@@ -407,7 +409,7 @@ def rule_named(name: str, /, *values: object, **given: Any) -> RuleObject:
     for op in OPS.values():  # not next() over a generator, which Dynamo on torch 2.8 cannot trace
         other = op.rules.get(name)
         if other is not None and (row is None or len(other.parameters) >= len(row.parameters)):
-            row = other  # "window" has parameters for sign, and none for jumprelu
+            row = other  # the windows have parameters for sign, and none for jumprelu
     if row is None:
         raise unknown_name("rules", "rule", sorted({n for op in OPS.values() for n in op.rules}), name)
     if len(values) > len(row.parameters):

@@ -1,4 +1,4 @@
-"""Rules with a range in place of a number, "leaky(0.01..1)": `tune` looks for the best of it, `plot` slides along it."""
+"""Rules with a range in place of a number, "NAME(0.01..1)": `tune` looks for the best of it, `plot` slides along it."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def _ends(where: str, argument: str, text: str, low: str, high: str) -> tuple[fl
     except ValueError:
         ends = math.nan, math.nan
     if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
-        remedy = "Write the lower end first, as in leaky(0.01..1)"
+        remedy = "Write the lower end first, as in NAME(0.01..1)"
         raise ValueError(must(where, argument, "have ranges of two numbers", text, remedy))
     return ends

@@ -56,6 +56,7 @@ USES = (
     "pseudograd.listen.program.signals",
     "pseudograd.look.gradient",
     "pseudograd.look.palette",
+    "pseudograd.ops.bound_rules",
     "pseudograd.ops.policy_rows",
     "pseudograd.ops.replace",
     "pseudograd.ops.rounding",

@@ -10,9 +10,10 @@ from pseudograd.comparison.runs import Outcome
 from pseudograd.comparison.statistics import Better, Difference, difference
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd.comparison.verdicts import Family, make_family
+from pseudograd.ops.bound_rules import DEFAULT_RULE
 
 World: TypeAlias = dict[str, Outcome]  # by variant
-OURS = "inward"
+OURS = DEFAULT_RULE
 
 
 def eras_in(rows: World) -> list[str]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from . import sentences
 from .base import NO_CLAMP, Gallery, Outcome, Score, Settings, Task, Variant
 from .photos import displayed, photo
+from .score import OURS
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
@@ -22,7 +23,7 @@ _SETTING = (
     "colours are learned in {steps} steps of Adam at rate {rate:g}, and the picture is compared with the photo. "
     "Colours start with a standard deviation of {soft:g} or {glaring:g}, which puts {outside_soft:.0%} or "
     "{outside_glaring:.0%} of the values outside. The loss pulls every value outside back inside, so that identity, "
-    "inward and elastic have the same gradient: this tells whether a rule lets gradients pass, not which way. {test}"
+    "{ours} and elastic have the same gradient: this tells whether a rule lets gradients pass, not which way. {test}"
 )
 
 
@@ -89,6 +90,7 @@ def _context(settings: Settings) -> dict[str, object]:
         "rate": RATE,
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
         "soft": low,
+        "ours": OURS,
         "glaring": high,
         "outside_soft": outside(soft),
         "outside_glaring": outside(glaring),

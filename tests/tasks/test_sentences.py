@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from pseudograd.comparison.variants import DEFAULT_RULES, INSTALLED, eras, variants
+from pseudograd.comparison.variants import INSTALLED, eras, variants
+from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd_tasks import DEFAULT_TASKS, TASKS, Outcome, basin, policy, sentences
 from pseudograd_tasks.base import OURS, Score, Settings
 
@@ -98,7 +99,7 @@ def test_every_task_speaks_of_whatever_was_measured(
 ) -> None:
     monkeypatch.setattr(policy, "with_policy", lambda world, name: (0.5,) * SEEDS)  # it trains
     task = TASKS[name]
-    names = [variant.name for variant in variants(DEFAULT_RULES if with_ours else (), has_leaves=task.has_leaves)]
+    names = [variant.name for variant in variants(COMPARED_RULES if with_ours else (), has_leaves=task.has_leaves)]
     row = Outcome(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)
     worlds = {one: dict.fromkeys(names, row) for one in task.worlds(Settings())}
     told = task.verdicts(worlds, defaultdict(lambda: 0.5))

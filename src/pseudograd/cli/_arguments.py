@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import must, not_installed
+from ..ops.bound_rules import DEFAULT_RULE, EXAMPLE
 from ..parse_rule import items
 
 
@@ -57,7 +58,7 @@ def add_change(command: argparse.ArgumentParser) -> None:
         metavar="FAMILY=RULE",
         action="append",
         default=[],
-        help="such as clamp=inward or 'clamp=leaky(0.2)'; may be repeated",
+        help=f"such as clamp={DEFAULT_RULE} or 'clamp={EXAMPLE}'; may be repeated",
     )
 
 

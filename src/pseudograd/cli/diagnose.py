@@ -10,6 +10,7 @@ from pseudograd_notices.notice import read_baseline
 from pseudograd_notices.options import add_output, check_format
 
 from ..errors import must
+from ..ops.bound_rules import DEFAULT_RULE
 from ._arguments import add_program
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="CHANGE",
         action="append",
         default=[],
-        help="what would each parameter get under 'torch>=2.14', or under FAMILY=RULE such as clamp=inward? may be repeated",
+        help="what would each parameter get under 'torch>=2.14', or under FAMILY=RULE such as "
+        f"clamp={DEFAULT_RULE}? may be repeated",
     )
     command.add_argument(
         "--fail-on",

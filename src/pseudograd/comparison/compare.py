@@ -55,7 +55,7 @@ def compare(
             clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
             name, asks it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
             By name it may return curves (one dimension) and pictures beside its numbers: `plot` draws them.
-        rules: names, with parameters and edge where wanted ("leaky(0.2)/open"), or rule objects; None for the usual ones.
+        rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
         variants: instead of rules of a clamp, what run is handed, by name: a function as it is (a surrogate, a rounding, a loss, a whole
             optimiser), or a rule of clamp. Nothing else is among them then.
         baseline: which of `variants` all are compared with; None for the first.
@@ -85,7 +85,7 @@ def compare(
         ...         clamp(x, -1, 1).pow(2).sum().backward()
         ...         x = x - 0.1 * x.grad
         ...     return clamp(x, -1, 1).pow(2).sum().item()
-        >>> compare(run, rules=["inward"]).verdict("inward").verdict
+        >>> compare(run, rules=["identity"]).verdict("identity").verdict
         'better'
     Source: Wilcoxon (1945), Hodges & Lehmann (1963), Holm (1979).
     """

@@ -150,7 +150,7 @@ def tune(
 
     Args:
         run, rules, variants, baseline, edges, better, replace, jobs, executor, time_limit, keep, on_trial: as in `compare`. Of several
-            numbers the first decides. A rule may have a range in place of a number, "leaky(0.01..1)": a quarter of the budget then goes
+            numbers the first decides. A rule may have a range in place of a number, "NAME(0.01..1)": a quarter of the budget then goes
             to finding the number, by Optuna, with two seeds for each point; the best of it goes on with the other rules.
         budget: how many whole runs it may cost.
         steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
@@ -166,7 +166,7 @@ def tune(
         ...         clamp(x, -1, 1).pow(2).sum().backward()
         ...         x = x - 0.1 * x.grad
         ...     return clamp(x, -1, 1).pow(2).sum().item()
-        >>> tuned = tune(run, budget=100, steps=40, rules=["inward", "leaky", "inverting"])
+        >>> tuned = tune(run, budget=100, steps=40, rules=["identity", "sign"])
         >>> "torch.clamp" in tuned.best
         False
     Source: successive halving, Karnin, Koren & Somekh (2013).

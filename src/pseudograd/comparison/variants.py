@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import must, unknown_name
+from ..ops.bound_rules import COMPARED_RULES, DEFAULT_RULE, EXAMPLE
 from ..ops.bounds import CLAMP, clamp
 from ..parse_rule import parsed
 from ..rewrite.override import override
@@ -28,7 +29,6 @@ INSTALLED = "torch.clamp"
 UNCHANGED = "torch's own"  # the baseline where several functions are replaced
 NO_CLAMP = "no clamp"
 PROJECT = "project"
-DEFAULT_RULES = ("inward", "identity", "sign", "leaky", "elastic", "inverting")
 
 
 def eras() -> dict[str, Era]:
@@ -55,7 +55,7 @@ class Variant(NamedTuple):
         return self.maximizing or self.clamp
 
 
-def variants(rules: Iterable[str | Variant] = DEFAULT_RULES, *, has_leaves: bool) -> list[Variant]:
+def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: bool) -> list[Variant]:
     """Every era, every rule asked for, the installed torch's own clamp, no clamp, and on leaves the honest baseline `project`.
 
     Rules are variants or texts, "rule", "rule(parameters)" or either with "/edge"; an unknown name raises the op's own error.
@@ -250,7 +250,7 @@ def _default_rules(families: tuple[str, ...]) -> list[str]:
     shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
     complete = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
     common = [name for name in complete if all(name in rules for rules in shared)]
-    return [name for name in DEFAULT_RULES if name in common] if "inward" in common else common
+    return [name for name in COMPARED_RULES if name in common] if CLAMP.default_rule in common else common
 
 
 def _with_each_edge(
@@ -280,13 +280,15 @@ def _read_rule(where: str, argument: str, given: object, op: Any) -> RuleRow:
     if isinstance(given, RuleObject):
         make_call(op, given, op.default_edge)
         return given, None
-    raise TypeError(must(where, argument, "be names or rule objects", given, 'Such as "inward" or rules.leaky(0.2)'))
+    raise TypeError(
+        must(where, argument, "be names or rule objects", given, f"Such as {DEFAULT_RULE!r} or rules.{EXAMPLE}")
+    )
 
 
 def choose_own(where: str, given: object, baseline: str | None, others: Mapping[str, object]) -> Choice:
     """The user's own variants, checked. others: arguments that choose variants in another way, by name."""
     if not isinstance(given, Mapping):
-        remedy = 'Such as {"arctan": partial(pg.sign, rule="arctan"), "as it is": torch.sign}'
+        remedy = 'Such as {"mine": partial(pg.sign, rule=...), "as it is": torch.sign}'
         raise TypeError(must(where, "variants", "be functions or rules by name", given, remedy))
     for name, value in others.items():
         if value is not None:

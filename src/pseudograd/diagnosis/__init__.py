@@ -26,7 +26,7 @@ def diagnose(
 
     Args:
         model: whose parameters are meant, by their names; None: those of every module that runs, and other leaves.
-        whatif: questions, by a name of yours: {"inward": dict(clamp="inward")} takes what override takes, {"newer": "torch>=2.14"} what
+        whatif: questions, by a name of yours: {"mine": dict(clamp=RULE)} takes what override takes, {"newer": "torch>=2.14"} what
             pin_edge takes. Each costs one more backward pass, before the program's own.
         detail: "full", or "counts" for the share of elements alone, at less cost.
         ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"), and codes

@@ -89,9 +89,9 @@ def audit(
         for the same x, or nothing that depends on x; if low is not below high; if points are too few.
     Example:
         >>> import pseudograd as pg
-        >>> found = pg.audit(lambda x: pg.clamp(x, -1, 1), -3, 3)
+        >>> found = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -3, 3)
         >>> found.rule
-        'clamp(x, -1, 1, rule="inward", edge="closed")'
+        'clamp(x, -1, 1, rule="zero", edge="closed")'
         >>> found.kinks[0].low, found.kinks[0].positive
         (-1.0, Side(kind='kink', least=1.0, most=1.0))
     Source: new in pseudograd; the comparison with a numeric derivative is that of torch.autograd.gradcheck.

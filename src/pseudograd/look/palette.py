@@ -1,7 +1,7 @@
 """One colour per rule, project-wide; styles differ for grey print.
 
 Okabe and Ito's set for most rules of clamp, Paul Tol's muted set for the slopes of steps, which a test simulates for two kinds of
-colour blindness. "inverting" and "zero" are close to each other for protanopes; panels and legends name them.
+colour blindness. A rule's colour stands in its row. Two of them are close to each other for protanopes; panels and legends name them.
 """
 
 from __future__ import annotations
@@ -14,41 +14,7 @@ from ..rule import OPS, RuleObject
 FORWARD = "#8a8a8a"
 LOSS = "#444444"
 
-_COLOURS = {
-    "inward": "#0072B2",
-    "zero": "#D55E00",
-    "identity": "#E69F00",
-    "sign": "#CC79A7",
-    "leaky": "#56B4E9",
-    "leaky_inward": "#4B6A9B",
-    "elastic": "#009E73",
-    "inverting": "#7F6A00",
-    "window": "#332288",
-    "triangle": "#44AA99",
-    "arctan": "#882255",
-    "sigmoid": "#117733",
-    "fast_sigmoid": "#AA4499",
-    "gaussian": "#6699CC",
-    "custom": "#2F2F2F",
-    "trust": "#661100",
-    "fourier": "#999933",
-    "slope": "#004488",
-    "scale": "#997700",
-    "reverse": "#994455",
-    "clip": "#00606B",
-    "replace": "#5B3A8C",
-    "exact": "#AA3311",
-    "fewbit": "#225588",
-    "torch.clamp": "#000000",
-    "project": "#5D3A9B",
-    "no clamp": "#8a8a8a",
-}
-_FAMILIAR = {
-    "clamp": "inward",
-    "clamp_with_grad": "inward",
-    "clamp_with_grad_proposed": "sign",
-    "_clamp_that_works": "zero",
-}
+_OF_NO_RULE = {"torch.clamp": "#000000", "project": "#5D3A9B", "no clamp": "#8a8a8a"}
 _SHADES = {"zero/open": "#8C2D04"}
 _RESERVED = ("#8B1A4F", "#3F6B00", "#B05A7A", "#1F6F8B", "#6B3FA0", "#A0522D")  # for rules without a row above
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -58,11 +24,21 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
     """The colour of a rule, with or without "/edge" behind its name; of a rule that is new here, always the same reserved one;
     of anything else, one by its position.
     """
-    name = label.name if isinstance(label, RuleObject) else _FAMILIAR.get(label, label)
-    rule = name.split("/")[0].split("(")[0]
-    if any(rule in op.rules for op in OPS.values()) and rule not in _COLOURS:
-        return _RESERVED[zlib.crc32(rule.encode()) % len(_RESERVED)]
-    return _SHADES.get(name) or _COLOURS.get(rule) or _OTHERS[position % len(_OTHERS)]
+    name = label.name if isinstance(label, RuleObject) else label
+    if name in _SHADES or name in _OF_NO_RULE:
+        return _SHADES.get(name) or _OF_NO_RULE[name]
+    name = OPS[name].default_rule if name == "clamp" else name.split("/")[0].split("(")[0]
+    is_familiar = name.startswith("clamp_with_grad")  # a function under the name that scripts know
+    rows = [
+        row
+        for op in OPS.values()
+        for row in op.rules.values()
+        if name == row.name or (is_familiar and name in row.translates)
+    ]
+    if not rows:
+        return _OTHERS[position % len(_OTHERS)]
+    reserved = _RESERVED[zlib.crc32(name.encode()) % len(_RESERVED)]
+    return next((row.colour for row in rows if row.colour), reserved)
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:

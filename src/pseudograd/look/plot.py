@@ -61,7 +61,7 @@ def plot(
         dot is the value exactly there, and a ring a value just beside it that is not taken there.
 
     Args:
-        f_or_rules: a rule of `op` by name ("inward", "leaky(0.2)", or "zero/open" with an edge), a rule object, an element-wise
+        f_or_rules: a rule of `op` by name ("sign", or "zero/open" with an edge), a rule object, an element-wise
             function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x).
         min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
         op: whose rules these are, by its name in `pseudograd rules`.
@@ -79,9 +79,9 @@ def plot(
         for one panel, bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without
         matplotlib.
     Example:
-        >>> drawn = plot("inward", -1, 1)  # doctest: +SKIP
-        >>> drawn = plot(["zero", "inward"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
-        >>> drawn = plot(["window", "triangle"], op="sign")  # doctest: +SKIP
+        >>> drawn = plot("sign", -1, 1)  # doctest: +SKIP
+        >>> drawn = plot(["zero", "sign"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
+        >>> drawn = plot(["trust", "identity"], op="round")  # doctest: +SKIP
     Source: the plots of An analysis of clamp_with_grad (J. Halliwell, 2022), with both signs of grad.
     """
     wanted: list[Any] = [f_or_rules] if _is_one(f_or_rules) else list(f_or_rules)  # type: ignore[arg-type]

@@ -63,6 +63,7 @@ ABS = register(
                 "slope",
                 _pull,
                 reference.absolute,
+                colour="#004488",
                 formula="grad where x > 0, -grad where x < 0, edge * grad where x is 0",
                 source="torch.abs",
                 keeps=("x",),

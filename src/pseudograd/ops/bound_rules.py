@@ -17,6 +17,11 @@ from .shared_rules import widened
 
 Bound = float | Tensor | None
 EDGES = (*SHARES, "inward")
+DEFAULT_RULE = "inward"  # of clamp
+TRUE_RULE = "zero"  # torch's own, the default of relu and its like
+LEAKY_RULE = "leaky"  # the rule that revives a relu that is 0 everywhere
+COMPARED_RULES = (DEFAULT_RULE, "identity", "sign", LEAKY_RULE, "elastic", "inverting")  # by default, in this order
+EXAMPLE = f"{LEAKY_RULE}(0.2)"  # of a rule with a parameter, for messages
 
 Formula = Callable[
     ..., Tensor
@@ -200,15 +205,24 @@ RULES: dict[str, Rule] = {
     for row in (
         _rule(
             "zero",
+            colour="#D55E00",
             formula="0",
             source="the true gradient; torch.clamp",
             is_linear=True,
             sides=lambda: (NOTHING, NOTHING),
             also_called="true gradient, tfc disconnected, clipped straight-through",
-            translates=("true", "disconnected", "clipped_ste", "native", "clipped_straight_through"),
+            translates=(
+                "true",
+                "clamp_with_grad_that_works",
+                "disconnected",
+                "clipped_ste",
+                "native",
+                "clipped_straight_through",
+            ),
         ),
         _rule(
             "identity",
+            colour="#E69F00",
             formula="grad",
             source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
             is_linear=True,
@@ -222,6 +236,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "inward",
+            colour="#0072B2",
             formula="grad, or 0 where grad points strictly outward",
             source="lucid and tensorflow-compression (2018); ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
             is_linear=False,
@@ -231,6 +246,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "sign",
+            colour="#CC79A7",
             formula="sign(x - y)",
             source="An analysis of clamp_with_grad (J. Halliwell, 2022)",
             is_linear=False,
@@ -240,6 +256,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky",
+            colour="#56B4E9",
             formula="slope * grad",
             source="leaky clamp; lucent's ReLU layers (2020) with slope 0.1",
             is_linear=True,
@@ -250,6 +267,7 @@ RULES: dict[str, Rule] = {
         ),
         _rule(
             "leaky_inward",
+            colour="#4B6A9B",
             formula="low * grad where grad points outward below, high * grad where grad points outward above, else grad",
             source="gradient-preserving clips: GPPO, CE-GPPO (Su et al., 2025)",
             is_linear=False,
@@ -261,6 +279,7 @@ RULES: dict[str, Rule] = {
         _rule(
             "elastic",
             _elastic,
+            colour="#009E73",
             formula="grad, or -grad * min(1, |x - y| / (width * (max - min))) where grad points strictly outward",
             source="new in pseudograd",
             is_linear=False,
@@ -271,6 +290,7 @@ RULES: dict[str, Rule] = {
         _rule(
             "inverting",
             _inverting,
+            colour="#7F6A00",
             formula="everywhere: grad * (max - x) / (max - min) if grad < 0, else grad * (x - min) / (max - min)",
             source="inverting gradients (Hausknecht & Stone, 2016)",
             is_linear=False,

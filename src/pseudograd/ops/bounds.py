@@ -27,7 +27,17 @@ from ..arguments import (
 )
 from ..errors import must
 from ..rule import BOUNDED, Call, Op, Picture, RuleLike, call_for, register
-from .bound_rules import EDGES, FORMULA_TAKES, RULES, RULES_OF_ONE_BOUND, Bound, adapted, trial
+from .bound_rules import (
+    DEFAULT_RULE,
+    EDGES,
+    FORMULA_TAKES,
+    RULES,
+    RULES_OF_ONE_BOUND,
+    TRUE_RULE,
+    Bound,
+    adapted,
+    trial,
+)
 from .bound_samples import numbers, samples_of
 
 __all__ = ["clamp", "clamp_", "hardtanh", "lower_bound", "relu", "relu6", "upper_bound"]
@@ -65,7 +75,7 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound, names: tu
             f"{op}: one of {' and '.join(names)} must be given, got None for both. Give at least one bound."
         )
     if call.rule.requires and (min is None or max is None):
-        remedy = "It uses the range max - min: give both bounds, or use rule='inward'"
+        remedy = f"It uses the range max - min: give both bounds, or use rule={DEFAULT_RULE!r}"
         raise ValueError(must(op, "rule", "be one that works with a single bound", call.rule.name, remedy))
     for name, bound in zip(names, (min, max), strict=True):
         if isinstance(bound, Tensor):
@@ -109,19 +119,19 @@ def clamp(
     min: Bound = None,
     max: Bound = None,
     *,
-    rule: RuleLike = "inward",
+    rule: RuleLike = DEFAULT_RULE,
     edge: str = "closed",
     maximize: bool = False,
 ) -> Tensor:
     """Clamp `x`; outside the bounds let only gradients pass that lead back inside.
 
     Forward:  y = torch.clamp(x, min, max), bit for bit.
-    Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default "inward" grad_x = grad inside the range and
+    Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default rule grad_x = grad inside the range and
         where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
         element where the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
-        Not linear in grad with "inward", "leaky_inward", "sign", "elastic", "inverting" or edge="inward": gradients then do not
-        add up over losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and
-        forward mode raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
+        Rules and edges that read grad are not linear in grad; the default rule is one of them. Gradients then do not add up over
+        losses, micro-batches or ranks that share x as a parameter (an example: docs/gradients_that_do_not_add_up.md), and forward mode
+        raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
 
     Args:
         x: any shape, floating point; an integer x is clamped as torch does and gets no gradient.
@@ -129,8 +139,7 @@ def clamp(
             what they replaced, summed to their shape. Where a tensor min exceeds max, y = max.
         rule: a name or a rule object; `pseudograd rules clamp` lists them.
         edge: what x gets exactly at a bound: "closed" grad (torch <= 2.13), "open" 0 (torch >= 2.14 with numbers), "half" 0.5 * grad
-            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside.
-            "identity" and "inverting" ignore the edge.
+            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside. A rule that ignores the edge says so.
         maximize: True for gradient ascent: computes -rule(-grad). No effect on rules that are linear in grad.
     Returns: shape, dtype and device of torch.clamp(x, min, max).
     Raises: ValueError if both bounds are None, a number bound is NaN or does not fit the dtype of x, min > max (numbers only: comparing
@@ -190,7 +199,7 @@ def clamp_(
     min: Bound = None,
     max: Bound = None,
     *,
-    rule: RuleLike = "inward",
+    rule: RuleLike = DEFAULT_RULE,
     edge: str = "closed",
     maximize: bool = False,
 ) -> Tensor:
@@ -224,7 +233,7 @@ def clamp_(
 
 @engine.unscriptable
 def lower_bound(
-    x: Tensor, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
+    x: Tensor, bound: float | Tensor, *, rule: RuleLike = DEFAULT_RULE, edge: str = "closed", maximize: bool = False
 ) -> Tensor:
     """max(x, bound); below the bound let only gradients pass that lead back up.
 
@@ -234,7 +243,7 @@ def lower_bound(
     Args:
         x: any shape, floating point.
         bound: in the unit of x; number or tensor that broadcasts with x. A tensor gets the gradient of what it replaced.
-        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
+        rule, edge, maximize: as in `clamp`; a rule that needs two bounds is not for this op.
     Returns: shape, dtype and device of torch.clamp(x, min=bound).
     Raises: as `clamp`.
     Example:
@@ -254,7 +263,7 @@ def _check_given(op: str, bound: object) -> None:
 
 @engine.unscriptable
 def upper_bound(
-    x: Tensor, bound: float | Tensor, *, rule: RuleLike = "inward", edge: str = "closed", maximize: bool = False
+    x: Tensor, bound: float | Tensor, *, rule: RuleLike = DEFAULT_RULE, edge: str = "closed", maximize: bool = False
 ) -> Tensor:
     """min(x, bound); above the bound let only gradients pass that lead back down.
 
@@ -264,7 +273,7 @@ def upper_bound(
     Args:
         x: any shape, floating point.
         bound: in the unit of x; number or tensor that broadcasts with x. A tensor gets the gradient of what it replaced.
-        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
+        rule, edge, maximize: as in `clamp`; a rule that needs two bounds is not for this op.
     Returns: shape, dtype and device of torch.clamp(x, max=bound).
     Raises: as `clamp`.
     Example:
@@ -278,7 +287,7 @@ def upper_bound(
 
 
 @engine.unscriptable
-def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
+def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: str = "open", maximize: bool = False) -> Tensor:
     """max(x, 0), by default with torch's own gradient.
 
     Forward:  y = torch.relu(x), bit for bit.
@@ -286,20 +295,20 @@ def relu(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bo
 
     Args:
         x: any shape, floating point; an integer x gets no gradient.
-        rule, edge, maximize: as in `clamp`, without "elastic" and "inverting", which need two bounds.
+        rule, edge, maximize: as in `clamp`; a rule that needs two bounds is not for this op.
     Returns: shape, dtype and device of x.
     Raises: as `clamp`.
     Example:
         >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
         >>> relu(x, edge="closed").sum().backward(); x.grad
         tensor([0., 1., 1.])
-    Source: torch.relu; rule "inward" is lucid's redirected ReLU (2018).
+    Source: torch.relu; with the default rule of clamp it is lucid's redirected ReLU (2018).
     """
     return _bounded(RELU, x, (0.0, None), ("min", "max"), rule, edge, maximize)
 
 
 @engine.unscriptable
-def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: bool = False) -> Tensor:
+def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: str = "open", maximize: bool = False) -> Tensor:
     """min(max(x, 0), 6), by default with torch's own gradient.
 
     Forward:  y = torch.nn.functional.relu6(x), bit for bit.
@@ -312,9 +321,9 @@ def relu6(x: Tensor, *, rule: RuleLike = "zero", edge: str = "open", maximize: b
     Raises: as `clamp`.
     Example:
         >>> x = torch.tensor([-2.0, 3.0, 9.0], requires_grad=True)
-        >>> relu6(x, rule="inward").sum().backward(); x.grad
-        tensor([0., 1., 1.])
-    Source: torch.nn.functional.relu6; rule "inward" is lucid's redirected ReLU6 (2018).
+        >>> relu6(x, rule="leaky").sum().backward(); x.grad
+        tensor([0.1000, 1.0000, 0.1000])
+    Source: torch.nn.functional.relu6; with the default rule of clamp it is lucid's redirected ReLU6 (2018).
     """
     return _bounded(RELU6, x, (0.0, 6.0), ("min", "max"), rule, edge, maximize)
 
@@ -325,7 +334,7 @@ def hardtanh(
     min_val: float = -1.0,
     max_val: float = 1.0,
     *,
-    rule: RuleLike = "zero",
+    rule: RuleLike = TRUE_RULE,
     edge: str = "open",
     maximize: bool = False,
 ) -> Tensor:
@@ -388,8 +397,8 @@ def picture_of(low: float | None, high: float | None) -> Picture:
     return Picture((low, high), edges, low=edges[0] - margin, high=edges[-1] + margin)
 
 
-_CLAMP_DEFAULTS = {"default_rule": "inward", "default_edge": "closed"}
-_RELU_DEFAULTS = {"default_rule": "zero", "default_edge": "open"}
+_CLAMP_DEFAULTS = {"default_rule": DEFAULT_RULE, "default_edge": "closed"}
+_RELU_DEFAULTS = {"default_rule": TRUE_RULE, "default_edge": "open"}
 
 CLAMP = _op(
     "clamp",

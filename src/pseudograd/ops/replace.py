@@ -193,6 +193,7 @@ REPLACE_GRAD = register(
                 "replace",
                 _pull,
                 _reference,
+                colour="#5B3A8C",
                 formula="0 to x_forward, grad to x_backward",
                 source="ReplaceGrad, VQGAN+CLIP notebooks (K. Crowson, 2021)",
                 also_called="ReplaceGrad, forward hard and backward soft",

@@ -156,6 +156,7 @@ RULES = {
     for row in (
         _surrogate(
             "window",
+            colour="#332288",
             formula="height * grad where |x| <= scale, else 0",
             source="binarized neural networks (Hubara et al., 2016)",
             also_called="clipped straight-through, larq SteSign, rectangular surrogate",
@@ -166,6 +167,7 @@ RULES = {
         ),
         _surrogate(
             "triangle",
+            colour="#44AA99",
             formula="grad * height * max(0, 1 - |u|)",
             source="Esser et al. (2016); Bellec et al. (2018), where height is the dampening factor",
             also_called="piecewise quadratic, approx-sign with height=2",
@@ -173,6 +175,7 @@ RULES = {
         ),
         _surrogate(
             "arctan",
+            colour="#882255",
             formula="grad * height / scale / (1 + (pi * u)^2)",
             source="Fang et al. (2021), with scale = 2 / alpha",
             also_called="ATan",
@@ -180,6 +183,7 @@ RULES = {
         ),
         _surrogate(
             "sigmoid",
+            colour="#117733",
             formula="grad * height / scale * e / (1 + e)^2 with e = exp(-|u|)",
             source="the derivative of the logistic function; Zenke & Ganguli (2018), with scale = 1 / beta",
             also_called="logistic, sigmoid'",
@@ -188,6 +192,7 @@ RULES = {
         ),
         _surrogate(
             "fast_sigmoid",
+            colour="#AA4499",
             formula="grad * height / (1 + |u|)^2",
             source="SuperSpike (Zenke & Ganguli, 2018), with scale = 1 / beta",
             also_called="SuperSpike",
@@ -195,6 +200,7 @@ RULES = {
         ),
         _surrogate(
             "gaussian",
+            colour="#6699CC",
             formula="grad * height / (scale * sqrt(2 * pi)) * exp(-u^2 / 2)",
             source="Yin, Corradi & Bohté (2020)",
             also_called="erf",
@@ -204,6 +210,7 @@ RULES = {
         _row(
             "custom",
             _custom,
+            colour="#2F2F2F",
             formula="grad * slope(x), slope being your function",
             source="the caller",
             parameters={"slope": None},

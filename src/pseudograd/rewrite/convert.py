@@ -125,7 +125,7 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     Forward:  each exchanged nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.GELU, nn.SiLU or nn.LeakyReLU computes what it did, bit
         for bit; so does a loss with a margin, such as nn.MarginRankingLoss.
     Backward: that of the public op with the rule and its default edge; a loss has it in the clamp inside. Saves its input; of nn.GELU and
-        nn.SiLU with "fewbit" 2 or 3 bits of each element, of nn.LeakyReLU and nn.Hardsigmoid with "exact" one. Where torch has no place
+        nn.SiLU 2 or 3 bits of each element with a rule of few bits, of nn.LeakyReLU and nn.Hardsigmoid one. Where torch has no place
         for a rule (forward mode for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and
         warns.
 
@@ -139,10 +139,10 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
-        >>> convert(model, "inward")
+        >>> convert(model, "sign")
         Conversion(1 module: 1 (ReLU))
         >>> model[1]
-        ReLU(rule=inward/open)
+        ReLU(rule=sign/open)
     Source: new in pseudograd; module surgery is how captum and lucent override ReLU.
     """
     if not isinstance(model, nn.Module):

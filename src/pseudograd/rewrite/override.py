@@ -36,10 +36,10 @@ def override(**families: SiteRule | None) -> Rewriting:
     Raises: ValueError for an unknown family or rule, or if none is given; TypeError for a value that is no rule.
     Example:
         >>> x = torch.tensor([-2.0, 0.0, 2.0], requires_grad=True)
-        >>> with override(clamp="inward"):
+        >>> with override(clamp="identity"):
         ...     torch.clamp(x, -1, 1).sum().backward()
         >>> x.grad
-        tensor([0., 1., 1.])
+        tensor([1., 1., 1.])
     Source: new in pseudograd; TensorFlow 1 had gradient_override_map.
     """
     replacements: dict[str, Replacement] = {}

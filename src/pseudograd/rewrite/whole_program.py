@@ -16,6 +16,7 @@ import torch
 from ..errors import must
 from ..listen.program import follow as programs
 from ..listen.program.files import checked_file, json_text, write
+from ..ops.bound_rules import DEFAULT_RULE
 from ..parse_rule import parsed
 from ..rule import OPS, RuleLike
 from ..torch_table.forms import SWITCHES
@@ -41,7 +42,7 @@ def rules_of(overrides: Sequence[str], where: str = "run", argument: str = "--ov
     for text in overrides:
         family, equals, rule = (part.strip() for part in text.partition("="))
         if not (family and equals and rule):
-            raise ValueError(must(where, argument, "be FAMILY=RULE, such as clamp=inward", text))
+            raise ValueError(must(where, argument, f"be FAMILY=RULE, such as clamp={DEFAULT_RULE}", text))
         rules[family] = _rule(family, rule, where, argument)
     return rules
 

@@ -21,6 +21,7 @@ from pseudograd.cli._arguments import (
 )
 from pseudograd.errors import must
 from pseudograd.listen.program.signals import stoppable
+from pseudograd.ops.bound_rules import EXAMPLE
 from pseudograd.parse_rule import items
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"all, or some of {', '.join(TASKS)} (default: {','.join(DEFAULT_TASKS)}, which take half a minute)",
     )
     command.add_argument(
-        "--rules", metavar="A,B", help="rules of clamp, with an edge if wanted: 'leaky(0.2),zero/half' (default: all)"
+        "--rules", metavar="A,B", help=f"rules of clamp, with an edge if wanted: '{EXAMPLE},zero/half' (default: all)"
     )
     add_import(command)
     command.add_argument("--loss", metavar="MODULE:FUNCTION", help="your loss of y, for basin and curve")
@@ -135,7 +136,8 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     if options.task:
         results = _run_own(options, rules, folder)
         return results, folder, "--out"
-    from pseudograd.comparison.variants import DEFAULT_RULES, variants
+    from pseudograd.comparison.variants import variants
+    from pseudograd.ops.bound_rules import COMPARED_RULES
 
     from .. import by_name
     from ..report.sources import run_tasks
@@ -143,7 +145,7 @@ def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
     from ..report.write import check_folder, unfinished
 
     tasks = by_name(_tasks(options.tasks))
-    rules = list(DEFAULT_RULES) if rules is None else rules
+    rules = list(COMPARED_RULES) if rules is None else rules
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
     check_folder(folder)
     kept = unfinished(folder, options.resume)

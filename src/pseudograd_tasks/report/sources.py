@@ -11,7 +11,7 @@ from pseudograd.comparison.statistics import spread
 from pseudograd.comparison.store import Store
 from pseudograd.comparison.text import closing_lines, headlines, sentences
 from pseudograd.comparison.training import ONLY
-from pseudograd.comparison.variants import DEFAULT_RULES
+from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
 
 from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
@@ -22,7 +22,7 @@ from .results import Results, blank
 
 def run_tasks(
     tasks: Sequence[str | Task] = DEFAULT_TASKS,
-    rules: Sequence[str] = DEFAULT_RULES,
+    rules: Sequence[str] = COMPARED_RULES,
     settings: Settings | None = None,
     on_step: OnStep = lambda *_: None,
     *,

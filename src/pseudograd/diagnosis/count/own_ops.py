@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ...rule import Call
 
 _PINNED = ", pinned"
@@ -42,6 +43,6 @@ def _remedy(call: Call) -> str:
         return "pseudograd.pin_edge decides what passes here: leave its context, or pin another convention."
     if call.primitive.name.startswith("torch."):
         return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
-    if call.rule.name == "zero" and "inward" in call.primitive.rules:
-        return "rule='inward'  # in this call, in place of 'zero': passes what leads back inside"
+    if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
+        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
     return ""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...errors import must
 from ...listen.frames import Place, named
+from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
@@ -82,7 +83,7 @@ class WhatIf:
 
 
 def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
-    """From {"name": {"clamp": "inward"}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
+    """From {"name": {"clamp": RULE}} or {"name": "torch>=2.14"}: the arguments of override, or that of pin_edge.
 
     Raises ValueError for what neither would take.
     """
@@ -94,7 +95,7 @@ def questions(whatif: Mapping[str, Any] | None) -> list[WhatIf]:
         try:
             context = pin_edge(change) if isinstance(change, str) else override(**change)
         except (TypeError, ValueError) as error:
-            remedy = f"{error} Write {{'inward': dict(clamp='inward')}} or {{'newer': 'torch>=2.14'}}"
+            remedy = f"{error} Write {{{DEFAULT_RULE!r}: dict(clamp={DEFAULT_RULE!r})}} or {{'newer': 'torch>=2.14'}}"
             raise ValueError(
                 must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
             ) from error

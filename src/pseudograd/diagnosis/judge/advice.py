@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.forms import SWITCHES
 from ..count.values import Values
@@ -11,7 +12,10 @@ _UNSEEN = (
     "Enter pseudograd.diagnose in the thread that makes this call, inside the function that the thread runs: then the line is known, and "
     "override acts there."
 )
-_RULES = {"clamp": "inward", "relu": "leaky", "round": "identity", "sign": "window"}  # to try, by family
+_RULES = {
+    **{family: OPS[family].default_rule for family in ("clamp", "round", "sign")},
+    "relu": LEAKY_RULE,
+}  # to try, by family
 _STEP = "  # around the training step"
 
 
@@ -45,8 +49,8 @@ def write_out(context: str, op: str, within: str) -> str:
 
 def revive(site: Site) -> str:
     """Where an op is dead: a slope, if its family has a rule that is nowhere 0."""
-    if site.family in SWITCHES and "leaky" in OPS[SWITCHES[site.family]].rules:
-        return override(site, "leaky")
+    if site.family in SWITCHES and LEAKY_RULE in OPS[SWITCHES[site.family]].rules:
+        return override(site, LEAKY_RULE)
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 
@@ -57,6 +61,6 @@ def lead_inside(value: Values, names: list[str]) -> str:
     if value.leaf or value.detached:
         parameter = f"model.get_parameter({names[0]!r})" if names else "parameter"
         project = f"pseudograd.optim.project(optimizer, {{{parameter}: {bounds}}})"
-        return f"{project}  # once, after the optimizer was made; or rule='inward' here"
+        return f"{project}  # once, after the optimizer was made; or rule={DEFAULT_RULE!r} here"
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
-    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule='inward')  # in place of what passes the gradient outside"
+    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside"

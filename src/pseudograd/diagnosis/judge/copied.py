@@ -10,6 +10,7 @@ from typing import Any
 from ...listen.frames import named, shown
 from ...listen.quietly import quietly
 from ...look.what_is import what_is
+from ...ops.bound_rules import DEFAULT_RULE
 from ..count.tally import Tally
 from ..records import Copied
 
@@ -33,11 +34,13 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
     return records
 
 
-def inward_codes(tallies: Iterable[Tally]) -> set[CodeType]:
+def default_rule_codes(tallies: Iterable[Tally]) -> set[CodeType]:
     """The forwards of copies that let pass what leads back inside: a clamp in there has that rule already."""
     classes = {tally.function for tally in tallies if tally.function is not None}
     with quietly():
-        return {_forward(cls) for cls in classes if (op := what_is(cls)) is not None and '"inward"' in op.meaning}
+        return {
+            _forward(cls) for cls in classes if (op := what_is(cls)) is not None and f'"{DEFAULT_RULE}"' in op.meaning
+        }
 
 
 def _forward(cls: Any) -> CodeType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
@@ -14,7 +15,7 @@ from .kind import Evidence, Kind
 
 CUT = 0.05  # of what arrives at a clamp: from here on it is a finding
 CLIPPED = 0.5  # of what arrives at a quantiser; some clipping serves it, and a learned scale finds how much
-LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it `inward` is not advised
+LITTLE = 0.05  # of what a clamp cuts, leads back inside: below it the default rule is not advised
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -49,7 +50,7 @@ def _edge_share(site: Site) -> float:
 def advise_clamp(site: Site) -> str:
     """The next step at a clamp, by what was measured there."""
     if site.recoverable is None:
-        return advice.override(site, "inward")
+        return advice.override(site, DEFAULT_RULE)
     if not site.recoverable:
         return (
             "None, if the clip is meant: what is cut would only lead further outside, as in the clipped loss of a policy. There "
@@ -57,10 +58,10 @@ def advise_clamp(site: Site) -> str:
         )
     if site.recoverable_share < LITTLE:
         return (
-            f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. rule='inward' would "
-            f"bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
+            f"Widen the range, or rescale what enters or what it is compared with: the target lies outside the range. "
+            f"rule={DEFAULT_RULE!r} would bring back {percent(site.recoverable_share)} of what is cut. Leave it if the clip is meant."
         )
-    return advice.override(site, "inward", f": it passes {percent(site.recoverable_share)} of what is cut")
+    return advice.override(site, DEFAULT_RULE, f": it passes {percent(site.recoverable_share)} of what is cut")
 
 
 def _sides(site: Site) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....ops.bound_rules import LEAKY_RULE
 from ...records import Finding
 from .. import advice
 from .kind import Evidence, Kind
@@ -40,5 +41,5 @@ with diagnose(layer) as d:
     bonus = torch.relu(h - 100)  # PG205
     (h + bonus).sum().backward()
 """,
-    mend=((" as d:", ' as d, pseudograd.override(relu="leaky"):'),),
+    mend=((" as d:", f" as d, pseudograd.override(relu={LEAKY_RULE!r}):".replace("'", '"')),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
@@ -37,7 +38,7 @@ def _report(value: Values, shares: dict[str, float], name: str | None, is_muted:
     return KIND.call_finding(
         value.place,
         f"{f'Every entry of {name}' if name else 'Every element that enters'} ({value.elements:,}) starts exactly at "
-        f"{value.shown_bounds} of this {value.op}: {'; '.join(says)}; inward passes what leads inside",
+        f"{value.shown_bounds} of this {value.op}: {'; '.join(says)}; {DEFAULT_RULE} passes what leads inside",
         "it was initialised there" if name else before,
         f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}" if better else f"{start[0].upper()}{start[1:]}.",
         issue=ISSUE if len(set(shares.values())) > 1 else None,
@@ -51,7 +52,7 @@ KIND = Kind(
     order=20,
     find=_find,
     meaning="a parameter, or all that enters a clamp or relu, stands exactly on a bound in the first step",
-    details="It says what each era of torch passes there, and what `inward` passes",
+    details=f"It says what each era of torch passes there, and what `{DEFAULT_RULE}` passes",
     next_step="`pin_edge`, or another start",
     bad="""\
 p = torch.nn.Parameter(torch.zeros(3))

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ....listen.frames import named
+from ....ops.bound_rules import DEFAULT_RULE
 from ...records import Finding, expression_at
 from .. import advice
-from ..copied import inward_codes
+from ..copied import default_rule_codes
 from .kind import Evidence, Kind
 
 
@@ -17,11 +18,11 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.sites:
         if site.family == "clamp" or site.is_own:
             cuts[site.where, site.expression] += site.cut
-    inward = inward_codes(evidence.tallies)
+    passing = default_rule_codes(evidence.tallies)
     for value in evidence.values:
         call, climb = value.place.call, value.climb
-        is_inward = call is not None and call.code in inward
-        if is_inward or not value.runs_away or cuts[named(call), expression_at(value.place)] > 0.5 * int(value.outside):
+        passes = call is not None and call.code in passing
+        if passes or not value.runs_away or cuts[named(call), expression_at(value.place)] > 0.5 * int(value.outside):
             continue
         leaves = evidence.leaves.named(value.leaf or value.detached)
         names = [name for leaf in leaves if (name := evidence.leaves.names.of(leaf))]
@@ -43,7 +44,7 @@ KIND = Kind(
     meaning="a value moved further outside its bound in ten steps or more, by half of all that it ever moved, because its gradient passes "
     "while the forward saturates",
     details="Also where it came back later",
-    next_step="`project`, or `inward`",
+    next_step=f"`project`, or `{DEFAULT_RULE}`",
     bad="""\
 p = torch.nn.Parameter(torch.tensor(0.9))
 optimizer = torch.optim.SGD([p], lr=0.1)
