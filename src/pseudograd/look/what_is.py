@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..public_names import public_path
-from ..rule import OPS, Op
+from ..rule import OPS, Op, Rule
 from ..testing.measure.behaviour import gradient_of
 from .candidates import CLOSE, GRADS, Candidate, candidates, forwards
 from .measure import Measured
@@ -38,7 +38,6 @@ _USUAL = (
 )
 _EXTREME = (*(sign * 10.0**-power for power in (3, 6, 12, 30, 42) for sign in (1, -1)), math.inf, -math.inf, math.nan)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # the first that differs gives the example
-_FAMILIAR = {"inward": "ClampWithGrad", "sign": "ClampWithGradProposed", "zero": "ClampWithGradThatWorks"}
 # By the number of inputs: ops, the names of the inputs behind x, and numbers to try for them.
 _BEHIND_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], ...]], ...]] = {
     2: (
@@ -189,10 +188,16 @@ def _match_rule(
         return Match(
             meaning,
             f"import pseudograd  # pseudograd.{public_path(op.name)}({call}",
-            _FAMILIAR.get(rule.name) if is_plain else None,
+            _familiar_class(rule) if is_plain else None,
             *comparison,
         )
     return None
+
+
+def _familiar_class(rule: Rule) -> str | None:
+    """The class in `pseudograd.familiar` with this rule: ClampWithGrad is the class of clamp_with_grad."""
+    names = (name for name in rule.translates if name.startswith("clamp_with_grad"))
+    return next((name.title().replace("_", "") for name in names), None)
 
 
 # --- the comparison -------------------------------------------------------------------------------------------------
