@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Inverse kinematics with joint limits
 #
-# An arm of three links should put its hand on a point. Each joint has limits, and the search starts far outside them. What should the
-# gradient be of a joint beyond its limit?
+# An arm of three links should reach a point with its hand. Each joint has limits, and the search starts far outside these limits. Which
+# gradient should a joint beyond its limit get?
 
 # %%
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ target = torch.tensor([2.2, -0.5])
 start = torch.tensor([-1.75, -2.4, 2.5])
 
 
-def places(joints):
+def positions(joints):
     """(4, 2): the shoulder, the two elbows and the hand."""
     angles = joints.cumsum(0)
     ends = torch.stack([links * angles.cos(), links * angles.sin()], 1).cumsum(0)
@@ -29,11 +29,11 @@ def solve(clamp, project=False, steps=200):
     if project:
         pg.optim.project(optimizer, {joints: (-LIMIT, LIMIT)})
     for _ in range(steps):
-        loss = (places(clamp(joints, -LIMIT, LIMIT))[-1] - target).square().sum()
+        loss = (positions(clamp(joints, -LIMIT, LIMIT))[-1] - target).square().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return places(clamp(joints, -LIMIT, LIMIT).detach())
+    return positions(clamp(joints, -LIMIT, LIMIT).detach())
 
 
 solved = {
@@ -57,8 +57,8 @@ figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center"
 plt.show()
 
 # %% [markdown]
-# All three joints start beyond their limits, where torch.clamp passes nothing: the arm never moves. `inward` lets each joint come back.
+# All three joints start beyond their limits. torch.clamp passes no gradient there, so the arm never moves. `inward` brings each joint back.
 #
-# The joints are the parameters themselves. There the honest answer is to clip them after each step, which `pg.optim.project` does; over
-# 200 targets it was among the best, and [no rule was better](../which_rule.md). Where the angles come out of a network, they cannot be
-# clipped, and the rule is what is left.
+# Here the joints are the parameters themselves. For parameters we advise to clip them after each step, as `pg.optim.project` does. Over 200
+# targets this was among the best methods, and [no rule was better](../which_rule.md). If a network computes the angles, they cannot be clipped
+# after the step. Then use a rule.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # An old VQGAN+CLIP script, migrated
 #
-# Scripts of 2021 define two classes, `ClampWithGrad` and `ReplaceGrad`. Here is such a script in small: its "picture" is a row of codes
-# that are replaced by the nearest ones of a codebook, and clamped to what a screen can show.
+# Scripts of 2021 define two classes, `ClampWithGrad` and `ReplaceGrad`. This is a small script of that kind. Its "picture" is a row of
+# vectors. Each vector is replaced by the nearest code of a codebook and then clamped to the range of a screen.
 
 # %%
 import subprocess
@@ -64,7 +64,7 @@ folder = Path(tempfile.mkdtemp())
 
 
 def run(*command):
-    """What a command prints, in the script's folder."""
+    """Runs a command in the folder of the script and returns its output."""
     done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -74,8 +74,8 @@ before = run("old.py")
 print(before)
 
 # %% [markdown]
-# `pseudograd migrate` shows what it would change. It recognises a class by what it computes, not by its name, and checks that the
-# replacement computes the same.
+# `pseudograd migrate` shows the changes that it proposes. It recognises a class by its gradients, not by its name, and checks that the
+# replacement computes the same gradients.
 
 # %%
 shown = run("-m", "pseudograd", "migrate", "old.py")
@@ -83,7 +83,7 @@ print(shown)
 assert "+from pseudograd" in shown
 
 # %% [markdown]
-# `--apply` writes it. The script then trains as before, to the last bit:
+# `--apply` writes the changes. The script then trains as before, to the last bit:
 
 # %%
 run("-m", "pseudograd", "migrate", "--apply", "old.py")
@@ -92,5 +92,5 @@ print(after)
 assert after == before
 
 # %% [markdown]
-# What was gained: the same values without an underflow in float16, the same under `torch.compile` and `torch.func`, and other rules by
-# name. Which rule is better for a picture is [measured](../which_rule.md).
+# The migrated script does not underflow in float16, works under `torch.compile` and `torch.func`, and can choose other rules by name.
+# [Which rule when](../which_rule.md) measures which rule is better for a picture.

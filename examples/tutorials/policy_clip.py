@@ -1,8 +1,8 @@
 # %% [markdown]
 # # What PPO's clip does to a batch
 #
-# PPO's loss is `-min(r A, clip(r, 1 - eps, 1 + eps) A)` with the ratio r of the new policy to the old one and the advantage A. That is a
-# clamp whose gradient is cut on one side, which depends on the sign of A. `clip_report` counts what it silences.
+# PPO's loss is `-min(r A, clip(r, 1 - eps, 1 + eps) A)`. Here r is the ratio of the new policy to the old one and A is the advantage. This
+# loss is a clamp that cuts the gradient on one side. The sign of A decides which side. `clip_report` counts the tokens without a gradient.
 
 # %%
 import matplotlib.pyplot as plt
@@ -17,12 +17,12 @@ report = pg.policy.clip_report(log_ratio, advantage, low=0.2, high=0.2)
 print(report)
 
 # %% [markdown]
-# Only two of the six cells are silenced: where A > 0 the ratio must not grow further, where A < 0 it must not shrink further. What would
-# lead back passes. It is the rule `inward`, seen from the loss.
+# Two of the six cells get no gradient: with A > 0 the ratio must not grow further, and with A < 0 it must not shrink further. A gradient that
+# leads back passes. For the log ratio this is the rule `inward`.
 #
-# ## The same loss by other rules
+# ## The same loss with other rules
 #
-# Published variants of the clip are other rules in the same place. Here each gives its gradient to the log ratio, for A = 1:
+# Published variants of the clip use other rules. The figure shows the gradient of the log ratio under each rule, for A = 1:
 
 # %%
 ratios = torch.linspace(0.5, 1.6, 221)
@@ -51,4 +51,4 @@ for name in presets:
     )
 
 # %% [markdown]
-# [Policy clips](../policy_clips.md) has them all, with papers, and with what differs from the code of other libraries.
+# [Policy clips](../policy_clips.md) lists all variants with their papers and with the differences to the code of other libraries.

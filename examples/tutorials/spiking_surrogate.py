@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Which surrogate for a spiking network?
 #
-# A spike is a step of the membrane potential, and its slope is 0 or infinite. Training replaces it by a *surrogate*. There are many, and
-# opinions on each. `pg.compare` trains with every one, over seeds, and says which differ by more than chance.
+# A spike is a step of the membrane potential. Its slope is 0, or infinite at the threshold. Training replaces this slope by a *surrogate*.
+# There are many surrogates. `pg.compare` trains with each one over several seeds and reports which differ by more than chance.
 
 # %%
 import torch
@@ -45,10 +45,10 @@ surrogates = {
     "triangle": lambda x: pg.heaviside(x, rule="triangle"),
     "sharp arctan": lambda x: pg.heaviside(x, rule=pg.rules.arctan(scale=0.05)),
 }
-found = pg.compare(run, variants=surrogates, baseline="no surrogate", seeds=9)
-print(found)
-assert found.verdict("triangle").verdict == "better"
+comparison = pg.compare(run, variants=surrogates, baseline="no surrogate", seeds=9)
+print(comparison)
+assert comparison.verdict("triangle").verdict == "better"
 
 # %% [markdown]
-# Without a surrogate the hidden layer never trains; only the last layer does. Whether a difference *between* the surrogates is more than
-# chance is what the report says above: nine seeds cannot tell apart what lies close together, and then it says so.
+# Without a surrogate only the last layer trains. The report above also compares the surrogates with each other. Nine seeds cannot tell small
+# differences apart. In such a case the report says "not told apart".

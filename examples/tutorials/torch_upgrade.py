@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A torch upgrade, survived
 #
-# A ranking model trained well until torch was upgraded to 2.14. Now its loss does not move. Nothing in the code changed.
+# A ranking model trained well. After an upgrade to torch 2.14 its loss does not change any more. Nobody edited the code.
 #
 # This page runs on any torch: `pin_edge("torch>=2.14")` stands for the upgrade.
 
@@ -36,24 +36,24 @@ with pg.pin_edge("torch>=2.14"):
 # %% [markdown]
 # ## Which line cuts the gradient?
 #
-# `pseudograd diagnose train.py` says it without an edit. In code it is a context around a few steps:
+# `pseudograd diagnose train.py` answers this without an edit. In code, put a context around a few steps:
 
 # %%
-with pg.pin_edge("torch>=2.14"), pg.diagnose() as found:
+with pg.pin_edge("torch>=2.14"), pg.diagnose() as diagnosis:
     train(steps=3)
-for finding in found.findings:
+for finding in diagnosis.findings:
     print(finding.code, "--", finding.expression)
     print("  ", finding.evidence)
     print("   next:", finding.next_step)
 
 # %% [markdown]
-# Every pair stands exactly at the bound of a clamp that the loss hides: the scores are equal, and the margin is 0. Until torch 2.13 the
-# bound passed the gradient, and the scorer could leave; since 2.14 it passes nothing. (The next step speaks of the pin because a pin stands
-# for the upgrade here. On a torch from 2.14 on, without one, it is `with pseudograd.pin_edge('torch<=2.13'): ...`.)
+# The loss contains a clamp. All scores are equal and the margin is 0, so every pair stands exactly at the bound of this clamp. Up to torch
+# 2.13 the gradient passed at the bound and the scorer could move. Since 2.14 no gradient passes. (The next step names the pin because a pin
+# replaces the upgrade on this page. With torch 2.14 and no pin, the next step is `with pseudograd.pin_edge('torch<=2.13'): ...`.)
 #
-# ## Is it only that?
+# ## Is this the only cause?
 #
-# The pin changes nothing but gradients at kinks. If the old result comes back under it, the upgrade changed nothing else that matters:
+# The pin changes gradients at kinks and nothing else. If the old result returns under the pin, no other change of the upgrade matters here:
 
 # %%
 with pg.pin_edge("torch<=2.13"):
@@ -62,5 +62,6 @@ assert pinned > 0.95
 print(f"pinned to the old era, on any torch: {pinned:.3f}")
 
 # %% [markdown]
-# From outside: `pseudograd run --pin "torch<=2.13" train.py`. With many lines, `pseudograd bisect --pin "torch<=2.13" train.py` finds
-# those that decide. A lasting remedy here is one argument, on any torch: a margin that is not 0, or a last layer that does not start at 0.
+# `pseudograd run --pin "torch<=2.13" train.py` does the same for a whole program. In a program with many clamps,
+# `pseudograd bisect --pin "torch<=2.13" train.py` finds the lines that decide. A lasting remedy needs no pin: use a margin that is not 0, or
+# a last layer that does not start at 0.

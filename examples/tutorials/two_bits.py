@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Two-bit training: half of the weights stand on a bound
 #
-# A quantiser rounds weights to a few levels and clamps what lies beyond the last. With two bits there are four levels, and after rounding a
-# large part of the weights lies *exactly* on the first or the last one. What the clamp passes there decides the training.
+# A quantiser rounds weights to a few levels and clamps them to the first and the last level. Two bits have four levels. After rounding, a
+# large part of the weights is *exactly* the first or the last level. The gradient at the bound of the clamp decides this training.
 
 # %%
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ labels = torch.tensor(digits.target[:512])
 
 
 def quantised(weight, clamp, bits=2):
-    """The weight on 2 ** bits levels, with the gradient of the unrounded one; `clamp` decides what passes at and beyond the ends."""
+    """The weight on 2 ** bits levels, with the gradient of the unrounded weight. `clamp` decides the gradient at the bounds and outside."""
     top = 2 ** (bits - 1)
     scale = weight.detach().abs().max() / (top - 0.5) / 1.5
     return clamp(pg.round(weight / scale), -top, top - 1) * scale
@@ -46,27 +46,27 @@ clamps = {
     "inward": pg.clamp,
 }
 losses = {name: train(clamp) for name, clamp in clamps.items()}
-for name, of in losses.items():
-    print(f"{name:28} final loss {of[-1]:.3f}")
+for name, curve in losses.items():
+    print(f"{name:28} final loss {curve[-1]:.3f}")
 assert losses["torch <= 2.13 (zero/closed)"][-1] < 0.5 * losses["torch >= 2.14 (zero/open)"][-1]
 
 # %% [markdown]
-# The forward passes are the same to the bit. Only what passes exactly on a bound differs.
+# All forward passes are equal to the bit. Only the gradient exactly at a bound differs.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-for (name, of), colour in zip(losses.items(), ("#D55E00", "#8C2D04", "#0072B2"), strict=True):
-    axes.plot(of, label=name, color=colour)
+for (name, curve), colour in zip(losses.items(), ("#D55E00", "#8C2D04", "#0072B2"), strict=True):
+    axes.plot(curve, label=name, color=colour)
 axes.set(xlabel="step", ylabel="loss", yscale="log", title="Two bits: the same forward, another gradient at the bound")
 axes.legend()
 plt.show()
 
 # %% [markdown]
-# ## How many stand there?
+# ## How many weights stand at a bound?
 
 # %%
-with pg.diagnose() as found:
+with pg.diagnose() as diagnosis:
     train(torch.clamp, steps=5)
-site = max((site for site in found.sites if site.op == "clamp"), key=lambda site: site.at_bound)
-print(f"{site.at_bound} of {site.elements} weights that came by in five steps stood exactly on a bound")
+site = max((site for site in diagnosis.sites if site.op == "clamp"), key=lambda site: site.at_bound)
+print(f"{site.at_bound} of {site.elements} weights stood exactly at a bound, over five steps")
 assert site.at_bound > 0.1 * site.elements

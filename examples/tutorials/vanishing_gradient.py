@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Why does the gradient vanish?
 #
-# For teaching: a deep network with a saturating activation, the norm of the gradient at each layer, and what changes it.
+# An example for teaching: a deep network with a saturating activation, the norm of the gradient at each layer, and a remedy.
 
 # %%
 import matplotlib.pyplot as plt
@@ -20,41 +20,41 @@ def network(activation, depth=10):
 def norms(net):
     """The norm of the gradient that arrives at each weight, from the first layer to the last, over five batches."""
     torch.manual_seed(1)
-    with pg.diagnose(net) as found:
+    with pg.diagnose(net) as diagnosis:
         for _ in range(5):
             net(torch.randn(64, 32)).square().mean().backward()
-    by_name = {norm.parameter: norm.norm for norm in found.norms}
-    return [by_name[name] for name, parameter in net.named_parameters() if parameter.dim() == 2], found
+    by_name = {norm.parameter: norm.norm for norm in diagnosis.norms}
+    return [by_name[name] for name, parameter in net.named_parameters() if parameter.dim() == 2], diagnosis
 
 
 results = {
     name: norms(network(activation))
     for name, activation in (("sigmoid", nn.Sigmoid), ("tanh", nn.Tanh), ("relu", nn.ReLU))
 }
-for name, (of, found) in results.items():
-    told = [finding.code for finding in found.findings]
-    print(f"{name:8} first layer {of[0]:.1e}, last layer {of[-1]:.1e}   findings: {told}")
+for name, (norm, diagnosis) in results.items():
+    codes = [finding.code for finding in diagnosis.findings]
+    print(f"{name:8} first layer {norm[0]:.1e}, last layer {norm[-1]:.1e}   findings: {codes}")
 assert results["sigmoid"][0][0] < 1e-4 * results["sigmoid"][0][-1]
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-for (name, (of, _)), colour in zip(results.items(), ("#D55E00", "#009E73", "#0072B2"), strict=True):
-    axes.plot(range(1, len(of) + 1), of, "o-", color=colour, label=name)
+for (name, (norm, _)), colour in zip(results.items(), ("#D55E00", "#009E73", "#0072B2"), strict=True):
+    axes.plot(range(1, len(norm) + 1), norm, "o-", color=colour, label=name)
 axes.set(xlabel="layer: backward goes from 11, at the loss, to 1", ylabel="norm of the gradient", yscale="log")
-axes.set_title("Of sigmoid's gradient nearly nothing arrives in the first layers")
+axes.set_title("Almost no gradient of the sigmoid network reaches the first layers")
 axes.legend()
 plt.show()
 
 # %% [markdown]
-# Each sigmoid multiplies what passes by its slope, which is at most 1/4. Ten of them leave less than a millionth. The report says so, with
-# the line, and what helps:
+# Each sigmoid multiplies the gradient by its slope, which is at most 1/4. After ten sigmoids less than a millionth is left. The report names
+# the line and a remedy:
 
 # %%
-finding = next(one for one in results["sigmoid"][1].findings if one.code == "vanish")
+finding = next(finding for finding in results["sigmoid"][1].findings if finding.code == "vanish")
 print(finding.evidence)
 print("cause:", finding.cause)
 print("next: ", finding.next_step)
 
 # %% [markdown]
-# A clamp is the extreme case: outside its range the slope is not small but 0, and nothing at all passes. That is
-# [the chain rule through a clamp](../understand/chain_rule.md).
+# A clamp is the extreme case: outside its range the slope is exactly 0, so no gradient passes at all. The page
+# [the chain rule through a clamp](../understand/chain_rule.md) explains this.
