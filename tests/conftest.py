@@ -1,4 +1,4 @@
-"""One thread and fixed seeds for every test. Every run makes a choice; `--programs` and `--slow` add what it leaves out."""
+"""Every test runs with one thread and fixed seeds. `--programs` and `--slow` add the tests with these markers."""
 
 import gc
 import importlib
@@ -18,9 +18,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--slow", action="store_true", help="run all: also whole products, what takes minutes, and what --programs adds"
-    )
+    parser.addoption("--slow", action="store_true", help="run every test, those marked program too")
     parser.addoption("--programs", action="store_true", help="also run the tests marked program")
     parser.addoption(
         "--matrix", metavar="FILE", type=Path, help="write the value matrix of this run as a page of the docs"
@@ -28,30 +26,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Here, because the first process of a parallel run collects nothing and reads no conftest.py further down.
+    # The first process of a parallel run reads no conftest.py in the folders below, so the plugin is registered in this file.
     if config.getoption("--matrix") and not hasattr(config, "workerinput"):
         from .contract.matrix_page import Collector
 
         config.pluginmanager.register(Collector(config.getoption("--matrix")), "value matrix")
-    config.addinivalue_line(
-        "markers", "slow: takes minutes, or repeats what others show; left out unless --slow is given"
-    )
-    config.addinivalue_line(
-        "markers",
-        "program: a whole program, in processes of its own, trained to its end, or compiled; left out unless --programs is given",
-    )
-    # Both are torch's own: when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
-    config.addinivalue_line(
-        "filterwarnings", "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated"
-    )
-    config.addinivalue_line("filterwarnings", "ignore:.*should not be instantiated")
+    # torch itself warns when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
+    for warning in (
+        "ignore:`torch.jit.(script|trace|trace_method|script_method)` is deprecated",
+        "ignore:.*should not be instantiated",
+    ):
+        config.addinivalue_line("filterwarnings", warning)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """All cases of a test function, or of an xdist_group, go to one process, the most first. Handed out one by one, 16,000 cases cost 20
-    seconds: for each, all that were handed out before are counted.
-    """
+    """Give all cases of a test function to one process. pytest-xdist takes 20 s to distribute 16,000 cases one by one."""
     from xdist.scheduler import LoadGroupScheduling
 
     class ByFunction(LoadGroupScheduling):
@@ -63,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
-    """Whatever is made stays, so that to look for garbage, a sixth of the time, finds none."""
+    """Turn the garbage collector off: nothing that a collection makes is garbage."""
     gc.disable()
     try:
         return (yield)
@@ -73,16 +63,15 @@ def pytest_collection() -> Iterator[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parameters that are left out become no tests: to make tens of thousands and leave them out costs many seconds."""
-    left_out = _left_out(metafunc.config)
+    """Remove parameters that this run leaves out before they become tests, which saves seconds."""
+    excluded = _excluded_markers(metafunc.config)
     for marker in metafunc.definition.iter_markers("parametrize"):
         cells = marker.args[1]
-        if isinstance(cells, list):  # where all are left out, so are the tests, below
-            cells[:] = [cell for cell in cells if left_out.isdisjoint(_marks(cell))] or cells
+        if isinstance(cells, list):  # if no cell is left, the hook below deselects the whole test
+            cells[:] = [cell for cell in cells if excluded.isdisjoint(_marks(cell))] or cells
 
 
-def _left_out(config: pytest.Config) -> set[str]:
-    """The marks of tests that this run leaves out."""
+def _excluded_markers(config: pytest.Config) -> set[str]:
     if config.getoption("--slow"):
         return set()
     return {"slow"} if config.getoption("--programs") else {"slow", "program"}
@@ -93,10 +82,10 @@ def _marks(cell: object) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    marks = _left_out(config)
-    left_out = {item for item in items if not marks.isdisjoint(mark.name for mark in item.iter_markers())}
-    config.hook.pytest_deselected(items=[*left_out])
-    items[:] = [item for item in items if item not in left_out]
+    excluded = _excluded_markers(config)
+    deselected = {item for item in items if not excluded.isdisjoint(mark.name for mark in item.iter_markers())}
+    config.hook.pytest_deselected(items=[*deselected])
+    items[:] = [item for item in items if item not in deselected]
 
 
 _frozen_with = 0  # modules
@@ -104,28 +93,28 @@ _MANY = 100
 
 
 def pytest_collection_finish() -> None:
-    gc.set_threshold(20_000, 20, 50)  # a sixth of the time of a test that compiles went into looking for garbage
+    gc.set_threshold(20_000, 20, 50)  # with Python's own thresholds the collector takes a sixth of a test that compiles
     _freeze()
 
 
 def _freeze() -> None:
-    """What is there by now stays: whoever looks at all objects, as the collector of garbage does, need not look at tests and modules."""
+    """Exempt tests and modules from garbage collection."""
     global _frozen_with
     gc.collect()
     gc.freeze()
     _frozen_with = len(sys.modules)
 
 
-def _let_dynamo_not_time_its_guards() -> None:
-    """For its log alone it flushes the cache of the processor after each compilation: a fifteenth of the time of a test that compiles."""
+def _stop_dynamo_from_timing_guards() -> None:
+    """Dynamo times its guards for a log line and flushes the processor's cache for it after each compilation."""
     guards: Any = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
         guards.profile_guard_manager = lambda *_: 0.0
 
 
 @pytest.fixture(autouse=True)
-def _same_start_for_every_test():
-    """And the same end: a test that leaves a transform or a mode behind would fail its successors in ways nobody understands."""
+def _isolate_tests() -> Iterator[None]:
+    """Also checks that the test leaves no rule, transform or mode behind, which would break later tests."""
     torch.default_generator.manual_seed(
         0
     )  # torch.manual_seed asks every accelerator, which takes longer than most tests
@@ -134,7 +123,7 @@ def _same_start_for_every_test():
     torch.set_num_threads(1)
     if len(sys.modules) > _frozen_with + _MANY:  # Dynamo, Matplotlib, or the like
         _freeze()
-        _let_dynamo_not_time_its_guards()
+        _stop_dynamo_from_timing_guards()
     rules = _count_of_rules()
     yield
     assert _count_of_rules() == rules, "this test leaves a rule behind"
@@ -150,7 +139,7 @@ def _count_of_rules() -> int:
 
 @pytest.fixture(scope="session")
 def script() -> Iterator[Callable[[str], Any]]:
-    """A script of the project as a module, by its name."""
+    """Imports a file of scripts/ by its name."""
     folder = str(Path(__file__).resolve().parents[1] / "scripts")
     sys.path.insert(0, folder)
     yield importlib.import_module
@@ -159,7 +148,7 @@ def script() -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture
 def in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that a command follows run in copies of this process: a tenth of a second instead of one or two."""
+    """Programs that a command runs become forks of this process, which saves the import of torch (one or two seconds)."""
     from . import forked  # it imports Dynamo
 
     monkeypatch.setattr(program, "_process", forked.run)
@@ -167,7 +156,7 @@ def in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that is not content with `in_copies`, as the others of its file are: programs are run by python itself."""
+    """Undoes `in_copies` for one test: a command starts a new python for each program."""
     from . import forked
 
     monkeypatch.setattr(program, "_process", forked.begun)
@@ -175,7 +164,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def table_as_it_was() -> Iterator[None]:
-    """For tests that register rules: takes them out of the table again."""
+    """Removes the rules that a test registers."""
     before = {name: dict(op.rules) for name, op in OPS.items()}
     yield
     for name, op in OPS.items():
