@@ -1,14 +1,14 @@
-# make demo    what pseudograd does, on photos: makes .venv, runs `pseudograd compare`, says where the report is
-# make test    the test suite
-# make test-programs  whole programs, in processes of their own, trained to the end or compiled: before a change lands
-# make test-all the suite with everything slow: the value matrix compiled, Inductor, thousands of random calls; writes docs/matrix.md
-# make check   lint, types (a user's file too: tests/typing), and that README and examples agree with the code
-# make docs    the site, as build/docs/index.html: warnings are errors
-# make bench   speed, memory and import time: keeps them in benchmarks/results, writes docs/speed.md (QUICK=1: what is promised, kept nowhere)
-# make mutants the package broken on purpose, a sample of 300 changes: at least 95 % must fail a test (SAMPLE, SEED, FILES)
-# make test-versions   the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
+# make demo    show what pseudograd does, on photos: creates .venv, runs `pseudograd compare`, prints where the report is
+# make test    run the test suite
+# make test-programs   run the tests of whole programs as well: run it before a change lands
+# make test-all        run every test, the slow ones too, and write docs/matrix.md
+# make check   lint, check types (of a user's file too: tests/typing), check that README and docs agree with the code
+# make docs    write every generated page, then build the site in build/docs; warnings are errors
+# make bench   measure speed, memory and import time, write docs/speed.md (QUICK=1: check the promised limits, write nothing)
+# make mutants break the package in 300 small ways; at least 95 % must fail a test (SAMPLE, SEED, FILES)
+# make test-versions   run the suite on each supported torch, in environments outside the tree (VERSIONS="2.13.0 2.15.0" for some)
 #
-# PYTHON chooses the interpreter, TORCH the torch version; a suitable torch that PYTHON has is reused.
+# PYTHON chooses the interpreter, TORCH the torch version. A suitable torch of PYTHON is reused.
 
 VENV ?= .venv
 JOBS ?= 2
@@ -16,7 +16,7 @@ SAMPLE ?= 300
 SEED ?= 0
 VERSIONS ?= 2.8.0 2.10.0 2.13.0 2.14.1 2.15.0
 export PYTHON TORCH JOBS
-unexport PYTHONDONTWRITEBYTECODE  # with it each process of the tests, some hundred, compiles the library anew
+unexport PYTHONDONTWRITEBYTECODE  # with it, each of the hundred processes of the tests compiles the library again
 
 run = $(VENV)/bin/python
 
@@ -50,6 +50,9 @@ check:
 
 docs:
 	@scripts/environment.sh $(VENV) dev
+	$(run) scripts/list_ops.py
+	$(run) scripts/torch_inventory.py
+	$(run) scripts/generate_docs.py --ops
 	$(run) -m sphinx -b html --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "the site: build/docs/index.html"
 
