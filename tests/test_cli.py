@@ -24,7 +24,7 @@ from pseudograd.look.rule_table import rules_text
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 from pseudograd_tasks import DEFAULT_TASKS, TASKS
-from pseudograd_tasks.cli.compare import _tasks
+from pseudograd_tasks.cli.compare import _task_names
 from pseudograd_tasks.report.write import write
 
 from .choices import one_in
@@ -406,9 +406,9 @@ def test_a_full_disk() -> None:
 
 
 def test_which_tasks_run() -> None:
-    assert _tasks(None) == DEFAULT_TASKS
-    assert _tasks(" all ") == tuple(TASKS)
-    assert list(_tasks("curve, basin")) == ["curve", "basin"]
+    assert _task_names(None) == DEFAULT_TASKS
+    assert _task_names(" all ") == tuple(TASKS)
+    assert list(_task_names("curve, basin")) == ["curve", "basin"]
 
 
 SMALL = ("compare", "--tasks", "curve", "--rules", "inward", "--out")
@@ -467,7 +467,7 @@ def test_a_signal_waits_until_the_report_is_in_its_place(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules[write.__module__]
-    monkeypatch.setattr(module, "_put", stopping(signal.SIGTERM, module._put))
+    monkeypatch.setattr(module, "_swap", stopping(signal.SIGTERM, module._swap))
     assert run(capsys, *SMALL, str(tmp_path / "report"))[0] == 143
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
     assert (tmp_path / "report" / "index.html").is_file()

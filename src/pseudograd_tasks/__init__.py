@@ -1,9 +1,10 @@
-"""The worlds that `compare` runs rules in, one file each. A world knows nothing of rules: it gets a clamp and returns an outcome.
+"""The worlds that `pseudograd compare` runs rules in, one file each, with the report about them.
 
-To add a task, write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one.
+The interface is small: a task gets a `Variant`, whose clamp it calls, and returns an `Outcome`; it knows nothing of rules. To add a task,
+write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -11,31 +12,24 @@ from pseudograd.errors import must, unknown_name
 
 from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
+_FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__)]
+_ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
+TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (item[1].order, item[0])))
+DEFAULT_TASKS = tuple(name for name, task in TASKS.items() if task.order < 100)  # a first run, of half a minute
 
-def _found() -> Iterator[Task]:
-    for file in iter_modules(__path__):
-        made = vars(import_module(f"{__name__}.{file.name}")).values()
-        yield from (value for value in made if isinstance(value, Task))
-
-
-TASKS: dict[str, Task] = {task.name: task for task in sorted(_found(), key=lambda task: (task.order, task.name))}
-DEFAULT_TASKS = tuple(
-    name for name, task in TASKS.items() if task.order < 100
-)  # what a first run takes, in half a minute
-
-__all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "by_name"]
+__all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 
 
-def by_name(tasks: Iterable[str | Task]) -> dict[str, Task]:
+def find_tasks(tasks: Iterable[str | Task]) -> dict[str, Task]:
     """Tasks as they are and tasks of `TASKS` by their names, each once."""
-    found: dict[str, Task] = {}
-    for given in tasks:
-        if isinstance(given, str) and given not in TASKS:
-            raise unknown_name("compare", "task", TASKS, given)
-        task = TASKS[given] if isinstance(given, str) else given
-        if found.setdefault(task.name, task) is not task:
+    chosen: dict[str, Task] = {}
+    for name in tasks:
+        if isinstance(name, str) and name not in TASKS:
+            raise unknown_name("compare", "task", TASKS, name)
+        task = TASKS[name] if isinstance(name, str) else name
+        if chosen.setdefault(task.name, task) is not task:
             raise ValueError(must("compare", "tasks", "have names of their own", task.name))
-    return found
+    return chosen
 
 
 # What this package imports from `pseudograd`: the whole interface between the two. tests/engine/test_import.py holds it.

@@ -31,14 +31,14 @@ _SETTING = (
 
 @cache
 @torch.enable_grad()
-def classifiers() -> data.Drawn:
+def classifiers() -> data.Networks:
     images = data.digits()
-    networks = data.drawn(SEEDS, SIZES, TRAINING_STEPS)
+    networks = data.draw_networks(SEEDS, SIZES, TRAINING_STEPS)
     optimizer = data.adam(networks, RATE)
-    for seen in networks.seen:
+    for batch in networks.batches:
         optimizer.zero_grad()
         data.cross_entropy(
-            data.logits(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)
+            data.logits(data.pictures(images.train, batch), networks), data.pictures(images.train_labels, batch)
         ).backward()
         optimizer.step()
     for p in networks.parameters:
@@ -63,7 +63,7 @@ def start(world: str) -> Tensor:
 
 def attacked(world: str, variant: Variant) -> Tensor:
     """(seeds, 497, 64): the pictures after the attack, within the box."""
-    x, labels = data.digits().test, data.for_each(len(SEEDS), data.digits().test_labels)
+    x, labels = data.digits().test, data.expand_seeds(len(SEEDS), data.digits().test_labels)
     clamp = variant.clamp if world == NO_MAXIMIZE else variant.ascending
     change = (x + start(world)).clamp(0, 1) - x if variant.projects else start(world).clone()
     for _ in range(STEPS):
@@ -85,7 +85,7 @@ def _context(settings: Settings) -> dict[str, object]:
     test = data.digits().test
     return {
         "seeds": len(SEEDS),
-        "clean": float(right(data.for_each(len(SEEDS), test)).mean()),
+        "clean": float(right(data.expand_seeds(len(SEEDS), test)).mean()),
         "largest": LARGEST,
         "steps": STEPS,
         "black": float((test == 0).float().mean()),
@@ -95,7 +95,7 @@ def _context(settings: Settings) -> dict[str, object]:
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
-    out = sentences.of_worlds(worlds, SCORE)
+    out = sentences.world_sentences(worlds, SCORE)
     if OURS in worlds[NO_MAXIMIZE]:
         with_it, without = (worlds[world][OURS] for world in (FROM_CHANCE, NO_MAXIMIZE))
         if SCORE.difference(with_it, without).verdict == BETTER:

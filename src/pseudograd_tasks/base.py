@@ -4,21 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from pseudograd.comparison.runs import Outcome
+from pseudograd.comparison.statistics import Better, Difference, difference
 from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
+from pseudograd.comparison.verdicts import Family, make_family
 from pseudograd.errors import must, unknown_name
-
-from .score import OURS, Score, World
+from pseudograd.ops.bound_rules import DEFAULT_RULE
 
 # What the file of a task needs, from one place.
 __all__ = ["INSTALLED", "NO_CLAMP", "OURS", "PROJECT", "Clamp", "Outcome", "Score", "Variant", "eras"]
 __all__ += ["KINDS", "Gallery", "Loss", "Section", "Settings", "Subject", "Task", "World", "Worlds"]
 
 Loss = Callable[[Tensor], Tensor]
+World: TypeAlias = dict[str, Outcome]  # by variant
+OURS = DEFAULT_RULE
+
+
+def eras_in(rows: World) -> list[str]:
+    """The variants that are eras of torch, from the oldest on."""
+    return [era for era in eras() if era in rows]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a headline over seeds is spoken of, and what is compared by statistics.TEST: "98.3% of the problems solved", "test error 0.0389".
+
+    Differences of one seed of at most `tie` count as none.
+    """
+
+    key: str
+    text: str  # with {} for the number
+    places: str = ".1%"
+    better: Better = "higher"
+    tie: float = 0.0
+
+    def sentence(self, outcome: Outcome) -> str:
+        return self.text.format(self.number(outcome))
+
+    def number(self, outcome: Outcome) -> str:
+        return format(outcome.numbers[self.key], self.places)
+
+    def difference(self, first: Outcome, second: Outcome) -> Difference:
+        return difference(first.seeds, second.seeds, better=self.better, tie=self.tie)
+
+    def family(self, rows: World, with_best: bool = False) -> Family:
+        """The comparisons of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
+        names = [name for name in rows if name != INSTALLED]
+        planned = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
+        planned += combinations(eras_in(rows), 2)
+        seeds = {self.key: {name: rows[name].seeds for name in names}}
+        return make_family(seeds, {self.key: self.better}, planned, tie=self.tie, with_best=with_best)
+
+    def against_ours(self, rows: World) -> dict[str, Difference]:
+        """Each variant less our default, the best first."""
+        family = self.family(rows)
+        names = [name for name in rows if name not in (OURS, INSTALLED)]
+        names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
+        return {name: family.difference(self.key, name, OURS) for name in names}
+
+    def eras(self, rows: World) -> list[Difference]:
+        """Every older edge less every newer one."""
+        family = self.family(rows)
+        return [family.difference(self.key, *pair) for pair in combinations(eras_in(rows), 2)]
+
+
+Worlds: TypeAlias = Mapping[str, World]
 
 
 @dataclass(frozen=True)
@@ -31,7 +86,6 @@ class Settings:
     loss_name: str = ""
 
 
-Worlds: TypeAlias = Mapping[str, World]
 # What a figure of each kind draws for a variant: the names of these arrays in Outcome.
 KINDS = {
     "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
@@ -62,7 +116,7 @@ class Subject:
 
     `columns` describes the numbers; `headline` is the one for a summary, with a short heading. `setting(context)` is the sentence that
     opens it. `verdicts(worlds, context)` are sentences computed from what was measured, and `simpler(worlds)` names the worlds in which a
-    reader does not need us, by the advice of words.closing that they lead to. `finding(world)` says in plain words what a stranger should
+    reader does not need us, by the key of the advice in sentences.closing. `finding(world)` says in plain words what a stranger should
     know first, for a report that opens with the pictures of this subject; the last of its `first` pictures is the target. `score`: the
     headline, where one is better than another.
     """
@@ -97,15 +151,15 @@ class Section:
 
     @property
     def verdicts(self) -> list[str]:
-        """Where it ran in one world, its name before each of them would tell nothing."""
-        told = self.subject.verdicts(self.worlds, self.context)
+        """Without the name of the world before each sentence, if there is only one world."""
+        sentences = self.subject.verdicts(self.worlds, self.context)
         if len(self.worlds) > 1:
-            return told
+            return sentences
         ((world, rows),) = self.worlds.items()
-        return [_without(world, tuple(rows), sentence) for sentence in told]
+        return [_remove_world(sentence, world, tuple(rows)) for sentence in sentences]
 
 
-def _without(world: str, rules: tuple[str, ...], sentence: str) -> str:
+def _remove_world(sentence: str, world: str, rules: tuple[str, ...]) -> str:
     rest = sentence.removeprefix(f"{world}: ")
     return rest if rest == sentence or rest.startswith(rules) else rest[:1].upper() + rest[1:]
 

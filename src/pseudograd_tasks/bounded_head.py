@@ -29,15 +29,15 @@ _SETTING = (
 )
 
 
-def trained(world: str, bounded: Callable[[Tensor], Tensor]) -> data.Drawn:
-    networks = data.drawn(SEEDS, SIZES, STEPS, spread=1.0)
+def trained(world: str, bounded: Callable[[Tensor], Tensor]) -> data.Networks:
+    networks = data.draw_networks(SEEDS, SIZES, STEPS, spread=1.0)
     networks.weights[-1].mul_(GAINS[world])
     optimizer = data.adam(networks, RATE)
     upper, lower = _halves(data.digits().train)
-    for seen in networks.seen:
+    for batch in networks.batches:
         optimizer.zero_grad()
-        shown = bounded(data.logits(data.pictures(upper, seen), networks))
-        (shown - data.pictures(lower, seen)).pow(2).sum().div(data.BATCH).backward()
+        shown = bounded(data.logits(data.pictures(upper, batch), networks))
+        (shown - data.pictures(lower, batch)).pow(2).sum().div(data.BATCH).backward()
         optimizer.step()
     return networks
 
@@ -47,18 +47,18 @@ def _halves(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _error(networks: data.Drawn, bounded: Callable[[Tensor], Tensor]) -> Tensor:
+def _error(networks: data.Networks, bounded: Callable[[Tensor], Tensor]) -> Tensor:
     """(seeds,), float64: mean squared error on the test digits."""
     upper, lower = _halves(data.digits().test)
-    shown = bounded(data.logits(data.for_each(len(SEEDS), upper), networks))
+    shown = bounded(data.logits(data.expand_seeds(len(SEEDS), upper), networks))
     return (shown - lower).double().pow(2).mean((1, 2))
 
 
 @torch.no_grad()
-def _dead(networks: data.Drawn) -> Tensor:
+def _dead(networks: data.Networks) -> Tensor:
     """(seeds,): how many outputs stand at a bound or outside for every training digit, though they have something to learn."""
     upper, lower = _halves(data.digits().train)
-    outputs = data.logits(data.for_each(len(SEEDS), upper), networks)
+    outputs = data.logits(data.expand_seeds(len(SEEDS), upper), networks)
     stuck = ((outputs <= 0) | (outputs >= 1)).all(1)
     return (stuck & (lower.std(0) > VARIES)).double().sum(1)
 
@@ -76,7 +76,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 
 @cache
-def with_sigmoid(world: str) -> float:
+def sigmoid_error(world: str) -> float:
     return float(_error(trained(world, torch.sigmoid), torch.sigmoid).mean())
 
 
@@ -89,14 +89,14 @@ def _context(settings: Settings) -> dict[str, object]:
         "gain": max(GAINS.values()),
         "mean": float((test - train.mean(0)).pow(2).mean()),
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
-        **{f"sigmoid_{number}": with_sigmoid(world) for number, world in enumerate(GAINS, start=1)},
+        **{f"sigmoid_{number}": sigmoid_error(world) for number, world in enumerate(GAINS, start=1)},
     }
 
 
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for (world, rows), sigmoid in zip(worlds.items(), (context["sigmoid_1"], context["sigmoid_2"]), strict=True):
-        out += sentences.of_scores(world, rows, SCORE)
+        out += sentences.score_sentences(world, rows, SCORE)
         dead: dict[float, list[str]] = {}
         for name, measured in rows.items():
             dead.setdefault(measured.numbers["dead"], []).append(name)

@@ -71,7 +71,7 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += sentences.of_pictures(world, rows)
+        out += sentences.picture_sentences(world, rows)
         if OURS in rows:
             value, ours = (rows[name].numbers["psnr"] for name in (PROJECT, OURS))
             margin = abs(value - ours)

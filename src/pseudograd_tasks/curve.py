@@ -44,24 +44,24 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     def clamped(x: Tensor) -> Tensor:
         return variant.clamp(x, low, high)
 
-    arriving = gradient(loss, clamped(x))
-    whole = gradient(lambda x: loss(clamped(x)), x)
+    grad_y = gradient(loss, clamped(x))
+    grad_x = gradient(lambda x: loss(clamped(x)), x)
     outside = (x < low) | (x > high)
-    lost = outside & (whole == 0)
+    lost = outside & (grad_x == 0)
     return Outcome(
         numbers={
             "no_signal_outside": float(lost.sum() / outside.sum()),
-            "at_low": float(whole[200]),
-            "at_high": float(whole[600]),
+            "at_low": float(grad_x[200]),
+            "at_high": float(grad_x[600]),
         },
         arrays={
             "range": torch.tensor([low, high], dtype=torch.float64),
             "x": x,
             "y": clamped(x).detach(),
             "loss": loss(clamped(x)).detach(),
-            "dL_dy": arriving,
-            "dy_dx": slope(clamped, x, arriving),
-            "dL_dx": whole,
+            "dL_dy": grad_y,
+            "dy_dx": slope(clamped, x, grad_y),
+            "dL_dx": grad_x,
         },
     )
 

@@ -33,30 +33,30 @@ def digits() -> Digits:
     return Digits(x[:TRAINING], y[:TRAINING], x[TRAINING:], y[TRAINING:])
 
 
-class Drawn(NamedTuple):
-    """What chance decides: by layer weights (seeds, out, in) and biases (seeds, 1, out); the images `seen` (steps, seeds, 128)."""
+class Networks(NamedTuple):
+    """What chance decides: by layer weights (seeds, out, in) and biases (seeds, 1, out); images of `batches` (steps, seeds, 128)."""
 
     weights: list[Tensor]
     biases: list[Tensor]
-    seen: Tensor
+    batches: Tensor
 
     @property
     def parameters(self) -> list[Tensor]:
         return [*self.weights, *self.biases]
 
 
-def drawn(seeds: Sequence[int], sizes: Sequence[int], steps: int, spread: float = 3.0) -> Drawn:
+def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int, spread: float = 3.0) -> Networks:
     """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance spread / (3 in), biases 0."""
     layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
-    seen = []
+    batches = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         for of_layer, (size, out) in zip(weights, layers, strict=True):
             of_layer.append((torch.rand(out, size, generator=generator) * 2 - 1) * (spread / size) ** 0.5)
-        seen.append(torch.randint(TRAINING, (steps, BATCH), generator=generator))
+        batches.append(torch.randint(TRAINING, (steps, BATCH), generator=generator))
     biases = [torch.zeros(len(seeds), 1, out) for _, out in layers]
-    return Drawn([torch.stack(of_layer) for of_layer in weights], biases, torch.stack(seen, 1))
+    return Networks([torch.stack(of_layer) for of_layer in weights], biases, torch.stack(batches, 1))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -64,32 +64,32 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight.mT)
 
 
-def pictures(images: Tensor, seen: Tensor) -> Tensor:
-    """images[seen], sooner."""
-    return images.index_select(0, seen.flatten()).view(*seen.shape, *images.shape[1:])
+def pictures(images: Tensor, indices: Tensor) -> Tensor:
+    """images[indices], but faster."""
+    return images.index_select(0, indices.flatten()).view(*indices.shape, *images.shape[1:])
 
 
-def logits(x: Tensor, networks: Drawn) -> Tensor:
+def logits(x: Tensor, networks: Networks) -> Tensor:
     """(seeds, n, out): layers with relu between them."""
     for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
         x = linear(torch.relu(x) if number else x, weight, bias)
     return x
 
 
-def for_each(seeds: int, x: Tensor) -> Tensor:
+def expand_seeds(seeds: int, x: Tensor) -> Tensor:
     return x.expand(seeds, *x.shape)
 
 
-def adam(networks: Drawn, rate: float) -> torch.optim.Optimizer:
+def adam(networks: Networks, rate: float) -> torch.optim.Optimizer:
     """Fused: its step takes a tenth of the time, which is a third of that of a training at these sizes."""
     return torch.optim.Adam([p.requires_grad_() for p in networks.parameters], rate, fused=True)
 
 
-def cross_entropy(given: Tensor, labels: Tensor) -> Tensor:
-    """The sum over seeds of the mean over images: the gradient of each network is its own. given: (seeds, n, 10), labels: (seeds, n)."""
-    return functional.cross_entropy(given.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over seeds of the mean over images: the gradient of each network is its own. logits: (seeds, n, 10), labels: (seeds, n)."""
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
 
 
-def accuracy(given: Tensor, labels: Tensor) -> Tensor:
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """(seeds,), float64: the share of images whose largest logit is that of the label."""
-    return (given.argmax(-1) == labels).double().mean(-1)
+    return (logits.argmax(-1) == labels).double().mean(-1)

@@ -43,7 +43,7 @@ def targets_and_starts() -> tuple[Tensor, Tensor]:
 
 
 @cache
-def by_scipy() -> Tensor:
+def scipy_reaches() -> Tensor:
     """(200,): whether L-BFGS-B with bounds reaches the point from the same start, clipped. Its gradient is written apart, in NumPy."""
     import numpy as np
     from scipy.optimize import minimize
@@ -60,11 +60,11 @@ def by_scipy() -> Tensor:
 
     targets, starts = (part.numpy() for part in targets_and_starts())
     bounds = [(-1, 1)] * len(links)
-    found = [
+    losses = [
         minimize(loss, z.clip(-1, 1), (target,), "L-BFGS-B", jac=True, bounds=bounds).fun
         for target, z in zip(targets, starts, strict=True)
     ]
-    return torch.tensor([(2 * least) ** 0.5 < NEAR for least in found])
+    return torch.tensor([(2 * least) ** 0.5 < NEAR for least in losses])
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -100,7 +100,7 @@ def _context(settings: Settings) -> dict[str, object]:
         "near": NEAR,
         "last": LAST,
         "length": float(_LINKS.sum()),
-        "scipy": float(by_scipy().double().mean()),
+        "scipy": float(scipy_reaches().double().mean()),
         "test": sentences.test_of(f"{DRAWS} groups of {TARGETS // DRAWS} targets"),
     }
 
@@ -108,7 +108,7 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, Any]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += sentences.of_scores(world, rows, SCORE)
+        out += sentences.score_sentences(world, rows, SCORE)
         best = max(measured.numbers["reached"] for measured in rows.values())
         who = "something tried does" if best > context["scipy"] else "nothing tried does"
         out.append(

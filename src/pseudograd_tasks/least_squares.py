@@ -63,23 +63,23 @@ def matrix(random: np.random.Generator, condition: float) -> np.ndarray[Any, Any
     return left * np.logspace(0, -np.log10(condition) / 2, COLUMNS) @ right
 
 
-def measured(random: np.random.Generator, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def measurements(random: np.random.Generator, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """(60,): noisy measurements of unknowns of which two thirds lie outside the box."""
     return a @ random.uniform(-1, 2, size=COLUMNS) + NOISE * random.normal(size=ROWS)
 
 
-def solved(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def solve(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """(40,): the solution, by a method that knows nothing of gradients."""
     from scipy.optimize import lsq_linear
 
     return lsq_linear(a, b, (0, 1), tol=1e-14, method="bvls").x
 
 
-def batch(given: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Problems:
+def batch(systems: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> Problems:
     import numpy as np
 
-    best = [solved(a, b) for a, b in given]
-    matrices, observed = zip(*given, strict=True)
+    best = [solve(a, b) for a, b in systems]
+    matrices, observed = zip(*systems, strict=True)
     return Problems(*(torch.from_numpy(np.stack(part)) for part in (matrices, observed, best)))
 
 
@@ -87,13 +87,13 @@ def batch(given: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) ->
 def problems() -> Problems:
     import numpy as np
 
-    given = []
+    systems = []
     for condition in CONDITIONS:
         random = np.random.default_rng(SEED)
         for _ in range(EACH):
             a = matrix(random, condition)
-            given.append((a, measured(random, a)))
-    return batch(given)
+            systems.append((a, measurements(random, a)))
+    return batch(systems)
 
 
 @cache
@@ -103,12 +103,12 @@ def start() -> Tensor:
     return (0.5 + SPREAD * far).repeat(len(CONDITIONS), 1)
 
 
-def descended(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, given: Problems, variant: Variant) -> Tensor:
+def descend(x: Tensor, optimizer: torch.optim.Optimizer, steps: int, problems: Problems, variant: Variant) -> Tensor:
     """(steps, problems, 40): what the clamp showed after each step. `x` is changed in place."""
     shown = []
     for _ in range(steps):
         optimizer.zero_grad()
-        given.loss(variant.clamp(x, 0.0, 1.0)).sum().backward()
+        problems.loss(variant.clamp(x, 0.0, 1.0)).sum().backward()
         optimizer.step()
         if variant.projects:
             with torch.no_grad():
@@ -125,7 +125,7 @@ def arrivals(gap: Tensor) -> Tensor:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = (start().clamp(0, 1) if variant.projects else start().clone()).requires_grad_()
-    gap = problems().gap(descended(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
+    gap = problems().gap(descend(x, torch.optim.SGD([x], RATE), STEPS, problems(), variant))
     converged = (gap[-LAST:] < NEAR).all(0).double()
     # The same draw at each condition number is no problem of its own.
     of_draws = converged.view(len(CONDITIONS), EACH).mean(0)
@@ -161,7 +161,7 @@ def _context(settings: Settings) -> dict[str, object]:
 
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     (rows,) = worlds.values()
-    out = sentences.of_scores(WORLD, rows, SCORE)
+    out = sentences.score_sentences(WORLD, rows, SCORE)
     if {PROJECT, OURS} <= set(rows):
         sooner, ours = (rows[name].numbers["steps"] for name in (PROJECT, OURS))
         if sooner < ours:

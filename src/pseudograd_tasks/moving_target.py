@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import sentences
 from .base import OURS, PROJECT, Outcome, Score, Settings, Task, Variant, Worlds
-from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descended, matrix, measured
+from .least_squares import COLUMNS, NEAR, Problems, arrivals, batch, descend, matrix, measurements
 
 PROBLEMS, CONDITION, SEED, SEED_OF_CHANGES, SEED_OF_STARTS = 20, 100, 0, 7, 1
 PHASES, STEPS, LAST = 3, 300, 10
@@ -34,9 +34,9 @@ def phases() -> tuple[Problems, ...]:
     first = []
     for _ in range(PROBLEMS):
         a = matrix(random, CONDITION)
-        first.append((a, measured(random, a)))
-    later = [[(a, measured(changes, a)) for a, _ in first] for _ in range(PHASES - 1)]
-    return tuple(batch(given) for given in (first, *later))
+        first.append((a, measurements(random, a)))
+    later = [[(a, measurements(changes, a)) for a, _ in first] for _ in range(PHASES - 1)]
+    return tuple(batch(systems) for systems in (first, *later))
 
 
 def start() -> Tensor:
@@ -51,7 +51,7 @@ def _optimizer(world: str, x: Tensor) -> torch.optim.Optimizer:
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     x = start().requires_grad_()
     optimizer = _optimizer(world, x)
-    gaps = [given.gap(descended(x, optimizer, STEPS, given, variant)) for given in phases()]
+    gaps = [phase.gap(descend(x, optimizer, STEPS, phase, variant)) for phase in phases()]
     kept_up = torch.stack([(gap[-LAST:] < NEAR).all(0) for gap in gaps[1:]]).all(0).double()
     steps = [float(arrivals(gap).double().median()) for gap in gaps]
     return Outcome(
@@ -83,7 +83,7 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += sentences.of_scores(world, rows, SCORE)
+        out += sentences.score_sentences(world, rows, SCORE)
         if {"identity", OURS} <= set(rows):
             strayed, ours = (rows[name].numbers["stray"] for name in ("identity", OURS))
             if strayed > 2 * ours:

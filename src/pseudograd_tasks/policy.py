@@ -51,7 +51,7 @@ def trained(schedule: Schedule, loss: LossOfTokens) -> Tensor:
     generator = torch.Generator().manual_seed(draws)
     for _ in range(schedule.batches):
         with torch.no_grad():
-            strings = _drawn(logits, generator)
+            strings = _draw_strings(logits, generator)
             reward = _follows(strings, order).double().mean(-1)
             reward = reward + NOISE * torch.randn(reward.shape, generator=generator, dtype=torch.float64)
             advantage = (reward - reward.mean(1, keepdim=True)) / reward.std(1, keepdim=True)
@@ -70,7 +70,7 @@ def _problem() -> tuple[Tensor, int]:
     return torch.stack([torch.randperm(LETTERS, generator=generator) for _ in range(SEEDS)]), 1
 
 
-def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_strings(logits: Tensor, generator: torch.Generator) -> Tensor:
     """(seeds, strings, length + 1): strings that start with letter 0."""
     strings = torch.zeros(SEEDS, STRINGS, LENGTH + 1, dtype=torch.long)
     rows = torch.arange(SEEDS).unsqueeze(1)
@@ -95,12 +95,12 @@ def expected(logits: Tensor) -> Tensor:
     """(seeds,), float64: the expected reward, by the probability of each letter at each place."""
     order, _ = _problem()
     steps = logits.double().softmax(-1)
-    here = torch.zeros(SEEDS, LETTERS, dtype=torch.float64)
-    here[:, 0] = 1
+    letters = torch.zeros(SEEDS, LETTERS, dtype=torch.float64)
+    letters[:, 0] = 1
     right = torch.zeros(SEEDS, dtype=torch.float64)
     for t in range(LENGTH):
-        right += (here * steps[:, t].gather(-1, order.unsqueeze(-1))[..., 0]).sum(-1)
-        here = (here.unsqueeze(-1) * steps[:, t]).sum(1)
+        right += (letters * steps[:, t].gather(-1, order.unsqueeze(-1))[..., 0]).sum(-1)
+        letters = (letters.unsqueeze(-1) * steps[:, t]).sum(1)
     return right / LENGTH
 
 
@@ -114,7 +114,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 
 @cache
-def with_policy(world: str, name: str) -> tuple[float, ...]:
+def preset_rewards(world: str, name: str) -> tuple[float, ...]:
     """The reward of each seed with a loss of `pseudograd.policy.presets`."""
     return tuple(expected(trained(WORLDS[world], policies[name])).tolist())
 
@@ -139,12 +139,14 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += sentences.of_scores(world, rows, SCORE)
-        ppo = with_policy(world, NAMED[0])
-        found = holm({n: difference(with_policy(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]})
+        out += sentences.score_sentences(world, rows, SCORE)
+        ppo = preset_rewards(world, NAMED[0])
+        verdicts = holm(
+            {n: difference(preset_rewards(world, n), ppo, better=SCORE.better, tie=SCORE.tie) for n in NAMED[1:]}
+        )
         others = [
-            f"{name} {fmean(with_policy(world, name)):.3f} ({NOT_TOLD if one.verdict == NO_DIFFERENCE else one.verdict})"
-            for name, one in found.items()
+            f"{name} {fmean(preset_rewards(world, name)):.3f} ({NOT_TOLD if row.verdict == NO_DIFFERENCE else row.verdict})"
+            for name, row in verdicts.items()
         ]
         out.append(
             f"{world}: losses of pseudograd.policy.presets against {NAMED[0]} ({fmean(ppo):.3f}): {listed(others)}."

@@ -60,7 +60,7 @@ TERNARY_WEIGHTS = Quantiser(_mean_size, -1.0, 1.0, of_activations=False)
 FOUR_BITS_EACH = Quantiser(_largest_of_each_row, -8.0, 7.0, of_activations=True)
 
 
-def logits(x: Tensor, networks: data.Drawn, quantiser: Quantiser, clamp: Clamp) -> Tensor:
+def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clamp) -> Tensor:
     """(seeds, n, 10), of x (seeds, n, 64)."""
     for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
         if number:
@@ -72,33 +72,33 @@ def logits(x: Tensor, networks: data.Drawn, quantiser: Quantiser, clamp: Clamp) 
     return x
 
 
-def trained(forward: Callable[[Tensor, data.Drawn], Tensor]) -> tuple[data.Drawn, Tensor]:
+def trained(forward: Callable[[Tensor, data.Networks], Tensor]) -> tuple[data.Networks, Tensor]:
     """The networks after training, and the share of weights (seeds,) that the first backward leaves without a gradient."""
     images = data.digits()
-    networks = data.drawn(SEEDS, SIZES, STEPS)
+    networks = data.draw_networks(SEEDS, SIZES, STEPS)
     optimizer = data.adam(networks, RATE)
     silent = torch.zeros(len(SEEDS))
-    for step, seen in enumerate(networks.seen):
+    for step, batch in enumerate(networks.batches):
         optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
         optimizer.zero_grad()
         data.cross_entropy(
-            forward(data.pictures(images.train, seen), networks), data.pictures(images.train_labels, seen)
+            forward(data.pictures(images.train, batch), networks), data.pictures(images.train_labels, batch)
         ).backward()
         if step == 0:
-            silent = _without_gradient(networks)
+            silent = _silent_share(networks)
         optimizer.step()
     return networks, silent
 
 
-def _without_gradient(networks: data.Drawn) -> Tensor:
+def _silent_share(networks: data.Networks) -> Tensor:
     grads = torch.cat([p.grad.flatten(1) for p in networks.weights if p.grad is not None], 1)
     return (grads == 0).double().mean(1)
 
 
 @torch.no_grad()
-def _tested(forward: Callable[[Tensor, data.Drawn], Tensor], networks: data.Drawn) -> Tensor:
+def _tested(forward: Callable[[Tensor, data.Networks], Tensor], networks: data.Networks) -> Tensor:
     images = data.digits()
-    return data.accuracy(forward(data.for_each(len(SEEDS), images.test), networks), images.test_labels)
+    return data.accuracy(forward(data.expand_seeds(len(SEEDS), images.test), networks), images.test_labels)
 
 
 def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -117,8 +117,8 @@ def unquantised() -> float:
     return float(_tested(data.logits, networks).mean())
 
 
-def _at_a_bound(quantiser: Quantiser) -> float:
-    weights = data.drawn(SEEDS, SIZES, 0).weights
+def _bound_share(quantiser: Quantiser) -> float:
+    weights = data.draw_networks(SEEDS, SIZES, 0).weights
     shares = [
         ((codes <= quantiser.low) | (codes >= quantiser.high)).double().flatten()
         for codes in ((weight / quantiser.scale(weight)).round() for weight in weights)
@@ -132,7 +132,7 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
         "steps": STEPS,
         "rate": RATE,
         "full": unquantised(),
-        "silent": _at_a_bound(quantiser),
+        "silent": _bound_share(quantiser),
         "largest": LARGEST,
         "test": sentences.test_of(f"{len(SEEDS)} seeds"),
     }
@@ -154,7 +154,7 @@ def _task(name: str, title: str, setting: str, quantiser: Quantiser, order: int)
         has_leaves=False,
         setting=setting.format_map,
         context=partial(_context, quantiser),
-        verdicts=lambda worlds, context: sentences.of_worlds(worlds, SCORE),
+        verdicts=lambda worlds, context: sentences.world_sentences(worlds, SCORE),
         order=order,
     )
 

@@ -67,7 +67,7 @@ def start(world: str) -> Tensor:
     return photo("china") if world == PLAIN else _linear_light(photo("china"))
 
 
-def shown(world: str, picture: Tensor) -> Tensor:
+def display(world: str, picture: Tensor) -> Tensor:
     """What a screen shows of it; NaN stays NaN."""
     cut = displayed(picture)
     return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
@@ -79,7 +79,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     optimizer = torch.optim.Adam([spectrum], RATE)
     guarded = variant.name != NO_CLAMP
 
-    def seen(x: Tensor) -> Tensor:
+    def show(x: Tensor) -> Tensor:
         y = variant.clamp(x, 0.0, 1.0)
         return y if world == PLAIN else _srgb(y, guarded)
 
@@ -87,11 +87,11 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     for step in range(AWAY_STEPS + BACK_STEPS):
         goal = out_of_gamut() if step < AWAY_STEPS else target
         optimizer.zero_grad()
-        (0.5 * (seen(_to_picture(spectrum)) - goal).pow(2).sum()).backward()
+        (0.5 * (show(_to_picture(spectrum)) - goal).pow(2).sum()).backward()
         optimizer.step()
         if step == AWAY_STEPS - 1:
             largest = float(_to_picture(spectrum).detach().abs().max())
-    final = shown(world, _to_picture(spectrum))
+    final = display(world, _to_picture(spectrum))
     return Outcome(numbers={"psnr": psnr(final, target), "largest": largest}, arrays={"picture": final[0]})
 
 
@@ -104,7 +104,7 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world, rows in worlds.items():
-        out += sentences.of_pictures(world, rows)
+        out += sentences.picture_sentences(world, rows)
         if {"identity", OURS} <= set(rows):
             largest, ours = (rows[name].numbers["largest"] for name in ("identity", OURS))
             if largest > 2 * ours:

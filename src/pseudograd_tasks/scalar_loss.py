@@ -20,4 +20,4 @@ class ElementByElement:
     loss: Callable[[Tensor], Tensor]
 
     def __call__(self, y: Tensor) -> Tensor:
-        return torch.vmap(lambda one: self.loss(one.reshape(1)).reshape(()))(y.reshape(-1)).reshape(y.shape)
+        return torch.vmap(lambda element: self.loss(element.reshape(1)).reshape(()))(y.reshape(-1)).reshape(y.shape)

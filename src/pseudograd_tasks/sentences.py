@@ -10,8 +10,7 @@ from pseudograd.comparison.statistics import BETTER, NO_DIFFERENCE, NOT_TOLD, TE
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd.wording import listed
 
-from .base import World, Worlds
-from .score import OURS, Score, eras_in
+from .base import OURS, Score, World, Worlds, eras_in
 
 APART = 0.5  # dB: two pictures that an eye can tell apart
 # What something simpler that was as good or better leads to, in the order in which a report ends with it.
@@ -40,7 +39,7 @@ def where(era: str) -> str:
     return _AT_THE_BOUND[eras()[era].edge]
 
 
-def _in_words(count: int) -> tuple[str, str, str]:
+def _count_words(count: int) -> tuple[str, str, str]:
     """Of so many: all, how many, and which of them is ahead."""
     return ("both", "two", "better") if count == 2 else (f"all {count}", str(count), "best")
 
@@ -49,7 +48,7 @@ def decibels(rows: World) -> dict[str, float]:
     return {name: measured.numbers["psnr"] for name, measured in rows.items()}
 
 
-def of_pictures(world: str, rows: World) -> list[str]:
+def picture_sentences(world: str, rows: World) -> list[str]:
     """What every world says that ends with a picture: the eras, our lead, what beat us, what broke."""
     values = decibels(rows)
     of_eras = {era: values[era] for era in eras_in(rows)}
@@ -65,13 +64,13 @@ def _eras(world: str, of_eras: Mapping[str, float]) -> str:
         each = listed([f"{value:.1f} dB {where(era)}" for era, value in of_eras.items()])
         return f"{world}: which torch is installed decides the picture, {each}."
     values = listed(list(dict.fromkeys(f"{value:.1f}" for value in of_eras.values())))
-    return f"{world}: {_in_words(len(of_eras))[0]} eras of torch.clamp end alike, at {values} dB."
+    return f"{world}: {_count_words(len(of_eras))[0]} eras of torch.clamp end alike, at {values} dB."
 
 
 def _lead(world: str, value: float, of_eras: Mapping[str, float]) -> str:
     era = max(of_eras.values())
     gain = f", {value - era:.1f} dB above" if value > era else " and does not beat"
-    _, two, better = _in_words(len(of_eras))
+    _, two, better = _count_words(len(of_eras))
     return f"{world}: {OURS} ends at {value:.1f} dB{gain} the {better} of the {two} eras of torch.clamp ({era:.1f} dB)."
 
 
@@ -86,7 +85,9 @@ def _beaten(world: str, values: Mapping[str, float]) -> str:
 
 def are_alike(*values: float) -> bool:
     """Pictures, by their dB; those of which none is a number, too."""
-    return all(abs(one - other) <= APART for one, other in combinations(values, 2)) or all(map(math.isnan, values))
+    return all(abs(first - second) <= APART for first, second in combinations(values, 2)) or all(
+        map(math.isnan, values)
+    )
 
 
 def best(values: Mapping[str, float]) -> str:
@@ -100,23 +101,23 @@ def where_as_good(worlds: Worlds, name: str, margin: float = 0.0) -> list[str]:
     return [world for world, of in values.items() if OURS in of and of[name] > of[OURS] - margin]
 
 
-def of_worlds(worlds: Worlds, score: Score) -> list[str]:
-    return [sentence for world, rows in worlds.items() for sentence in of_scores(world, rows, score)]
+def world_sentences(worlds: Worlds, score: Score) -> list[str]:
+    return [sentence for world, rows in worlds.items() for sentence in score_sentences(world, rows, score)]
 
 
-def of_scores(world: str, rows: World, score: Score) -> list[str]:
+def score_sentences(world: str, rows: World, score: Score) -> list[str]:
     """What every world says that measures over seeds: the eras, our lead, what was better, what no different."""
     out = [_eras_over_seeds(world, rows, score)]
     if OURS not in rows:
         return out
-    found = score.against_ours(rows)
-    out.append(_lead_over_seeds(world, rows, score, found))
+    verdicts = score.against_ours(rows)
+    out.append(_lead_over_seeds(world, rows, score, verdicts))
     by_verdict: dict[str, list[str]] = {BETTER: [], NO_DIFFERENCE: [], WORSE: []}
-    for name, one in found.items():
+    for name, verdict in verdicts.items():
         if name not in eras():
-            by_verdict[one.verdict].append(f"{name} ({score.number(rows[name])})")
-    for verdict, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
-        if names := by_verdict[verdict]:
+            by_verdict[verdict.verdict].append(f"{name} ({score.number(rows[name])})")
+    for kind, start in ((BETTER, "better than"), (NO_DIFFERENCE, f"{NOT_TOLD} from")):
+        if names := by_verdict[kind]:
             out.append(f"{world}: {start} {OURS} here: {listed(names)}.")
     return out if by_verdict[BETTER] else [*out, f"{world}: nothing tried was better than {OURS}."]
 
@@ -124,20 +125,20 @@ def of_scores(world: str, rows: World, score: Score) -> list[str]:
 def _eras_over_seeds(world: str, rows: World, score: Score) -> str:
     first, *others = names = eras_in(rows)
     said = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
-    found = score.eras(rows)
-    if all(one.verdict == NO_DIFFERENCE for one in found):
-        how = f"are {NOT_TOLD}" if any(one.seeds[1] for one in found) else "end equal"
-        return f"{world}: the {_in_words(len(names))[1]} eras of torch.clamp {how}: {listed(said)}."
-    each = ", ".join(f"{one} {where(era)}" for era, one in zip(names, said, strict=True))
+    verdicts = score.eras(rows)
+    if all(verdict.verdict == NO_DIFFERENCE for verdict in verdicts):
+        how = f"are {NOT_TOLD}" if any(verdict.seeds[1] for verdict in verdicts) else "end equal"
+        return f"{world}: the {_count_words(len(names))[1]} eras of torch.clamp {how}: {listed(said)}."
+    each = ", ".join(f"{text} {where(era)}" for era, text in zip(names, said, strict=True))
     return f"{world}: which torch is installed decides: {each}."
 
 
-def _lead_over_seeds(world: str, rows: World, score: Score, found: Mapping[str, Difference]) -> str:
-    """Against the best of the eras, which is the first of them in `found`."""
+def _lead_over_seeds(world: str, rows: World, score: Score, verdicts: Mapping[str, Difference]) -> str:
+    """Against the best of the eras, which is the first of them in `verdicts`."""
     of_eras = eras_in(rows)
-    era = next(name for name in found if name in of_eras)
-    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[found[era].verdict]
-    better = _in_words(len(of_eras))[2]
+    era = next(name for name in verdicts if name in of_eras)
+    turned = {BETTER: "worse than", WORSE: "better than", NO_DIFFERENCE: f"{NOT_TOLD} from"}[verdicts[era].verdict]
+    better = _count_words(len(of_eras))[2]
     return f"{world}: {OURS}: {score.sentence(rows[OURS])}, {turned} the {better} era of torch.clamp ({score.number(rows[era])})."
 
 
@@ -151,8 +152,8 @@ def test_of(seeds: str) -> str:
 
 def where_no_worse(worlds: Worlds, name: str, score: Score, or_equal: bool = True) -> list[str]:
     """The worlds in which our default is not better than `name`; without `or_equal`, those in which `name` is better."""
-    told = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
-    return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in told]
+    verdicts = (BETTER, NO_DIFFERENCE) if or_equal else (BETTER,)
+    return [w for w, rows in worlds.items() if OURS in rows and score.against_ours(rows)[name].verdict in verdicts]
 
 
 def closing(simpler: Mapping[str, Sequence[str]]) -> list[str]:

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from . import sentences
-from .base import NO_CLAMP, Gallery, Outcome, Score, Settings, Task, Variant
+from .base import NO_CLAMP, OURS, Gallery, Outcome, Score, Settings, Task, Variant
 from .photos import displayed, photo
-from .score import OURS
 
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
@@ -108,7 +107,7 @@ SPLATS = Task(
     has_leaves=False,
     setting=_SETTING.format_map,
     context=_context,
-    verdicts=lambda worlds, context: sentences.of_worlds(worlds, SCORE),
+    verdicts=lambda worlds, context: sentences.world_sentences(worlds, SCORE),
     simpler=lambda worlds: {"own_loss": sentences.where_no_worse(worlds, NO_CLAMP, SCORE, or_equal=False)},
     figure=Gallery(
         "pictures",

@@ -68,7 +68,7 @@ def nearest(z: Tensor, codes: Tensor) -> Tensor:
     return torch.cdist(z, codes, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
 
 
-def seen_otherwise(pictures: Tensor, generator: torch.Generator) -> Tensor:
+def jitter(pictures: Tensor, generator: torch.Generator) -> Tensor:
     """Each picture (n, 64) moved by up to one pixel, with a little noise: a scorer that only knows still pictures is easily fooled."""
     n = len(pictures)
     framed = functional.pad(pictures.view(n, 8, 8), (1, 1, 1, 1))
@@ -133,9 +133,9 @@ def _scorer(codes: Tensor, decoder: nn.Module, generator: torch.Generator) -> tu
         x, labels = images.train[chosen], images.train_labels[chosen]
         with torch.no_grad():
             scribbles = _scribbles(x, codes, decoder, generator)
-        seen = seen_otherwise(torch.cat([x, scribbles]), generator)
+        views = jitter(torch.cat([x, scribbles]), generator)
         labels = torch.cat([labels, torch.full((len(scribbles),), len(WORDS) - 1)])
-        similar = scorer(seen) @ letters(sentences[step % len(sentences)]).T
+        similar = scorer(views) @ letters(sentences[step % len(sentences)]).T
         optimizer.zero_grad()
         functional.cross_entropy(20 * similar, labels).backward()
         optimizer.step()
@@ -178,8 +178,8 @@ def pulled(world: str, variant: Variant) -> Tensor:
         shown = variant.clamp(decoded(), 0.0, 1.0)
         if not shown.requires_grad:  # a plain lookup: nothing will ever reach z
             break
-        seen = scorer(seen_otherwise(shown.repeat(VIEWS, 1), generator))
-        loss = (1 - (seen * wanted).sum(-1)) + AWAY * torch.relu(seen @ embedded[10])
+        views = scorer(jitter(shown.repeat(VIEWS, 1), generator))
+        loss = (1 - (views * wanted).sum(-1)) + AWAY * torch.relu(views @ embedded[10])
         optimizer.zero_grad()
         (loss.sum() / VIEWS).backward()
         optimizer.step()
@@ -202,8 +202,8 @@ def _real(world: str) -> Tensor:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     pictures = pulled(world, variant)
-    asked = torch.arange(10).repeat(SEEDS)
-    right = (torch.from_numpy(built().judge.predict(pictures.numpy())) == asked).double().view(SEEDS, 10).mean(1)
+    words = torch.arange(10).repeat(SEEDS)
+    right = (torch.from_numpy(built().judge.predict(pictures.numpy())) == words).double().view(SEEDS, 10).mean(1)
     wanted = built().embedded_words[:10].repeat(SEEDS, 1)
     similar = (built().scorer(pictures) * wanted).sum(-1).mean()
     return Outcome(
@@ -228,7 +228,7 @@ def _context(settings: Settings) -> dict[str, object]:
 def _verdicts(worlds: Worlds, context: Mapping[str, object]) -> list[str]:
     out = []
     for world in (PLAIN, STRONG):
-        out += sentences.of_scores(world, worlds[world], SCORE)
+        out += sentences.score_sentences(world, worlds[world], SCORE)
     for name in (OURS,) if OURS in worlds[PLAIN] else ():
         with_it, without = (worlds[world][name] for world in (PLAIN, WITHOUT))
         apart = SCORE.difference(with_it, without).verdict == BETTER

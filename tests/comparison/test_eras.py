@@ -15,10 +15,9 @@ from pseudograd.comparison.variants import eras, variants
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
 from pseudograd_tasks import TASKS, Outcome, sentences
 from pseudograd_tasks.base import Section
-from pseudograd_tasks.report.pictures import shown_name, strip
-from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.pictures import display_name, strip
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import run_tasks
+from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.write import write
 
 THREE = ("zero/closed", "zero/open", "zero/half")
@@ -98,8 +97,8 @@ def test_a_task_and_its_report_have_every_era(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for era in THREE:
         assert f">{era}</" in text
-    assert shown_name("zero/half") == "torch.clamp, torch>=2.16"
-    assert write(read(page.parent), tmp_path / "again").read_bytes() == page.read_bytes()
+    assert display_name("zero/half") == "torch.clamp, torch>=2.16"
+    assert write(load_results(page.parent), tmp_path / "again").read_bytes() == page.read_bytes()
 
 
 def _rows(numbers: dict[str, float], **more: float) -> dict[str, Outcome]:
@@ -110,19 +109,19 @@ def _rows(numbers: dict[str, float], **more: float) -> dict[str, Outcome]:
 @pytest.mark.usefixtures("third")
 def test_sentences_of_tasks_speak_of_all_eras() -> None:
     apart = _rows({"zero/closed": 20.0, "zero/open": 8.0, "zero/half": 12.0, "inward": 30.0})
-    told = sentences.of_pictures("here", apart)
+    told = sentences.picture_sentences("here", apart)
     assert told[0] == (
         "here: which torch is installed decides the picture, 20.0 dB where the gradient at a bound passes, "
         "8.0 dB where it does not and 12.0 dB where half of it does."
     )
     assert told[1] == "here: inward ends at 30.0 dB, 10.0 dB above the best of the 3 eras of torch.clamp (20.0 dB)."
     alike = _rows(dict.fromkeys(THREE, 8.0), inward=30.0)
-    assert sentences.of_pictures("here", alike)[0] == "here: all 3 eras of torch.clamp end alike, at 8.0 dB."
+    assert sentences.picture_sentences("here", alike)[0] == "here: all 3 eras of torch.clamp end alike, at 8.0 dB."
     one_apart = _rows({"zero/closed": 8.0, "zero/open": 8.0, "zero/half": 9.0, "inward": 30.0})
-    assert "decides the picture" in sentences.of_pictures("here", one_apart)[0]
-    told = sentences.of_scores("here", alike, sentences.PICTURES)
+    assert "decides the picture" in sentences.picture_sentences("here", one_apart)[0]
+    told = sentences.score_sentences("here", alike, sentences.PICTURES)
     assert told[0] == "here: the 3 eras of torch.clamp end equal: 8.0 dB, 8.0 and 8.0."
-    told = sentences.of_scores("here", one_apart, sentences.PICTURES)
+    told = sentences.score_sentences("here", one_apart, sentences.PICTURES)
     assert told[0] == (
         "here: which torch is installed decides: 8.0 dB where the gradient at a bound passes, 8.0 where it does not, "
         "9.0 where half of it does."
@@ -134,7 +133,7 @@ def test_sentences_of_tasks_speak_of_all_eras() -> None:
 def test_the_strip_has_a_picture_of_every_era() -> None:
     opening = strip(_strip_of(20.0, 8.0, 12.0))
     assert opening is not None
-    assert [tile.title for tile in opening.tiles] == [*map(shown_name, THREE), "inward"]
+    assert [tile.title for tile in opening.tiles] == [*map(display_name, THREE), "inward"]
     assert (
         "With torch.clamp it came back in part where the gradient at a bound passes (20.0 dB), did not come back where it does not "
         "(8.0 dB) and did not come back where half of it does (12.0 dB); with inward it came back (40.0 dB)."

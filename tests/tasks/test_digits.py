@@ -18,12 +18,12 @@ from .running import headline, run
 
 
 def test_a_network_depends_on_its_seed_alone_and_so_does_its_gradient() -> None:
-    several, alone = digits.drawn((3, 5), (64, 6, 10), 2), digits.drawn((5,), (64, 6, 10), 2)
+    several, alone = digits.draw_networks((3, 5), (64, 6, 10), 2), digits.draw_networks((5,), (64, 6, 10), 2)
     for ours, theirs in zip((*several.weights, *several.biases), (*alone.weights, *alone.biases), strict=True):
         assert torch.equal(ours[1:], theirs)
-    assert torch.equal(several.seen[:, 1:], alone.seen)
-    assert several.seen.shape == (2, 2, 128)
-    images, seen = digits.digits(), several.seen[0]
+    assert torch.equal(several.batches[:, 1:], alone.batches)
+    assert several.batches.shape == (2, 2, 128)
+    images, seen = digits.digits(), several.batches[0]
     for p in several.parameters:
         p.requires_grad_()
     shown = digits.pictures(images.train, seen)
@@ -41,7 +41,7 @@ def test_a_network_depends_on_its_seed_alone_and_so_does_its_gradient() -> None:
 @pytest.mark.parametrize("quantiser", [TERNARY_WEIGHTS, FOUR_BITS_EACH])
 def test_quantised_values(quantiser: quantized.Quantiser) -> None:
     """By hand, in float64: what codes there are, and the layers between them."""
-    networks = digits.drawn((1,), (64, 5, 10), 1)
+    networks = digits.draw_networks((1,), (64, 5, 10), 1)
     x = digits.digits().test[:7]
     found = quantized.logits(x[None], networks, quantiser, torch.clamp)[0]
     h = x
@@ -168,7 +168,7 @@ def test_a_far_start_has_its_last_layer_thirty_times_as_large(monkeypatch: pytes
 
 
 def test_a_dead_output_is_one_that_has_something_to_learn() -> None:
-    networks = digits.drawn(bounded_head.SEEDS, bounded_head.SIZES, 1)
+    networks = digits.draw_networks(bounded_head.SEEDS, bounded_head.SIZES, 1)
     for p in networks.weights:
         p.zero_()
     networks.biases[-1].fill_(-1.0)

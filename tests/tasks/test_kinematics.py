@@ -37,7 +37,7 @@ def test_where_the_hand_is() -> None:
 
 @pytest.mark.program
 def test_scipy_reaches_nearly_all() -> None:
-    assert float(kinematics.by_scipy().double().mean()) == pytest.approx(0.96, abs=0.02)
+    assert float(kinematics.scipy_reaches().double().mean()) == pytest.approx(0.96, abs=0.02)
 
 
 @pytest.mark.program

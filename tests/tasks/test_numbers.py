@@ -135,7 +135,7 @@ def test_trainings_begin_the_same_on_every_torch(results: Results, task: str, wo
 
 @pytest.mark.parametrize("world", [PLAIN, SRGB])
 def test_retarget_starts_at_the_picture_it_comes_back_to(world: str) -> None:
-    assert psnr(retarget.shown(world, retarget.start(world)), photo("china")) > 120
+    assert psnr(retarget.display(world, retarget.start(world)), photo("china")) > 120
 
 
 def test_without_a_clamp_the_curve_gives_no_number(results: Results) -> None:

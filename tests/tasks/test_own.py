@@ -17,11 +17,10 @@ from pseudograd.comparison.variants import variants
 from pseudograd.listen.program.signals import Stopped
 from pseudograd_tasks import TASKS, Task, basin, curve
 from pseudograd_tasks.base import Settings
-from pseudograd_tasks.report.against import Other, Row, rows, side_by_side, stored
-from pseudograd_tasks.report.read import read
+from pseudograd_tasks.report.against import Other, Row, common_rows, read_other, side_by_side
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import run_tasks
-from pseudograd_tasks.report.write import unfinished, write
+from pseudograd_tasks.report.sources import load_results, run_tasks
+from pseudograd_tasks.report.write import runs_so_far, write
 from pseudograd_tasks.scalar_loss import ElementByElement
 
 from ..commands import answer as run
@@ -270,7 +269,7 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(capsys: pytest.Capture
     assert ends[0].numbers["reached"] == 400
     given = ("--tasks", "curve", "--rules", "inward", "--loss", "training_of_mine:mean")
     assert run(capsys, "compare", *given)[0] == 0
-    assert read(Path("pseudograd-report")).loss == "training_of_mine:mean"
+    assert load_results(Path("pseudograd-report")).loss == "training_of_mine:mean"
 
 
 def test_the_losses_of_a_scalar_loss_are_not_coupled() -> None:
@@ -317,7 +316,7 @@ def test_a_report_that_was_broken_off_goes_on_where_it_stopped(
     assert run(capsys, *arguments, "--resume")[0] == 0
     assert len(log.read_text()) == 4 + 10 - 3
     assert not Path("pseudograd-report.unfinished").exists()
-    _same(read(Path("pseudograd-report")), run_tasks(["curve"], ["inward"]))
+    _same(load_results(Path("pseudograd-report")), run_tasks(["curve"], ["inward"]))
 
 
 def _with_run(function: object) -> Task:
@@ -326,8 +325,8 @@ def _with_run(function: object) -> Task:
 
 def _same(one: Results, other: Results) -> None:
     """All that was measured, to the bit; not how long it took."""
-    assert {**one.as_json(), "seconds": 0} == {**other.as_json(), "seconds": 0}
-    for (name, here, key), (_, there, _) in zip(one.drawn(), other.drawn(), strict=True):
+    assert {**one.to_json(), "seconds": 0} == {**other.to_json(), "seconds": 0}
+    for (name, here, key), (_, there, _) in zip(one.figure_arrays(), other.figure_arrays(), strict=True):
         assert torch.equal(here[key].nan_to_num(7), there[key].nan_to_num(7)), name
 
 
@@ -335,18 +334,18 @@ def test_without_resume_an_older_run_is_forgotten() -> None:
     left = Path("report.unfinished")
     left.mkdir()
     (left / "0.run").write_bytes(b"older")
-    assert unfinished(Path("report"), goes_on=True).count == 1
-    assert unfinished(Path("report"), goes_on=False).count == 0
+    assert runs_so_far(Path("report"), goes_on=True).count == 1
+    assert runs_so_far(Path("report"), goes_on=False).count == 0
     assert not left.exists()
     left.mkdir()
     (left / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match=r"compare: --out must hold finished runs alone, got 'report\.unfinished'\."):
-        unfinished(Path("report"), goes_on=False)
+        runs_so_far(Path("report"), goes_on=False)
     assert (left / "thesis.tex").read_text() == "mine"
 
 
 def test_a_damaged_run_is_made_again_and_another_loss_is_another_run() -> None:
-    kept = unfinished(Path("report"))
+    kept = runs_so_far(Path("report"))
     settings = Settings(-1.0, 1.0, torch.square, "mine")
     first = run_tasks(["curve"], ["inward"], settings, store=kept)
     assert kept.count == 5
@@ -382,7 +381,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _rewritten(folder: Path, numbers: object) -> Other:
     (folder / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
-    return stored(folder)
+    return read_other(folder)
 
 
 @pytest.mark.program
@@ -391,8 +390,8 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
     numbers = json.loads((other / "results.json").read_text(encoding="utf-8"))
     numbers["torch"] = "2.99.0"
     (other / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
-    results = read(small)
-    text = side_by_side(results, stored(other))
+    results = load_results(small)
+    text = side_by_side(results, read_other(other))
     assert text.splitlines()[2] == "curve, sin(pi y) + 1: outside, no gradient"
     assert f"here, torch {torch.__version__}" in text
     assert "there, torch 2.99.0" in text
@@ -401,7 +400,7 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
     world["torch.clamp"]["no_signal_outside"] = 0.5
     world["zero/closed"]["no_signal_outside"] -= 1e-7
     (other / "results.json").write_text(json.dumps(numbers), encoding="utf-8")
-    text = side_by_side(results, stored(other / "results.json"))
+    text = side_by_side(results, read_other(other / "results.json"))
     assert "Explicit rules are equal in both, to the digits shown; the largest difference is 1e-07." in text
     assert text.endswith("Beside them differ: torch.clamp (curve, y²: 1 here, 0.5 there).")
     assert re.search(r"^torch\.clamp +1 +0\.5 +\+0\.5$", text, re.MULTILINE)
@@ -414,7 +413,10 @@ def test_two_versions_of_torch_side_by_side(small: Path, capsys: pytest.CaptureF
     assert (code, err) == (0, "")
     assert "Explicit rules should be equal, and differ: zero/open (curve, y²: 1 here, not a number there)." in out
     assert "Only there: mine." in out
-    assert {row.variant for row in rows(results, stored(other)) if row.differs} == {"torch.clamp", "zero/open"}
+    assert {row.variant for row in common_rows(results, read_other(other)) if row.differs} == {
+        "torch.clamp",
+        "zero/open",
+    }
 
 
 @pytest.mark.program
@@ -425,5 +427,5 @@ def test_nothing_in_common_is_told(small: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="compare: --against must have a task and a rule in common with this run, got "
     ):
-        side_by_side(read(small), stored(tmp_path))
+        side_by_side(load_results(small), read_other(tmp_path))
     assert Row("a", "b", "inward", float("nan"), float("nan")).differs is False

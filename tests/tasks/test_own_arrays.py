@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 import pseudograd as pg
-from pseudograd_tasks.report.read import read
-from pseudograd_tasks.report.sources import results_of
+from pseudograd_tasks.report.sources import load_results, own_results
 from pseudograd_tasks.report.write import write
 
 
@@ -20,13 +19,13 @@ def test_curves_and_pictures_of_a_run_are_on_the_page_and_drawn_again(tmp_path: 
         return {"loss": step(seed), "curve": [1.0, 0.5, step(seed)], "picture": torch.rand(3, 4, 5)}
 
     found = pg.compare(run, variants={"a": abs, "b": lambda x: 2.0 + x}, seeds=2)
-    write(results_of(found), tmp_path / "report")
+    write(own_results(found), tmp_path / "report")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "Same training. Same seeds. One function changed." in page
     assert "run was run with each variant" in page
     assert "run: curve of every variant" in page
     assert "run: picture of every variant" in page
-    again = read(tmp_path / "report")
+    again = load_results(tmp_path / "report")
     assert again.own is not None
     for name, by_variant in found.arrays.items():
         for variant, by_seed in by_variant.items():
@@ -42,6 +41,6 @@ def test_runs_without_a_number_are_counted() -> None:
     def run(clamp: Callable[..., torch.Tensor], seed: int) -> float:
         return math.nan if seed == 1 else float(clamp(torch.tensor(2.0), 0, 1)) + seed
 
-    (section,) = results_of(pg.compare(run, rules=["inward"], seeds=3)).sections.values()
+    (section,) = own_results(pg.compare(run, rules=["inward"], seeds=3)).sections.values()
     numbers = section.worlds["result"]["inward"].numbers
     assert (numbers["lost"], numbers["median"]) == (1, 3)  # of 1, 3 and what is worse than any number

@@ -16,10 +16,9 @@ import pytest
 
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd_tasks import report, sentences
-from pseudograd_tasks.report.pictures import shown_name, strip
-from pseudograd_tasks.report.read import FolderError
-from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.tables import cell
+from pseudograd_tasks.report.pictures import display_name, strip
+from pseudograd_tasks.report.results import Results, cell
+from pseudograd_tasks.report.sources import FolderError
 from pseudograd_tasks.report.terminal import show
 from pseudograd_tasks.report.write import check_folder, write
 
@@ -76,7 +75,7 @@ def test_every_picture_says_what_it_is_a_picture_of(folder: Path, results: Resul
             shown = re.findall(r'alt="([^"]+)"', gallery)
             assert target in shown
             for name, measured in rows.items():
-                said = f"{shown_name(name, results.era)}, {cell(measured.numbers['psnr'], 'dB')}"
+                said = f"{display_name(name, results.era)}, {cell(measured.numbers['psnr'], 'dB')}"
                 assert (html.escape(said) in shown) == (name != INSTALLED), name
 
 
@@ -110,10 +109,10 @@ def test_the_opening_is_computed(results: Results) -> None:
     ]
     assert opening.tiles[0].picture.shape == opening.tiles[1].picture.shape == opening.tiles[2].picture.shape
     assert [tile.title for tile in opening.tiles][2:] == [
-        shown_name("zero/closed", results.era),
-        shown_name("zero/open", results.era),
+        display_name("zero/closed", results.era),
+        display_name("zero/open", results.era),
         "inward",
-        f"best here: {shown_name('zero/open', results.era)}",
+        f"best here: {display_name('zero/open', results.era)}",
     ]
     for era in eras():
         rows[era].numbers["psnr"] = 8.0

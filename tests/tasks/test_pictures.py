@@ -118,7 +118,7 @@ def test_the_nearest_code_is_the_nearest() -> None:
 def test_a_view_is_the_picture_moved_by_a_pixel_at_most() -> None:
     pictures = torch.zeros(64, 64)
     pictures[:, 4 * 8 + 3] = 1.0
-    seen = text_to_digit.seen_otherwise(pictures, torch.Generator().manual_seed(0)).view(64, 8, 8)
+    seen = text_to_digit.jitter(pictures, torch.Generator().manual_seed(0)).view(64, 8, 8)
     rows, columns = (seen == seen.amax((1, 2), keepdim=True)).nonzero()[:, 1:].T
     assert set(rows.tolist()) == {3, 4, 5}
     assert set(columns.tolist()) == {2, 3, 4}

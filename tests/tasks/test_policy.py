@@ -36,13 +36,13 @@ def test_the_expected_reward_is_that_of_all_strings_by_their_probability(monkeyp
 def test_drawn_strings_have_the_expected_reward() -> None:
     logits = torch.randn(policy.SEEDS, LENGTH, LETTERS, LETTERS, generator=torch.Generator().manual_seed(3))
     generator, order = torch.Generator().manual_seed(5), policy._problem()[0]
-    drawn = torch.cat([policy._drawn(logits, generator) for _ in range(60)], 1)
+    drawn = torch.cat([policy._draw_strings(logits, generator) for _ in range(60)], 1)
     found = policy._follows(drawn, order).double().mean((1, 2))
     torch.testing.assert_close(found, policy.expected(logits), rtol=0, atol=0.03)
 
 
 def test_inward_is_ppo() -> None:
-    dapo = fmean(policy.with_policy("many passes", "dapo"))
+    dapo = fmean(policy.preset_rewards("many passes", "dapo"))
     assert (1 - pg.policy.presets["dapo"].low, pg.policy.presets["dapo"].high) == (1 - LOW, HIGH)
     assert run(POLICY, "many passes", "inward").numbers["reward"] == pytest.approx(dapo, abs=1e-6)
 
@@ -60,7 +60,7 @@ def test_a_clip_matters_where_a_batch_is_used_often_and_only_there() -> None:
 
 @pytest.mark.program
 def test_where_ppo_is_silent_a_leak_does_harm_there() -> None:
-    found = {name: policy.with_policy("many passes", name) for name in ("dapo", "cispo", "gppo", "ce_gppo")}
+    found = {name: policy.preset_rewards("many passes", name) for name in ("dapo", "cispo", "gppo", "ce_gppo")}
     how = {"better": "higher", "tie": policy.SCORE.tie}
     for name in ("cispo", "gppo", "ce_gppo"):
         assert difference(found[name], found["dapo"], **how).verdict == WORSE

@@ -18,9 +18,8 @@ from pseudograd.cli import main
 from pseudograd.comparison.variants import NO_CLAMP
 from pseudograd_tasks import TASKS
 from pseudograd_tasks.base import Settings
-from pseudograd_tasks.report.read import FolderError, read
 from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.sources import run_tasks
+from pseudograd_tasks.report.sources import FolderError, load_results, run_tasks
 from pseudograd_tasks.report.write import write
 from pseudograd_tasks.retarget import SRGB
 
@@ -40,7 +39,7 @@ def copied(small: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.program
 def test_it_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
-    again = write(read(folder), tmp_path / "again").parent
+    again = write(load_results(folder), tmp_path / "again").parent
     names = {path.name for path in folder.iterdir()}
     assert {path.name for path in again.iterdir()} == names
     for name in names:
@@ -48,12 +47,12 @@ def test_it_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_read_is_what_was_measured(folder: Path, results: Results) -> None:
-    again = read(folder)
+    again = load_results(folder)
     assert {name: section.subject for name, section in again.sections.items()} == {
         name: TASKS[name] for name in results.sections
     }
-    assert list(again.drawn()) != []
-    for (name, there, key), (other, here, also) in zip(again.drawn(), results.drawn(), strict=True):
+    assert list(again.figure_arrays()) != []
+    for (name, there, key), (other, here, also) in zip(again.figure_arrays(), results.figure_arrays(), strict=True):
         assert (name, key) == (other, also)
         assert there[key].dtype == here[key].dtype
         assert torch.equal(there[key].nan_to_num(7), here[key].nan_to_num(7))
@@ -74,7 +73,7 @@ def test_what_is_infinite_stays_so(tmp_path: Path) -> None:
     results = run_tasks(["basin"], ["identity"], settings)
     results.sections["basin"].worlds["mine:cost"]["identity"].numbers |= {"stray": math.inf, "chatter": -math.inf}
     page = write(results, tmp_path / "report")
-    again = read(page.parent).sections["basin"].worlds["mine:cost"]["identity"].numbers
+    again = load_results(page.parent).sections["basin"].worlds["mine:cost"]["identity"].numbers
     assert (again["stray"], again["chatter"]) == (math.inf, -math.inf)
     assert "<td>inf</td><td>-inf</td>" in page.read_text(encoding="utf-8")
 
@@ -102,7 +101,7 @@ def test_another_torch_has_drawn_it(copied: Path) -> None:
     """The page says what it was run on."""
     text = (copied / "results.json").read_text(encoding="utf-8")
     (copied / "results.json").write_text(text.replace(f'"{torch.__version__}"', '"2.99.0"'), encoding="utf-8")
-    page = write(read(copied), copied)
+    page = write(load_results(copied), copied)
     assert "on torch 2.99.0, in " in page.read_text(encoding="utf-8")
 
 
@@ -196,6 +195,6 @@ def test_a_redraw_that_breaks_keeps_the_older_report(
     assert main(["compare", "--redraw", str(copied)]) == 2
     assert "--redraw must take the whole report, got " in capsys.readouterr().err
     with pytest.raises(FolderError, match="No space left on device: nothing was changed there"):
-        write(read(copied), copied)
+        write(load_results(copied), copied)
     assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
     assert [path.name for path in copied.parent.iterdir()] == ["report"]

@@ -29,7 +29,7 @@ SCORE = Score("share", "{} done")
 
 
 def test_equal_runs_are_no_different() -> None:
-    told = sentences.of_scores("here", world(), SCORE)
+    told = sentences.score_sentences("here", world(), SCORE)
     assert told == [
         "here: the two eras of torch.clamp end equal: 50.0% done and 50.0%.",
         "here: inward: 50.0% done, not told apart from the better era of torch.clamp (50.0%).",
@@ -40,7 +40,7 @@ def test_equal_runs_are_no_different() -> None:
 
 
 def test_a_larger_mean_that_not_all_seeds_share_is_no_difference() -> None:
-    told = sentences.of_scores("here", world(identity=measured(0.52, spread=0.3)), SCORE)
+    told = sentences.score_sentences("here", world(identity=measured(0.52, spread=0.3)), SCORE)
     assert "not told apart from inward here: identity (52.0%)," in told[2]
 
 
@@ -48,7 +48,7 @@ def test_better_and_worse_are_named_the_best_first() -> None:
     rows = world(
         zero_closed=measured(0.6), inward=measured(0.7), sign=measured(0.8), project=measured(0.9), leaky=measured(0.7)
     )
-    told = sentences.of_scores("here", rows, SCORE)
+    told = sentences.score_sentences("here", rows, SCORE)
     assert told == [
         "here: which torch is installed decides: 60.0% done where the gradient at a bound passes, 50.0% where it does not.",
         "here: inward: 70.0% done, better than the better era of torch.clamp (60.0%).",
@@ -65,7 +65,7 @@ def test_better_and_worse_are_named_the_best_first() -> None:
 def test_lower_may_be_better() -> None:
     score = Score("share", "error {}", ".2f", better="lower")
     rows = world(zero_open=measured(0.6), inward=measured(0.55), sign=measured(0.4), leaky=measured(0.9))
-    told = sentences.of_scores("here", rows, score)
+    told = sentences.score_sentences("here", rows, score)
     assert told[0].endswith("error 0.50 where the gradient at a bound passes, 0.60 where it does not.")
     assert told[1] == "here: inward: error 0.55, worse than the better era of torch.clamp (0.50)."
     assert told[2].startswith("here: better than inward here: sign (0.40), identity (0.50),")
@@ -74,8 +74,8 @@ def test_lower_may_be_better() -> None:
 
 def test_a_difference_too_small_to_matter_is_none() -> None:
     rows = world(inward=measured(0.501))
-    assert "better than the better era" in sentences.of_scores("here", rows, SCORE)[1]
-    assert "not told apart from" in sentences.of_scores("here", rows, Score("share", "{} done", tie=0.002))[1]
+    assert "better than the better era" in sentences.score_sentences("here", rows, SCORE)[1]
+    assert "not told apart from" in sentences.score_sentences("here", rows, Score("share", "{} done", tie=0.002))[1]
 
 
 def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
@@ -88,7 +88,7 @@ def test_the_installed_torch_is_not_counted_beside_its_era() -> None:
 def test_without_ours_only_the_eras_are_spoken_of() -> None:
     rows = world()
     del rows["inward"]
-    assert len(sentences.of_scores("here", rows, SCORE)) == 1
+    assert len(sentences.score_sentences("here", rows, SCORE)) == 1
     assert sentences.where_no_worse({"here": rows}, "project", SCORE) == []
 
 
@@ -97,7 +97,7 @@ def test_without_ours_only_the_eras_are_spoken_of() -> None:
 def test_every_task_speaks_of_whatever_was_measured(
     name: str, with_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "with_policy", lambda world, name: (0.5,) * SEEDS)  # it trains
+    monkeypatch.setattr(policy, "preset_rewards", lambda world, name: (0.5,) * SEEDS)  # it trains
     task = TASKS[name]
     names = [variant.name for variant in variants(COMPARED_RULES if with_ours else (), has_leaves=task.has_leaves)]
     row = Outcome(dict.fromkeys(task.columns, 0.5), seeds=(0.5,) * SEEDS)

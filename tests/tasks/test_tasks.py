@@ -16,8 +16,7 @@ from pseudograd_tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds, rep
 from pseudograd_tasks.base import KINDS, Settings
 from pseudograd_tasks.report import figures
 from pseudograd_tasks.report.pictures import PICTURES
-from pseudograd_tasks.report.read import read
-from pseudograd_tasks.report.sources import run_tasks
+from pseudograd_tasks.report.sources import load_results, run_tasks
 from pseudograd_tasks.report.terminal import show
 from pseudograd_tasks.report.write import write
 
@@ -78,11 +77,11 @@ def test_a_task_of_ones_own_is_run_reported_and_drawn_again(tmp_path: Path, caps
     stored = json.loads((page.parent / "results.json").read_text(encoding="utf-8"))["tasks"]["mine"]
     assert stored["settings"] == {"count": 3}
     assert stored["worlds"]["home"]["inward"] == {"inside": 3}
-    again = write(read(page.parent, [*TASKS, MINE]), tmp_path / "again").parent
+    again = write(load_results(page.parent, [*TASKS, MINE]), tmp_path / "again").parent
     for path in page.parent.iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
     with pytest.raises(ValueError, match=f"compare: task must be one of {', '.join(sorted(TASKS))}, got 'mine'"):
-        read(page.parent)
+        load_results(page.parent)
 
 
 def _changed(**changes: object) -> Task:
@@ -94,7 +93,7 @@ def test_a_task_may_have_numbers_only(tmp_path: Path) -> None:
     page = write(run_tasks([plain], ["inward"]), tmp_path / "report")
     assert {path.name for path in page.parent.iterdir()} == {"index.html", "results.json", "arrays.npz"}
     assert "<td>3</td>" in page.read_text(encoding="utf-8")
-    assert write(read(page.parent, [plain]), tmp_path / "again").read_bytes() == page.read_bytes()
+    assert write(load_results(page.parent, [plain]), tmp_path / "again").read_bytes() == page.read_bytes()
 
 
 def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_the_numbers_of_each_seed_are_kept(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<li>Seeds: (0.1, nan, inf).</li>" in text
     assert "<li>None: ().</li>" in text
-    assert write(read(page.parent, [of_seeds]), tmp_path / "again").read_bytes() == page.read_bytes()
+    assert write(load_results(page.parent, [of_seeds]), tmp_path / "again").read_bytes() == page.read_bytes()
 
 
 def test_what_a_task_forgets_is_told_before_the_report() -> None:

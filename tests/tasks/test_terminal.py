@@ -9,8 +9,7 @@ from itertools import groupby
 import pytest
 
 from pseudograd_tasks.report import terminal
-from pseudograd_tasks.report.results import Results
-from pseudograd_tasks.report.tables import cell
+from pseudograd_tasks.report.results import Results, cell
 from pseudograd_tasks.report.terminal import show
 
 pytestmark = pytest.mark.xdist_group("compare")

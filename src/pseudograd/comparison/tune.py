@@ -217,8 +217,8 @@ def tune(
             rounds.append(Round(seeds, length, {name: medians.median(name) for name in ranked}, best))
             names = [name for name in names if name in best]
         names = [name for name in training.variants if name in (*always, *names)]
-        seeds = range(first, first + int((budget - spent) // len(names)))
-        outcomes = measure(runner, training, names, seeds, steps)
+        last = range(first, first + int((budget - spent) // len(names)))
+        outcomes = measure(runner, training, names, last, steps)
     seconds = time.perf_counter() - began
     final = make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)), searches)

@@ -74,14 +74,14 @@ def run(options: argparse.Namespace) -> int:
         if options.jobs < 1:
             raise ValueError(must("compare", "--jobs", "be at least 1", options.jobs))
         _check_combination(options)
-        other = _other(options.against)
+        other = _read_other(options.against)
         try:
-            results, folder, argument = _run_before(options) if options.redraw else _run_now(options)
+            results, folder, argument = _redraw(options) if options.redraw else _measure(options)
             from ..report.terminal import show
-            from ..report.write import set_aside, unfinished, write
+            from ..report.write import runs_so_far, set_aside, write
 
             older = set_aside(results, folder)
-            page = write(results, folder, argument, None if options.redraw else unfinished(folder))
+            page = write(results, folder, argument, None if options.redraw else runs_so_far(folder))
         except KeyboardInterrupt:
             _tell_of_finished_runs(options)
             raise
@@ -97,100 +97,83 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell_of_finished_runs(options: argparse.Namespace) -> None:
-    from ..report.write import unfinished
+    from ..report.write import runs_so_far
 
-    kept = unfinished(options.out or _OUT)
-    if not options.redraw and kept.count:
-        print(
-            f"pseudograd: {kept.count} finished runs are in {kept.folder}; --resume goes on with them", file=sys.stderr
-        )
-
-
-_OF_A_CASE = ("better", "edges", "replace", "seeds", "variants", "baseline", "time_limit")
-_OF_TASKS = ("tasks", "loss", "min", "max")
+    store = runs_so_far(options.out or _OUT)
+    if not options.redraw and store.count:
+        text = f"{store.count} finished runs are in {store.folder}; --resume goes on with them"
+        print(f"pseudograd: {text}", file=sys.stderr)
 
 
 def _check_combination(options: argparse.Namespace) -> None:
-    """Options that say nothing in this combination are no help; better an error."""
-    refused = _OF_TASKS if options.task else _OF_A_CASE
-    for name in refused:
+    """An option that says nothing in this combination is an error."""
+    own = ("better", "edges", "replace", "seeds", "variants", "baseline", "time_limit")
+    for name in ("tasks", "loss", "min", "max") if options.task else own:
         if getattr(options, name) is not None:
-            with_it = "be left out with --task" if options.task else "come with --task"
-            raise ValueError(must("compare", f"--{name.replace('_', '-')}", with_it, getattr(options, name)))
+            requirement = "be left out with --task" if options.task else "come with --task"
+            raise ValueError(must("compare", f"--{name.replace('_', '-')}", requirement, getattr(options, name)))
 
 
-def _other(file: Path | None) -> Any:
+def _read_other(file: Path | None) -> Any:
     if file is None:
         return None
-    from ..report.against import stored
+    from ..report.against import read_other
 
-    return stored(file)
+    return read_other(file)
 
 
-def _run_now(options: argparse.Namespace) -> tuple[Any, Path, str]:
+def _measure(options: argparse.Namespace) -> tuple[Any, Path, str]:
     """The results, the folder for their report, and the argument that names it."""
     settings = _settings(options)
     _require_report_extras()
-    folder = options.out or _OUT
-    rules = None if options.rules is None else items(options.rules)
-    if options.task:
-        results = _run_own(options, rules, folder)
-        return results, folder, "--out"
+    from pseudograd.comparison.compare import compare
+    from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
     from pseudograd.ops.bound_rules import COMPARED_RULES
 
-    from .. import by_name
-    from ..report.sources import run_tasks
+    from .. import find_tasks
+    from ..report.sources import own_results, run_tasks
     from ..report.terminal import progress
-    from ..report.write import check_folder, unfinished
+    from ..report.write import check_folder, runs_so_far
 
-    tasks = by_name(_tasks(options.tasks))
+    folder = options.out or _OUT
+    rules = None if options.rules is None else items(options.rules)
+    if options.task:
+        case = own_case(options, "compare", rules)
+        case |= {} if options.seeds is None else {"seeds": options.seeds}
+        check_folder(folder)
+        store = runs_so_far(folder, options.resume)
+        with progress() as on_step:
+
+            def on_trial(run: Run, done: int, total: int) -> None:
+                on_step(options.task, f"seed {run.seed}", run.variant, done, total)
+
+            return own_results(compare(**case, keep=store.folder, on_trial=on_trial)), folder, "--out"
+    tasks = list(find_tasks(_task_names(options.tasks)).values())
     rules = list(COMPARED_RULES) if rules is None else rules
     variants(rules, has_leaves=False)  # the errors of unknown rules, before any work
     check_folder(folder)
-    kept = unfinished(folder, options.resume)
+    store = runs_so_far(folder, options.resume)
     with progress() as on_step:
-        found = run_tasks(list(tasks.values()), rules, settings, on_step, jobs=options.jobs, store=kept)
-    return found, folder, "--out"
+        return run_tasks(tasks, rules, settings, on_step, jobs=options.jobs, store=store), folder, "--out"
 
 
-def _run_own(options: argparse.Namespace, rules: Sequence[str] | None, folder: Path) -> object:
-    from pseudograd.comparison.compare import compare
-
-    from ..report.sources import results_of
-    from ..report.terminal import progress
-    from ..report.write import check_folder, unfinished
-
-    case = own_case(options, "compare", rules)
-    check_folder(folder)
-    kept = unfinished(folder, options.resume)
-    more = {} if options.seeds is None else {"seeds": options.seeds}
-    with progress() as on_step:
-        found = compare(
-            **case,
-            **more,
-            keep=kept.folder,
-            on_trial=lambda one, done, of: on_step(options.task, f"seed {one.seed}", one.variant, done, of),
-        )
-    return results_of(found)
-
-
-def _tasks(given: str | None) -> Sequence[str]:
+def _task_names(text: str | None) -> Sequence[str]:
     from .. import DEFAULT_TASKS, TASKS
 
-    if given is None:
+    if text is None:
         return DEFAULT_TASKS
-    return tuple(TASKS) if given.strip() == "all" else items(given)
+    return tuple(TASKS) if text.strip() == "all" else items(text)
 
 
-def _run_before(options: argparse.Namespace) -> tuple[Any, Path, str]:
+def _redraw(options: argparse.Namespace) -> tuple[Any, Path, str]:
     for name in ("tasks", "rules", "loss", "min", "max", "out", "task"):
         if getattr(options, name) is not None:
             raise ValueError(must("compare", "--redraw", "stand alone", f"--{name}", "What it draws was run before"))
     _require_report_extras()
-    from ..report.read import read
+    from ..report.sources import load_results
 
-    return read(options.redraw), options.redraw, "--redraw"
+    return load_results(options.redraw), options.redraw, "--redraw"
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -16,9 +16,9 @@ from pseudograd.look.palette import FORWARD, LOSS, colour
 
 from .. import Outcome, World
 from ..base import Section, Subject
-from .pictures import PICTURES, Strip, drawn, pixels, shown_name
+from .pictures import PICTURES, Strip, display_name, pixels, remove_installed
 from .results import Results
-from .sources import worlds_of
+from .sources import own_worlds
 
 DPI = 110
 
@@ -31,20 +31,25 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
             subject, figure = section.subject, section.subject.figure
             if figure is None:
                 if (seeds := _seeds(results, section, world)) is not None:
-                    yield name, stem, seeds.caption, _of_seeds(seeds)
+                    yield name, stem, seeds.caption, _seeds_figure(seeds)
             elif figure.kind != PICTURES:  # which the page shows one by one
                 title, draw_kind = figure.title.format(world=world), _DRAWERS[figure.kind]
-                yield name, stem, f"{subject.title}: {world}", draw_kind(subject, title, drawn(rows), results.era)
+                yield (
+                    name,
+                    stem,
+                    f"{subject.title}: {world}",
+                    draw_kind(subject, title, remove_installed(rows), results.era),
+                )
         for number, (caption, shown) in enumerate(_own_arrays(results.own) if results.own else (), start=1):
             yield name, f"{name}-beside-{number}", caption, shown
 
 
-def _own_arrays(found: Comparison) -> Iterator[tuple[str, Figure]]:
+def _own_arrays(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
     """(what it shows, figure) of the curves and pictures that a training of the user's returned."""
-    for name in found.arrays:
-        figure = Figure(figsize=arrays_size(found, name), layout="constrained", dpi=DPI)
-        found.plot(name, ax=figure.subplots())
-        yield f"{found.run}: {name} of every variant", figure
+    for name in comparison.arrays:
+        figure = Figure(figsize=arrays_size(comparison, name), layout="constrained", dpi=DPI)
+        comparison.plot(name, ax=figure.subplots())
+        yield f"{comparison.run}: {name} of every variant", figure
 
 
 def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
@@ -56,10 +61,10 @@ def _gallery(count: int, columns: int, width: float, height: float) -> tuple[Fig
     return figure, panels[:count]
 
 
-def strip_figure(found: Strip) -> Figure:
+def strip_figure(strip: Strip) -> Figure:
     """The pictures that a report opens with, side by side."""
-    figure, panels = _gallery(len(found.tiles), len(found.tiles), 3.2, 2.75)
-    for panel, tile in zip(panels, found.tiles, strict=True):
+    figure, panels = _gallery(len(strip.tiles), len(strip.tiles), 3.2, 2.75)
+    for panel, tile in zip(panels, strip.tiles, strict=True):
         panel.imshow(pixels(tile.picture), interpolation="nearest")
         panel.set_title("\n".join(textwrap.wrap(f"{tile.title}   {tile.note}", 38)), fontsize=11)
         panel.set_xticks([])
@@ -72,8 +77,8 @@ def strip_figure(found: Strip) -> Figure:
 def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
     """The picture of a world's seeds, if it has any. That of a task shows the headline of every seed, the best variant at the top."""
     if results.own is not None:
-        return seeds_picture(results.own, worlds_of(results.own)[world])
-    subject, rows = section.subject, drawn(section.worlds[world])
+        return seeds_picture(results.own, own_worlds(results.own)[world])
+    subject, rows = section.subject, remove_installed(section.worlds[world])
     if subject.score is None or not rows or not all(outcome.seeds for outcome in rows.values()):
         return None
     means = {name: outcome.numbers[subject.headline[0]] for name, outcome in rows.items()}
@@ -84,11 +89,11 @@ def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
         title=f"{subject.title}: {world}",
         label=f"{subject.headline[1]} ({subject.score.better} is better)",
         caption=f"{subject.title}: {world}; a dot for each seed, a line at the mean",
-        names={name: shown_name(name, results.era) for name in ranked},
+        names={name: display_name(name, results.era) for name in ranked},
     )
 
 
-def _of_seeds(seeds: Seeds) -> Figure:
+def _seeds_figure(seeds: Seeds) -> Figure:
     figure = Figure(figsize=seeds.size, layout="constrained", dpi=DPI)
     draw_seeds(seeds, figure.subplots())
     return figure
@@ -110,7 +115,7 @@ def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
     return figure
 
 
-def _on_a_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
+def _draw_range(panel: Any, arrays: Mapping[str, torch.Tensor], title: str) -> None:
     low, high = arrays["range"].tolist()
     panel.axvspan(low, high, color="#f2f2f2", zorder=0)
     panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
@@ -122,23 +127,23 @@ def _problem(panel: Any, arrays: Mapping[str, torch.Tensor]) -> None:
     x = arrays["x"].numpy()
     panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
     panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
-    _on_a_range(panel, arrays, "the problem")
+    _draw_range(panel, arrays, "the problem")
     panel.legend(fontsize=8, frameon=False)
 
 
 def _curve(panel: Any, name: str, outcome: Outcome, era: str) -> None:
     arrays = outcome.arrays
     low, high = arrays["range"].tolist()
-    x, whole = arrays["x"], arrays["dL_dx"]
+    x, grad_x = arrays["x"], arrays["dL_dx"]
     at_bound = (x == low) | (x == high)
-    _on_a_range(panel, arrays, shown_name(name, era))
+    _draw_range(panel, arrays, display_name(name, era))
     panel.plot(
         x.numpy(), arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="gradient that arrives at the clamp"
     )
     # The bounds are drawn as dots: the value there may stand apart from both sides.
-    beside = whole.masked_fill(at_bound, torch.nan)
+    beside = grad_x.masked_fill(at_bound, torch.nan)
     panel.plot(x.numpy(), beside.numpy(), "-", color=colour(name), linewidth=2.2, label="gradient that x gets")
-    panel.plot(x[at_bound].numpy(), whole[at_bound].numpy(), "o", color=colour(name), markersize=4)
+    panel.plot(x[at_bound].numpy(), grad_x[at_bound].numpy(), "o", color=colour(name), markersize=4)
 
 
 def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
@@ -151,7 +156,7 @@ def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
         panel.plot(path[:, ::8].numpy(), color=colour(name), linewidth=0.7, alpha=0.7)
         panel.set_ylim(bottom, top)
         panel.set_title(
-            f"{shown_name(name, era)}: {outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
+            f"{display_name(name, era)}: {outcome.numbers[subject.headline[0]]:.0f} of {path.shape[1]}", fontsize=10
         )
         panel.set_xlabel("step")
         panel.set_ylabel("x")

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from pseudograd import __version__
+from pseudograd.look.palette import colour
 
-from ..base import Section
+from ..base import Section, Subject, World
 from .pictures import PICTURES, Tile, as_data, strip, tiles
-from .results import Results
-from .tables import table
+from .results import Results, cell
 
 
 def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """`figures` are {"data": a PNG in base64, "caption": its caption}, by task; pictures stand on the page one by one."""
     import jinja2
 
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string((here / "page.html").read_text(encoding="utf-8"))
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     sections = [
-        {**told, "figures": figures.get(told["name"], ()), "galleries": _galleries(section, results.era)}
-        for section, told in zip(results.sections.values(), words_and_tables(results), strict=True)
+        {**words, "figures": figures.get(words["name"], ()), "galleries": _galleries(section, results.era)}
+        for section, words in zip(results.sections.values(), words_and_tables(results), strict=True)
     ]
     return template.render(
-        style=(here / "style.css").read_text(encoding="utf-8"),
+        style=(folder / "style.css").read_text(encoding="utf-8"),
         title=results.title,
         opening=_opening(results),
         threads="" if results.own else " on one thread",
@@ -40,11 +40,6 @@ def page(results: Results, figures: Mapping[str, Sequence[Mapping[str, str]]]) -
     )
 
 
-def check_numbers(results: Results) -> None:
-    """Every sentence and table of a page whose pictures are not there yet: a number that is missing raises."""
-    _ = words_and_tables(results), results.installed, results.when_not_to
-
-
 def words_and_tables(results: Results) -> list[dict[str, Any]]:
     """Of every section."""
     return [
@@ -53,15 +48,27 @@ def words_and_tables(results: Results) -> list[dict[str, Any]]:
             "title": section.subject.title,
             "setting": section.subject.setting(section.context),
             "verdicts": section.verdicts,
-            "tables": [table(section.subject, world, rows) for world, rows in section.worlds.items()],
+            "tables": [_table(section.subject, world, rows) for world, rows in section.worlds.items()],
         }
         for name, section in results.sections.items()
     ]
 
 
+def _table(subject: Subject, world: str, rows: World) -> dict[str, Any]:
+    """A row for each variant, in the order they ran."""
+    return {
+        "world": world,
+        "columns": list(subject.columns.values()),
+        "rows": [
+            {"name": name, "colour": colour(name), "cells": [cell(outcome.numbers[key]) for key in subject.columns]}
+            for name, outcome in rows.items()
+        ],
+    }
+
+
 def _opening(results: Results) -> dict[str, object] | None:
-    found = strip(results)
-    return None if found is None else {"sentence": found.sentence, "tiles": _on_page(found.tiles)}
+    opening = strip(results)
+    return None if opening is None else {"sentence": opening.sentence, "tiles": _tile_data(opening.tiles)}
 
 
 def _galleries(section: Section, era: str) -> list[dict[str, object]]:
@@ -71,14 +78,14 @@ def _galleries(section: Section, era: str) -> list[dict[str, object]]:
     return [
         {
             "title": figure.title.format(world=world) or world,
-            "tiles": _on_page(tiles(section.subject, rows, section.first[world], era)),
+            "tiles": _tile_data(tiles(section.subject, rows, section.first[world], era)),
         }
         for world, rows in section.worlds.items()
     ]
 
 
-def _on_page(shown: Sequence[Tile]) -> list[dict[str, str]]:
+def _tile_data(tiles: Sequence[Tile]) -> list[dict[str, str]]:
     return [
         {"title": tile.title, "note": tile.note, "text": tile.text, "frame": tile.frame, "data": as_data(tile.picture)}
-        for tile in shown
+        for tile in tiles
     ]

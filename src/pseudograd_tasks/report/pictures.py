@@ -14,10 +14,9 @@ from pseudograd.comparison.variants import INSTALLED, PROJECT, eras
 from pseudograd.look.palette import colour
 
 from .. import World
-from ..base import OURS, Subject
+from ..base import OURS, Subject, eras_in
 from ..sentences import are_alike, best
-from .results import Results
-from .tables import cell
+from .results import Results, cell
 
 PICTURES = "pictures"  # the kind of figure that these are
 FRAME = "#7a7a7a"  # of a picture that no rule made
@@ -44,24 +43,24 @@ class Strip(NamedTuple):
     tiles: list[Tile]
 
 
-def shown_name(variant: str, era: str = "") -> str:
-    """An era of torch.clamp is called by what it is; `era`: the rule of the installed one."""
+def display_name(variant: str, era: str = "") -> str:
+    """Calls an era of torch.clamp by its versions of torch; `era`: the rule of the installed one."""
     if variant in eras():
         return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
 
 
-def drawn(rows: World) -> World:
+def remove_installed(rows: World) -> World:
     """Without the installed torch.clamp, which is one of the eras."""
-    return {name: measured for name, measured in rows.items() if name != INSTALLED}
+    return {name: outcome for name, outcome in rows.items() if name != INSTALLED}
 
 
 def tiles(subject: Subject, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
-    """Where it starts and where it should go, then what became of it under each rule."""
-    return [*_given(first), *(_tile(subject, name, rows, era) for name in drawn(rows))]
+    """Where it starts and where it should go, then the result of each rule."""
+    return [*_first_tiles(first), *(_tile(subject, name, rows, era) for name in remove_installed(rows))]
 
 
-def _given(first: Mapping[str, Tensor]) -> list[Tile]:
+def _first_tiles(first: Mapping[str, Tensor]) -> list[Tile]:
     return [Tile(title, "", picture, FRAME) for title, picture in first.items()]
 
 
@@ -73,27 +72,28 @@ def strip(results: Results) -> Strip | None:
             continue
         for world, rows in section.worlds.items():
             if OURS in rows:
-                given = reversed(_given(section.first[world]))
-                return Strip(subject.finding(rows), [*given, *_compared(subject, rows, results.era)])
+                first = _first_tiles(section.first[world])[::-1]
+                return Strip(subject.finding(rows), [*first, *_compared_tiles(subject, rows, results.era)])
     return None
 
 
-def _compared(subject: Subject, rows: World, era: str) -> list[Tile]:
+def _compared_tiles(subject: Subject, rows: World, era: str) -> list[Tile]:
     key = subject.headline[0]
-    values = {name: outcome.numbers[key] for name, outcome in drawn(rows).items()}
-    found = [_tile(subject, name, rows, era) for name in eras() if name in rows]
-    if are_alike(*(values[name] for name in eras() if name in rows)):
-        found = [found[0]._replace(title="torch.clamp, on any torch")]
-    found.append(_tile(subject, OURS, rows, era))
+    values = {name: outcome.numbers[key] for name, outcome in remove_installed(rows).items()}
+    compared = [_tile(subject, name, rows, era) for name in eras_in(rows)]
+    if are_alike(*(values[name] for name in eras_in(rows))):
+        compared = [compared[0]._replace(title="torch.clamp, on any torch")]
+    compared.append(_tile(subject, OURS, rows, era))
     if (first := best(values)) != OURS:
         tile = _tile(subject, first, rows, era)
-        found.append(tile._replace(title=f"best here: {tile.title}"))
-    return found
+        compared.append(tile._replace(title=f"best here: {tile.title}"))
+    return compared
 
 
 def _tile(subject: Subject, name: str, rows: World, era: str) -> Tile:
     key, unit = subject.headline
-    return Tile(shown_name(name, era), cell(rows[name].numbers[key], unit), rows[name].arrays["picture"], colour(name))
+    note = cell(rows[name].numbers[key], unit)
+    return Tile(display_name(name, era), note, rows[name].arrays["picture"], colour(name))
 
 
 def pixels(picture: Tensor) -> np.ndarray:

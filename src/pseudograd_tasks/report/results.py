@@ -1,8 +1,9 @@
-"""What a run found, and how a folder keeps it: the numbers in results.json, what the figures draw in arrays.npz."""
+"""The results of a run, and how a folder keeps them: the numbers in results.json, the arrays that figures draw in arrays.npz."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pseudograd import __version__
 from pseudograd.comparison.comparison import Comparison, plain_numbers
 from pseudograd.torch_table.eras import ERAS, installed_era, measure
 from pseudograd.torch_table.forms import at_the_bound
@@ -24,9 +26,9 @@ NUMBERS, ARRAYS = "results.json", "arrays.npz"
 
 @dataclass
 class Results:
-    """All that a report needs: a section for each subject, by its name, and the torch that it was run on.
+    """Everything that a report needs: a section for each subject, by its name, and the torch that it was run on.
 
-    own: the comparison of the user's own that this is a report of.
+    own: the comparison of the user's own training that this is a report of.
     """
 
     rules: tuple[str, ...]
@@ -53,15 +55,26 @@ class Results:
         """The closing words: where something else is as good or better, from this run's own numbers."""
         simpler: dict[str, list[str]] = {}
         for section in self.sections.values():
-            for advice, where in section.subject.simpler(section.worlds).items():
-                simpler.setdefault(advice, []).extend(where)
+            for advice, worlds in section.subject.simpler(section.worlds).items():
+                simpler.setdefault(advice, []).extend(worlds)
         return sentences.closing(simpler)
 
-    def as_json(self) -> dict[str, Any]:
-        """Numbers only; NaN becomes null, what is infinite "inf" or "-inf"."""
-        from pseudograd import __version__
-
-        own = {} if self.own is None else {"own": self.own.to_json()}
+    def to_json(self) -> dict[str, Any]:
+        """Numbers only; NaN becomes null, an infinite number "inf" or "-inf"."""
+        tasks = {
+            name: {
+                "settings": plain_numbers(section.context),
+                "seeds": {
+                    world: {variant: plain_numbers(outcome.seeds) for variant, outcome in rows.items() if outcome.seeds}
+                    for world, rows in section.worlds.items()
+                },
+                "worlds": {
+                    world: {variant: plain_numbers(outcome.numbers) for variant, outcome in rows.items()}
+                    for world, rows in section.worlds.items()
+                },
+            }
+            for name, section in self.sections.items()
+        }
         return {
             "kind": KIND,
             "pseudograd": __version__,
@@ -71,25 +84,12 @@ class Results:
             "torch_at_the_bound": self.edges,
             "installed_era": self.era,
             "seconds": self.seconds,
-            "tasks": {
-                name: {
-                    "settings": plain_numbers(section.context),
-                    "seeds": {
-                        world: {variant: plain_numbers(one.seeds) for variant, one in rows.items() if one.seeds}
-                        for world, rows in section.worlds.items()
-                    },
-                    "worlds": {
-                        world: {variant: plain_numbers(one.numbers) for variant, one in rows.items()}
-                        for world, rows in section.worlds.items()
-                    },
-                }
-                for name, section in self.sections.items()
-            },
-            **own,
+            "tasks": tasks,
+            **({} if self.own is None else {"own": self.own.to_json()}),
         }
 
-    def drawn(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
-        """For every array that a figure draws: its name in arrays.npz, and the dict and key where it is here."""
+    def figure_arrays(self) -> Iterator[tuple[str, dict[Any, Any], Any]]:
+        """For every array that a figure draws: its name in arrays.npz, and the dict and key that hold it here."""
         for name, rows_of in self.own.arrays.items() if self.own is not None else ():
             for variant, by_seed in rows_of.items():
                 for seed in by_seed:
@@ -105,20 +105,30 @@ class Results:
                         yield f"{name}/{world}/{variant}/{key}", outcome.arrays, key
 
 
-def blank(rules: Sequence[str], **more: Any) -> Results:
-    """Results without sections yet, of the torch that is here."""
+def empty_results(rules: Sequence[str], **more: Any) -> Results:
+    """Without sections yet, of the installed torch."""
     return Results(tuple(rules), edges=edges_now(), era=ERAS[installed_era()].rule, **more)
 
 
 def edges_now() -> dict[str, float]:
-    """What the installed torch does at a bound, by the way it is written."""
+    """The slope of the installed torch at a bound, by the spelling of the call."""
     return {way.text: measure(way.f).x for way in at_the_bound()}
 
 
-def text_of(results: Results) -> str:
-    return json.dumps(results.as_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+def results_text(results: Results) -> str:
+    return json.dumps(results.to_json(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def save(results: Results, folder: Path) -> None:
-    (folder / NUMBERS).write_text(text_of(results), encoding="utf-8")
-    np.savez_compressed(folder / ARRAYS, **{name: here[key].numpy() for name, here, key in results.drawn()})
+    (folder / NUMBERS).write_text(results_text(results), encoding="utf-8")
+    np.savez_compressed(folder / ARRAYS, **{name: arrays[key].numpy() for name, arrays, key in results.figure_arrays()})
+
+
+def cell(value: float, unit: str = "") -> str:
+    """A number as a reader wants it: one decimal where it is large, three digits where it is small."""
+    if math.isnan(value):
+        return "not a number"
+    text = f"{value:.1f}" if abs(value) >= 1 else f"{value:.3g}"
+    if math.isfinite(value) and value == int(value) and not unit:
+        text = f"{value:.0f}"
+    return f"{text} {unit}" if unit else text

@@ -1,23 +1,32 @@
-"""What a report is made of: outcomes of tasks, run for it, or a comparison of the user's own, whose worlds are the numbers of its run."""
+"""Where results come from: tasks that are run, a comparison of the user's own, or the folder of an older report."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from pseudograd.comparison.comparison import Comparison
+import numpy as np
+import torch
+
+from pseudograd import __version__
+from pseudograd.comparison.comparison import Comparison, from_json, read_number
 from pseudograd.comparison.statistics import spread
 from pseudograd.comparison.store import Store
 from pseudograd.comparison.text import closing_lines, headlines, sentences
 from pseudograd.comparison.training import ONLY
+from pseudograd.errors import UnknownNameError, must, unknown_name
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
 
-from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, by_name
+from .. import DEFAULT_TASKS, TASKS, Outcome, Task, World, find_tasks
 from ..base import Section, Settings, Subject
 from ..experiment import OnStep, measure_tasks
-from .results import Results, blank
+from .page import words_and_tables
+from .results import ARRAYS, KIND, NUMBERS, Results, empty_results
 
 
 def run_tasks(
@@ -32,30 +41,60 @@ def run_tasks(
     """Run `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
 
     On one thread, so that a run repeats to the bit; in `jobs` processes, which gives the same. Runs in the `store` are not repeated.
-    on_step(task, world, variant, done, of) is called before each run.
+    on_step(task, world, variant, done, total) is called before each run.
     """
-    results = blank(rules, loss=(settings.loss_name or None) if settings else None)
+    results = empty_results(rules, loss=(settings.loss_name or None) if settings else None)
     began = time.perf_counter()
-    results.sections = measure_tasks(list(by_name(tasks).values()), rules, settings or Settings(), on_step, jobs, store)
+    results.sections = measure_tasks(
+        list(find_tasks(tasks).values()), rules, settings or Settings(), on_step, jobs, store
+    )
     results.seconds = round(time.perf_counter() - began, 3)
     return results
 
 
-def results_of(found: Comparison) -> Results:
-    """What `write` makes a report of."""
-    subject = _subject(found)
-    worlds = {world: _world(found, number) for world, number in worlds_of(found).items()}
-    section = Section(subject, {}, worlds, {world: {} for world in worlds})
-    return blank(found.variants, sections={subject.name: section}, torch=found.torch, seconds=found.seconds, own=found)
+# --- a comparison of the user's own -----------------------------------------------------------------------------------
 
 
-def _subject(found: Comparison) -> Subject:
-    by_number = [(world, line) for world, number in worlds_of(found).items() for line in sentences(found, number)]
-    told = [f"{world}: {line}" if len(found.values) > 1 else line for world, line in by_number]
-    verdicts = [*headlines(found), *told, *closing_lines(found)]
+def own_results(comparison: Comparison) -> Results:
+    """The results for a report of this comparison. Its worlds are the numbers of the run."""
+    worlds = {world: _own_world(comparison, number) for world, number in own_worlds(comparison).items()}
+    run = comparison.run
+    name = run if run.isidentifier() and run.isascii() and run not in TASKS else "own_case"  # it names files
+    section = Section(_own_subject(comparison, name), {}, worlds, {world: {} for world in worlds})
+    more = {"torch": comparison.torch, "seconds": comparison.seconds, "own": comparison}
+    return empty_results(comparison.variants, sections={name: section}, **more)
+
+
+def own_worlds(comparison: Comparison) -> Mapping[str, str]:
+    """The numbers that the run returns, by the name that a reader sees."""
+    return {"result" if number == ONLY else number: number for number in comparison.values}
+
+
+def _own_world(comparison: Comparison, number: str) -> World:
+    rows: World = {}
+    for name, values in comparison.values[number].items():
+        mean, deviation = spread(values)
+        lost = float(sum(not math.isfinite(value) for value in values))
+        numbers = {"mean": mean, "spread": deviation, "median": comparison.median(name, number), "lost": lost}
+        rows[name] = Outcome(numbers, seeds=values)
+    return rows
+
+
+def _own_subject(comparison: Comparison, name: str) -> Subject:
+    worlds = own_worlds(comparison)
+    lines = [
+        f"{world}: {line}" if len(worlds) > 1 else line
+        for world, number in worlds.items()
+        for line in sentences(comparison, number)
+    ]
+    verdicts = [*headlines(comparison), *lines, *closing_lines(comparison)]
+    handed = "with each variant" if comparison.is_given else "with the clamp of each rule"
+    how = f"unedited, with {listed(comparison.replaced)} replaced" if comparison.replaced else handed
+    seeds = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "one seed"
+    better = listed([f"a {comparison.better[number]} {world}" for world, number in worlds.items()])
     return Subject(
-        name=_name(found.run),
-        title=f"Your own case: {found.run}",
+        name=name,
+        title=f"Your own case: {comparison.run}",
         columns={
             "mean": "mean",
             "spread": "standard deviation over seeds",
@@ -63,36 +102,84 @@ def _subject(found: Comparison) -> Subject:
             "lost": "runs without a number",
         },
         headline=("median", "median"),
-        setting=lambda context: _setting(found),
+        setting=lambda context: f"{comparison.run} was run {how}, over {seeds}. Better is {better}.",
         verdicts=lambda worlds, context: verdicts,
     )
 
 
-def _setting(found: Comparison) -> str:
-    handed = "with each variant" if found.is_given else "with the clamp of each rule"
-    how = f"unedited, with {listed(found.replaced)} replaced" if found.replaced else handed
-    count = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
-    better = [
-        f"a {way} {world}" for (world, _), way in zip(worlds_of(found).items(), found.better.values(), strict=True)
-    ]
-    return f"{found.run} was run {how}, over {count}. Better is {listed(better)}."
+# --- an older report --------------------------------------------------------------------------------------------------
 
 
-def worlds_of(found: Comparison) -> Mapping[str, str]:
-    """By the name that a reader sees: the numbers that the run returns."""
-    return {"result" if number == ONLY else number: number for number in found.values}
+class FolderError(ValueError):
+    """A folder cannot be used: to write a report there, or as a report."""
 
 
-def _world(found: Comparison, number: str) -> World:
-    rows: World = {}
-    for name, values in found.values[number].items():
-        mean, apart = spread(values)
-        lost = sum(not math.isfinite(value) for value in values)
-        numbers = {"mean": mean, "spread": apart, "median": found.median(name, number), "lost": float(lost)}
-        rows[name] = Outcome(numbers, seeds=values)
-    return rows
+def is_report(folder: Path) -> bool:
+    try:
+        return bool(stored_numbers(folder)["kind"] == KIND)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
-def _name(run: str) -> str:
-    """It names files and a section of the page, and is no task's."""
-    return run if run.isidentifier() and run.isascii() and run not in TASKS else "own_case"
+def stored_numbers(folder: Path) -> Any:
+    """The content of results.json."""
+    return json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+
+
+def load_results(folder: Path, tasks: Iterable[str | Task] = tuple(TASKS)) -> Results:
+    """The results of the report in `folder`, whose tasks are among `tasks`. Nothing is run, and `write` draws the same report.
+
+    Raises an error that names a task that is not among `tasks`; FolderError where this is no whole report of this version.
+    """
+    if not is_report(folder):
+        raise _unreadable("be a folder that compare wrote", folder, "Choose another one")
+    stored = stored_numbers(folder)
+    if (version := stored.get("pseudograd")) != __version__:
+        raise _unreadable(f"hold a report of pseudograd {__version__}", version)
+    try:
+        own = own_results(from_json(stored["own"])) if "own" in stored else None
+        results = own or _task_results(stored, find_tasks(tasks))
+        results.edges, results.era = stored["torch_at_the_bound"], stored["installed_era"]
+        # A number that a sentence or table needs and that is missing raises here.
+        _ = words_and_tables(results), results.installed, results.when_not_to
+    except UnknownNameError:
+        raise
+    except Exception as error:
+        raise _unreadable(f"hold {NUMBERS} as compare wrote it", folder) from error
+    if not (folder / ARRAYS).exists():
+        raise _unreadable(f"hold {ARRAYS}, from which its figures are drawn", folder)
+    try:
+        with (folder / ARRAYS).open("rb") as file, np.load(file) as stored_arrays:
+            for name, arrays, key in results.figure_arrays():
+                arrays[key] = torch.from_numpy(stored_arrays[name])
+    except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
+        raise _unreadable(f"hold {ARRAYS} as compare wrote it", folder) from error
+    return results
+
+
+def _task_results(stored: Mapping[str, Any], tasks: Mapping[str, Task]) -> Results:
+    """Without their arrays."""
+    results = Results(tuple(stored["rules"]), stored["loss"], torch=stored["torch"], seconds=stored["seconds"])
+    for name, task in stored["tasks"].items():
+        if name not in tasks:
+            raise unknown_name("compare", "task", tasks, name)
+        seeds = task.get("seeds", {})
+        worlds: dict[str, World] = {}
+        for world, rows in task["worlds"].items():
+            of_variant = seeds.get(world, {})
+            worlds[world] = {
+                variant: Outcome(_numbers(row), seeds=tuple(map(read_number, of_variant.get(variant, ()))))
+                for variant, row in rows.items()
+            }
+        results.sections[name] = Section(
+            tasks[name], _numbers(task["settings"]), worlds, {world: {} for world in worlds}
+        )
+    return results
+
+
+def _numbers(stored: Mapping[str, object]) -> dict[str, Any]:
+    return {key: read_number(value) for key, value in stored.items()}
+
+
+def _unreadable(requirement: str, got: object, remedy: str = "Run compare again") -> FolderError:
+    return FolderError(must("compare", "--redraw", requirement, str(got), remedy))

@@ -16,8 +16,7 @@ from pseudograd.comparison.text import GAP, aligned
 from .. import World
 from ..base import Subject
 from .pictures import strip
-from .results import Results
-from .tables import cell
+from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]
 
@@ -49,11 +48,11 @@ def progress() -> Iterator[Step]:
 
 
 def _lines() -> Step:
-    seen: set[tuple[str, str]] = set()
+    begun: set[tuple[str, str]] = set()
 
     def on_step(task: str, world: str, variant: str, done: int, of: int) -> None:
-        if (task, world) not in seen:
-            seen.add((task, world))
+        if (task, world) not in begun:
+            begun.add((task, world))
             print(f"{task}, {world} ({done} of {of} runs done)", flush=True)
 
     return on_step
@@ -85,8 +84,8 @@ def show(results: Results) -> None:
     rules = list(dict.fromkeys(variant for column in columns for variant in column.cells))
     width = shutil.get_terminal_size().columns
     opening = strip(results)
-    told = "What each backward rule makes of the same problem" if opening is None else opening.sentence
-    print(textwrap.fill(told, width))
+    first = "What each backward rule makes of the same problem" if opening is None else opening.sentence
+    print(textwrap.fill(first, width))
     for block in _blocks(columns, width - max(map(len, rules))):
         print("", *_lines_of(block, rules), sep="\n")
     for section in results.sections.values():

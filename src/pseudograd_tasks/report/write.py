@@ -20,8 +20,8 @@ from pseudograd.listen.program.signals import held
 
 from .page import page
 from .pictures import strip
-from .read import FolderError, is_report, numbers_in
-from .results import Results, save, text_of
+from .results import Results, results_text, save
+from .sources import FolderError, is_report, stored_numbers
 
 
 def check_folder(folder: Path, argument: str = "--out") -> None:
@@ -46,7 +46,7 @@ def _unusable(argument: str, requirement: str, folder: Path, remedy: str) -> Fol
 
 def set_aside(results: Results, folder: Path) -> Path | None:
     """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
-    if not is_report(folder) or _numbers(numbers_in(folder)) == _numbers(json.loads(text_of(results))):
+    if not is_report(folder) or _numbers(stored_numbers(folder)) == _numbers(json.loads(results_text(results))):
         return None
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
     return next(name for name in names if not (name.exists() or name.is_symlink()))
@@ -58,28 +58,28 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, object]:
     return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
 
 
-def unfinished(folder: Path, goes_on: bool = True) -> Store:
-    """The runs of a report that is not written yet, beside its folder; none, unless it `goes_on` with those of before."""
-    kept = Store(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
+def runs_so_far(folder: Path, goes_on: bool = True) -> Store:
+    """The finished runs of a report that is not written yet, beside its folder. Unless it `goes_on` with them, they are deleted."""
+    store = Store(folder.with_name(f"{folder.name}.unfinished"), "compare", "--out")
     if not goes_on:
-        kept.clear()
-    return kept
+        store.clear()
+    return store
 
 
-def write(results: Results, folder: Path, argument: str = "--out", kept: Store | None = None) -> Path:
+def write(results: Results, folder: Path, argument: str = "--out", store: Store | None = None) -> Path:
     """Write everything beside `folder`, then put it there in one step; return the path of the page.
 
-    An older report with other numbers is kept beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
-    runs that were `kept` for it go in the same step.
+    An older report with other numbers stays beside it, under the name that `set_aside` gives. Errors call the folder `argument`. The
+    finished runs in `store` are deleted in the same step.
     """
     check_folder(folder, argument)
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
             with held():
-                _put(staging, folder, set_aside(results, folder) or staging / "old")
-                if kept is not None:
-                    kept.clear()
+                _swap(staging, folder, set_aside(results, folder) or staging / "old")
+                if store is not None:
+                    store.clear()
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
         raise _unusable(argument, "take the whole report", folder, remedy) from error
@@ -89,7 +89,7 @@ def write(results: Results, folder: Path, argument: str = "--out", kept: Store |
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`. It goes in the end, whatever stopped the work, and so do the parents made for nothing."""
-    made = [parent for parent in folder.absolute().parents if not parent.exists()]
+    new = [parent for parent in folder.absolute().parents if not parent.exists()]
     staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"  # named before it is made: a signal may come at once
     try:
         staging.mkdir(parents=True)
@@ -98,11 +98,11 @@ def _staging(folder: Path) -> Iterator[Path]:
         with held():
             shutil.rmtree(staging, ignore_errors=True)
             with suppress(OSError):  # from the inside outwards; one that holds the report stays
-                for parent in made:
+                for parent in new:
                     parent.rmdir()
 
 
-def _put(staging: Path, folder: Path, old: Path) -> None:
+def _swap(staging: Path, folder: Path, old: Path) -> None:
     """The new report in the place of the older one, which goes to `old` and comes back if that fails."""
     try:
         if folder.exists():
