@@ -17,8 +17,8 @@ report = pg.policy.clip_report(log_ratio, advantage, low=0.2, high=0.2)
 print(report)
 
 # %% [markdown]
-# Two of the six cells get no gradient: with A > 0 the ratio must not grow further, and with A < 0 it must not shrink further. A gradient that
-# leads back passes. For the log ratio this is the rule `inward`.
+# Two of the six cells get no gradient: with A > 0 the ratio must not grow further, and with A < 0 it must not shrink further. A gradient
+# that leads back passes. For the log ratio this is the rule `inward`.
 #
 # ## The same loss with other rules
 #

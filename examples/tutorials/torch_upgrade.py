@@ -63,5 +63,5 @@ print(f"pinned to the old era, on any torch: {pinned:.3f}")
 
 # %% [markdown]
 # `pseudograd run --pin "torch<=2.13" train.py` does the same for a whole program. In a program with many clamps,
-# `pseudograd bisect --pin "torch<=2.13" train.py` finds the lines that decide. A lasting remedy needs no pin: use a margin that is not 0, or
-# a last layer that does not start at 0.
+# `pseudograd bisect --pin "torch<=2.13" train.py` finds the lines that decide. A lasting remedy needs no pin: use a margin that is not 0,
+# or a last layer that does not start at 0.

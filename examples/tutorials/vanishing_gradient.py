@@ -46,8 +46,8 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# Each sigmoid multiplies the gradient by its slope, which is at most 1/4. After ten sigmoids less than a millionth is left. The report names
-# the line and a remedy:
+# Each sigmoid multiplies the gradient by its slope, which is at most 1/4. After ten sigmoids less than a millionth is left. The report
+# names the line and a remedy:
 
 # %%
 finding = next(finding for finding in results["sigmoid"][1].findings if finding.code == "vanish")
