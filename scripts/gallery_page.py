@@ -6,14 +6,12 @@ Widths of cards are those of sphinx-design, in twelfths of the page, from the na
 from __future__ import annotations
 
 import inspect
-from operator import attrgetter
 from pathlib import Path
 
-import vector_page
+import op_pages
 
 import pseudograd as pg
-from pseudograd.public_names import public_path
-from pseudograd.rule import OPS, Op
+from pseudograd.rule import Op
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "gallery.md"
 
@@ -38,13 +36,21 @@ PROPERTIES = {
 
 
 def text() -> str:
-    cards = [_card_of(op) for op in OPS.values()]
-    cards.append(_card(vector_page.NAME, _sentence(pg.codebook.vector_quantize), ["linear", "rules"], _NARROW))
+    cards = [_card_of(ops) for ops in op_pages.families().values()]
+    cards.append(
+        _card(
+            "vector_quantize",
+            ["vector_quantize"],
+            (inspect.getdoc(pg.codebook.vector_quantize) or "").splitlines()[0],
+            ["linear", "rules"],
+            _NARROW,
+        )
+    )
     return (
         "\n\n".join(
             [
                 "# Gallery",
-                "Every op: its value in grey, and below it the gradient that each of its rules passes on. "
+                "Every set of rules: the value of an op in grey, and below it the gradient that each rule passes on. "
                 "Choose a field or a property; a picture leads to formulas, sources and an example.",
                 _buttons(),
                 "::::{grid} 1 1 2 2\n:gutter: 3\n:class-container: gallery\n\n" + "\n\n".join(cards) + "\n\n::::",
@@ -56,14 +62,10 @@ def text() -> str:
     )
 
 
-def _card_of(op: Op) -> str:
+def _card_of(ops: list[Op]) -> str:
     """A picture with a panel for each of many rules takes the whole width."""
-    columns = "12" if len(op.rules) > 2 else _NARROW
-    return _card(op.name, _sentence(attrgetter(public_path(op.name))(pg)), _properties(op), columns)
-
-
-def _sentence(function: object) -> str:
-    return (inspect.getdoc(function) or "").splitlines()[0]
+    columns = "12" if len(ops[0].rules) > 2 else _NARROW
+    return _card(ops[0].name, [op.name for op in ops], op_pages.sentence_of(ops[0]), _properties(ops[0]), columns)
 
 
 def _properties(op: Op) -> list[str]:
@@ -77,18 +79,17 @@ def _properties(op: Op) -> list[str]:
     return [name for name, holds in said.items() if holds]
 
 
-def _card(name: str, sentence: str, properties: list[str], columns: str) -> str:
-    fields = [field for field, (_, names) in FIELDS.items() if name in names.split()]
-    classes = " ".join(f"is-{one}" for one in [*fields, *properties])
+def _card(page: str, names: list[str], sentence: str, properties: list[str], columns: str) -> str:
+    fields = [field for field, (_, members) in FIELDS.items() if {*names} & {*members.split()}]
     options = {
-        "link": f"ops/{name}",
+        "link": f"ops/{page}",
         "link-type": "doc",
-        "img-top": f"ops/{name}.svg",
+        "img-top": f"ops/{page}.svg",
         "columns": columns,
-        "class-item": classes,
+        "class-item": " ".join(f"is-{name}" for name in [*fields, *properties]),
     }
-    told = "\n".join(f":{option}: {value}" for option, value in options.items())
-    return f":::{{grid-item-card}} {name}\n{told}\n\n{sentence}\n:::"
+    lines = "\n".join(f":{option}: {value}" for option, value in options.items())
+    return f":::{{grid-item-card}} {', '.join(names)}\n{lines}\n\n{sentence}\n:::"
 
 
 def _buttons() -> str:

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import short_svg
+from op_pages import save_svg
 
 from pseudograd_kinks.table import FRAMEWORKS, KINDS, Point, load
 from pseudograd_kinks.text import changed_points, outcome_text
@@ -188,7 +188,7 @@ def draw() -> None:
     axes.set_title("The gradient of x at ten kinks: four answers to one question", pad=14, fontsize=13)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    short_svg.save(figure, PICTURE)
+    save_svg(figure, PICTURE)
 
 
 def _square(axes: Any, column: int, row: int, value: float | None) -> None:

@@ -1,4 +1,4 @@
-"""docs/policy_clips.md and its picture: the policy losses of the table `pseudograd.policy.presets`, side by side."""
+"""The tables and the picture of docs/policy_clips.md: the policy losses of `pseudograd.policy.presets`, side by side."""
 
 from __future__ import annotations
 
@@ -24,111 +24,14 @@ _COLUMNS = 3
 _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
-def text() -> str:
-    return _START + _zoo() + _MIDDLE + _differences() + _no_rules() + _AFTER + _report() + _END
-
-
-_START = """\
-# Policy clips
-
-The clipped losses of reinforcement learning differ in which tokens get a gradient, and how much of it. Those of the table below are
-each a rule for the probability ratio, most of them one of [`clamp`](ops/clamp.md), so one function has them:
-[`policy_loss`](ops/policy_loss.md). Others are not, and [stand at the end](#what-is-no-rule). Written by
-`scripts/generate_docs.py` from the table `pseudograd.policy.presets`; every gradient below is tested against the formula of its paper,
-written apart, in float64 to 1e-12.
-
-```python
-import pseudograd as pg
-
-loss = pg.policy.loss(log_prob - old_log_prob, advantage, low=0.2, high=0.28)  # of each token, not reduced
-# The same by its name, with a mask of the tokens that count.
-loss = pg.policy.presets["dapo"](log_prob - old_log_prob, advantage, mask=mask)
-# which tokens it silences
-print(pg.policy.clip_report(log_prob - old_log_prob, advantage, **pg.policy.presets["dapo"].settings))
-```
-
-r = exp(log_ratio), A is the advantage, c(r) is r clipped to [1 - low, 1 + high]. The clip is *blocked* where a descent step would move the
-ratio further out: A > 0 and r > 1 + high, or A < 0 and r < 1 - low. The gradient is with respect to log_ratio, of a loss that is minimised.
-
-## The losses
-
-"""
-_MIDDLE = """
-![The gradient of each loss over the ratio, for an advantage of 1 and of -1](policy_clips.png)
-
-Drawn: the gradient for A = 1 and A = -1, over the ratio; grey without a clip, dotted the bounds. The ranges differ from panel to panel.
-The losses of sequences are drawn for a sequence of one token.
-
-- **PPO, GRPO, DAPO, GSPO and LUSPO are one shape**: the gradient of -A r, and nothing where the clip is blocked. They differ in the
-  bounds and in what one ratio is. A clip without PPO's min, `rule="zero"`, silences the other side as well: twice as many tokens.
-- **CISPO and truncated importance sampling silence nobody**: they bound the weight. A token that is far too likely already, and has a
-  positive advantage, is still pushed up.
-- **GPPO is between the two**: where PPO is silent it has CISPO's bounded weight, and elsewhere it is PPO. CE-GPPO scales the sides apart.
-- **The signs of the advantage can have rules of their own**: `rule={"positive": "reinforce", "negative": "inward"}` is UP-GRPO, which
-  pushes up without a ratio and down as PPO does. Any two rules do, [your own](your_own_rule.md#a-policy-loss) among them.
-- **The value is not the gradient's.** `value="objective"` shows the -min(r A, c(r) A) of papers and logs, `"clipped"` the -A c(r). For
-  A < 0 and a large ratio the first grows without bound and the second does not. Neither changes the gradient to log_ratio.
-- **What is blocked depends on A alone.** A loss that is maximised, or weighted by a negative number, has the same tokens silenced, as in
-  PPO's own form. `clamp(ratio, rule="inward")` in its place looks at the sign of the gradient that arrives.
-- **The advantage** gets the derivative of the value, if it requires grad. In the training loops of these projects it does not.
-- **Half precision** is computed in float32. The gradient goes back in the dtype of log_ratio: where it exceeds
-  65504 in float16 it is 65504, finite, unless the gradient that arrives is infinite, as GradScaler looks for; with
-  `level="sequence"` it is infinite there.
-
-## What differs from other code
-
-Each line is a test in `tests/policy`, against the published package where it can be called, else against its formula written apart.
-
-"""
-_NO_RULES = (
-    (
-        "VESPO (arXiv:2602.10693; TRL `vespo`)",
-        "the gradient of -sg(φ(W)) A log_prob, φ(W) = W^k exp(λ (1 - W)), W the product of the ratios of the sequence, k and λ by the "
-        "sign of A",
-        "a smooth weight without bounds, which no clip has. As [a rule of your own](your_own_rule.md#a-policy-loss) it is four lines, "
-        "tested against TRL",
-    ),
-    (
-        "DRO (verl `dro`)",
-        "-A log_prob + (β / 2) log_ratio²",
-        'the penalty knows no advantage: `presets["gpg"]` plus `0.5 * beta * log_ratio**2`, tested against verl',
-    ),
-    (
-        "CFPO (arXiv:2601.22801; its authors' verl)",
-        r"-A r + \|A\| (r - 1)² / (2 ε)",
-        "the value is another one, smooth; write it so, and torch has its gradient",
-    ),
-    (
-        "M2PO (arXiv:2510.01161)",
-        "its authors' code: PPO with the bounds exp(±τ), at least 0.7 and 1.5, τ such that over what moves outward (A > 0 and r > 1, "
-        "A < 0 and r < 1) the mean of min(log_ratio², τ²) is at most 0.04; AReaL: a mask of the tokens with the largest log_ratio²",
-        'the bounds are those of a batch: compute them, and give `presets["ppo"]` that `low` and `high`, or a `mask`',
-    ),
-    ("SAPO (TRL, verl `sapo`)", "a smooth function of r", "the value is another one"),
-    ("DPPO, IcePop, off-policy masks", "a mask by another quantity", "multiply the result, or give `mask`"),
-    ("Clip-Cov, KL-Cov (verl)", "tokens chosen by a covariance", "the same"),
-)
-_AFTER = """
-How tokens are averaged (token mean, sequence mean, a constant) is yours: the result is not reduced.
-
-## What a clip does to a batch
-
-"""
-_END = """
-Energy is the sum of the squared gradients to log_ratio. `clip_report(...)` has the same as numbers: `cells`, `silenced_share`,
-`energy_share`, `ties`. On [code that you do not edit](diagnose.md), `diagnose` finds the clip and says what is cut; the sign of the
-advantage behind it is known to `clip_report` alone.
-"""
-
-
-def _zoo() -> str:
+def losses() -> str:
     rows = [
         "| name | gradient | clip of | low, high | rule | value | from | in |",
         "|---|---|---|---|---|---|---|---|",
     ]
     rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policy.presets.values()]
     notes = [f"- `{policy.name}`: {policy.note}." for policy in pg.policy.presets.values() if policy.note]
-    return "\n".join([*rows, "", *notes, ""])
+    return "\n".join([*rows, "", *notes])
 
 
 def _cells(policy: Policy) -> list[str]:
@@ -140,38 +43,32 @@ def _cells(policy: Policy) -> list[str]:
         policy.gradient,
         {"ratio": "r", "log": "log r"}[policy.space] + of,
         bounds,
-        _rule(policy),
+        _code(policy.rule),
         policy.value,
         policy.paper,
         policy.projects,
     ]
 
 
-def _rule(policy: Policy) -> str:
-    if not isinstance(policy.rule, Mapping):
-        return f"`{policy.rule}`"
-    return f"`{policy.rule['positive']}` where A > 0, else `{policy.rule['negative']}`"
+def _code(rule: Any) -> str:
+    if not isinstance(rule, Mapping):
+        return f"`{rule}`"
+    return f"`{rule['positive']}` where A > 0, else `{rule['negative']}`"
 
 
-def _differences() -> str:
+def differences() -> str:
     rows = ["| project | what it does | here | test |", "|---|---|---|---|"]
-    rows += [f"| {one.project} | {one.theirs} | {one.ours} | `{one.test}` |" for one in DIFFERENCES]
-    return "\n".join([*rows, ""])
+    rows += [f"| {row.project} | {row.theirs} | {row.ours} | `{row.test}` |" for row in DIFFERENCES]
+    return "\n".join(rows)
 
 
-def _no_rules() -> str:
-    rows = ["| loss | of a token | why it is none, and what to write |", "|---|---|---|"]
-    rows += [f"| {' | '.join(row)} |" for row in _NO_RULES]
-    return "\n".join(["\n## What is no rule\n", *rows, ""])
-
-
-def _report() -> str:
+def report() -> str:
     """Of ratios that are eighths in bfloat16, so that no exp of a machine decides a count."""
     ratios = torch.tensor([0.25, 0.5, 0.75, 0.875, 1.0, 1.125, 1.5, 2.0, 2.5, 3.0])
     log_ratio = ratios.log().repeat(12)
     advantage = torch.tensor([1.0, -1.0, 2.0, -0.5, 0.0]).repeat_interleave(24)
     shown = str(pg.policy.clip_report(log_ratio, advantage, **pg.policy.presets["dapo"].settings))
-    return f"```text\n{shown}\n```\n"
+    return f"```text\n{shown}\n```"
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------

@@ -23,10 +23,6 @@ DATA = ("yaml", "toml", "json")
 # Copied from a run whose lines a test holds: (page, first line): the test.
 SHOWN = {
     ("docs/diagnose.md", "between ranks:"): "tests/diagnosis/test_differing.py",
-    (
-        "docs/policy_clips.md",
-        "clip_report: 120 tokens, ratio clipped to [0.8, 1.28], rule inward",
-    ): "scripts/policy_page.py",
 }
 
 

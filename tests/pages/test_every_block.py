@@ -19,13 +19,13 @@ def test_the_blocks_are_those_of_many_pages() -> None:
     assert len(BLOCKS) > 250
     assert len({block.page for block in BLOCKS}) > 60
     assert len(PYTHON) > 60
-    assert len(SHELL) > 40
+    assert len(SHELL) > 15
 
 
-def test_the_page_of_an_op_has_an_example() -> None:
-    for name in (*OPS, "vector_quantize"):
-        (example,) = [block for block in PYTHON if block.page == f"docs/ops/{name}.md" and ">>>" in block.text]
-        assert example.text.count(">>>") >= 5
+def test_every_op_has_an_example() -> None:
+    examples = [block for block in PYTHON if block.page == "docs/ops/examples.md"]
+    assert len(examples) == len(OPS) + 1  # vector_quantize is no row of the table
+    assert all(example.text.count(">>>") >= 5 for example in examples)
 
 
 def test_every_exception_is_needed() -> None:
