@@ -33,7 +33,9 @@ def test_a_page_has_every_op_rule_edge_and_link(op_pages: Any) -> None:
         text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
         rows = [line.replace("\\|", "|") for line in text.splitlines() if line.startswith("| ")]
         for rule in (rule for op in ops for rule in op.rules.values()):
-            row = next(row for row in rows if re.match(rf"\| `{rule.name}[(`]", row))  # an edge may have its name, below
+            row = next(
+                row for row in rows if re.match(rf"\| `{rule.name}[(`]", row)
+            )  # an edge may have its name, below
             assert rule.formula in row
             assert rule.source in row
         if name not in ("abs", "policy_loss"):  # whose edges stand in a sentence
