@@ -350,9 +350,9 @@ def test_what_is_made_anew_in_each_step_keeps_memory_bounded(asked: str) -> None
             one_step(number)
             if number in (19, 59):
                 recorder = d._recorder
-                kept = recorder.tallies, recorder.values, recorder.influence.cuts, recorder.influence._marks
+                kept = recorder.tallies, recorder.clamps.all, recorder.influence.cuts, recorder.influence._marks
                 sizes.append([len(one) for one in kept])
-                assert len(recorder.roots) < 20
+                assert len(recorder.places.roots) < 20
     assert sizes[0] == sizes[1]
     (site,) = [site for site in d.sites if site.op == "clamp"]
     assert site.calls == 60

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.count import missing_gradients
+from pseudograd.diagnosis.count import leaf
 
 
 def train(model: nn.Module, batch: Callable[[], Tensor], steps: int = 4) -> Diagnosis:
@@ -160,8 +160,8 @@ def test_what_is_natural_is_no_finding(model: Any, batch: Any) -> None:
 
 @pytest.mark.parametrize("by_row", [4, 2**22])
 def test_entries_count_over_all_looks(monkeypatch: pytest.MonkeyPatch, by_row: int) -> None:
-    monkeypatch.setattr(missing_gradients, "_BY_ROW", by_row)
-    found = missing_gradients.Entries(True)
+    monkeypatch.setattr(leaf, "_BY_ROW", by_row)
+    found = leaf.Entries(True)
     for row in range(3):
         grad = torch.zeros(4, 2)
         assert found.moved == (row > 0)
@@ -176,7 +176,7 @@ def test_entries_count_over_all_looks(monkeypatch: pytest.MonkeyPatch, by_row: i
 
 
 def test_a_mask_is_dropped_when_every_entry_had_one() -> None:
-    found = missing_gradients.Entries(True)
+    found = leaf.Entries(True)
     found.add(torch.tensor([1.0, 0.0]))
     assert found.missing() is not None
     found.add(torch.tensor([0.0, torch.nan]))

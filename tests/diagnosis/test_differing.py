@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pseudograd.diagnosis import Diagnosis
-from pseudograd.diagnosis.count.differing import Difference, differences, lines
+from pseudograd.diagnosis.count.ranks import Difference, differences, lines
 from pseudograd.diagnosis.processes import fields_of, merge
 from pseudograd.listen.program.follow import Part
 

@@ -35,22 +35,19 @@ OURS = tuple(str(SOURCE / part) for part in ("diagnosis", "listen"))
 NOT_WRAPPED = {
     "harmless": {"harmless.<locals>.wrap.<locals>.call", "note", "_shown", "Errors.note", "listen", "leave"},
     "recorder": {
-        "Recorder.around_backward",
-        "Recorder._ends",
+        "Recorder.on_backward",
+        "Recorder._end",
         "_nothing",
-        "Watch.__init__",
-        "Watch.__torch_function__",
-        "WatchOfBackward.__torch_function__",
-        "Recorder.let_go",
-        "_take_off",  # the last thing that can be done about a mode
+        "_InBackward.__torch_function__",
+        "Recorder.on_swap",
+        "Recorder._hears",
     },
-    "leaves": {
-        "Leaves.let_go",
-        "Leaves.known",
-        "Leaves._remember.<locals>.forget",
-    },  # torch swaps no tensor that somebody refers to: to let go is all that can be done
+    # torch swaps no tensor that somebody refers to: to let go is all that can be done
+    "leaves": {"Leaves.let_go", "Leaves.known", "Leaves._known", "Leaves._remember.<locals>.forget"},
     "influence": {"Influence.let_go"},
-    "not_heard": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
+    "marks": {"noted"},
+    "listener": {"Listener.__init__", "Listener.__torch_function__", "Listener.run", "take_off"},
+    "optimisers": {"Rest.end", "Rest.end.<locals>.<genexpr>"},  # the last thing that can be done about a mode
     "around": {"Around._announced.<locals>.call", "_end", "_read_backward", "<lambda>"},
     "functions": {"_Apply.__get__", "_noting", "_ours_begins", "_ours_ended", "_tell", "is_inside"},
     "checkpoints": {
@@ -298,9 +295,9 @@ def test_what_surrounds_a_function_can_raise_nothing_of_its_own() -> None:
     assert _called(functions._tell) == {"_watchers"}
     assert _called(Depth.__enter__) == _called(Depth.__exit__) == {"depth"}
     with diagnose() as d:
-        assert functions._watchers == (d._recorder.applied,)
-    assert Recorder.applied.__wrapped__.__qualname__ == "Recorder.applied"  # type: ignore[attr-defined]
-    assert Recorder.applied.__code__ is harmless.harmless("")(print).__code__
+        assert functions._watchers == (d._recorder.on_function,)
+    assert Recorder.on_function.__wrapped__.__qualname__ == "Recorder.on_function"  # type: ignore[attr-defined]
+    assert Recorder.on_function.__code__ is harmless.harmless("")(print).__code__
 
 
 class Tripled(torch.autograd.Function):
@@ -322,7 +319,7 @@ def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
 
     x = torch.tensor([-2.0, 0.5], requires_grad=True)
     with diagnose() as d:
-        monkeypatch.setattr(d._recorder.influence, "applied", broken)
+        monkeypatch.setattr(d._recorder.influence, "after_function", broken)
         pg.clamp(Tripled.apply(x), -1, 1).sum().backward()
         assert not functions.is_inside()
     assert torch.equal(x.grad, torch.tensor([0.0, 3.0]))  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from pseudograd.diagnosis import Diagnosis, diagnose
 from pseudograd.diagnosis.count import optimisers
-from pseudograd.diagnosis.count.recorder import Recorder, Watch
+from pseudograd.diagnosis.count.recorder import Recorder
+from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import mode_stack
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -92,13 +93,13 @@ def test_a_step_is_not_heard_and_changes_nothing(name: str, heard: list[str]) ->
 def silent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a diagnosis is told of in spite of everything, and has no use for."""
     names: list[str] = []
-    call = Watch.__torch_function__
+    call = Listener.__torch_function__
 
-    def told(self: Watch, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def told(self: Listener, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names.append(str(func))
         return call(self, func, types, args, kwargs)
 
-    monkeypatch.setattr(Watch, "__torch_function__", told)
+    monkeypatch.setattr(Listener, "__torch_function__", told)
     return names
 
 

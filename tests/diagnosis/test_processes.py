@@ -305,7 +305,7 @@ def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monke
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
         ranks.forget(target)
-        with ranks.of_all(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as seen:
+        with ranks.gathered(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as seen:
             assert seen is not None
             written.append([(part.rank, part.process) for part in seen[0]])
     assert written == [[(1, 11)], [(0, 10), (1, 11)]]
@@ -316,7 +316,7 @@ def test_what_is_no_rank_has_its_own_file(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert ranks.rank() is None
-    with ranks.of_all(tmp_path / "found.json", Run(0, ())) as seen:
+    with ranks.gathered(tmp_path / "found.json", Run(0, ())) as seen:
         assert seen == ((), ())
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
 from pseudograd.diagnosis.count import noted_kinks
-from pseudograd.diagnosis.count.course import Course
-from pseudograd.diagnosis.count.pools import tied
+from pseudograd.diagnosis.count.course import Course, numbers_of
+from pseudograd.diagnosis.count.kinks import at_kinks
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 
 from ..commands import answer
@@ -164,11 +164,15 @@ def _last_of_pool(x: Tensor, size: int, step: int, pad: int) -> Tensor:
 def test_the_last_of_equal_entries_of_a_pool(size: int, step: int, pad: int) -> None:
     torch.manual_seed(0)
     x = torch.randint(0, 3, (2, 2, 7, 8)).float().requires_grad_()
-    found = tied(functional.max_pool2d(x, size, step, pad).grad_fn)
-    assert found is not None
+    y = functional.max_pool2d(x, size, step, pad)
+    (at_kink,) = at_kinks([y.grad_fn])
+    grad = torch.arange(1.0, y.numel() + 1).reshape(y.shape)
+    (left,) = at_kink.left((torch.zeros_like(x),), (grad,))
     for n in range(2):
         for c in range(2):
-            assert torch.equal(found[0][n, c], _last_of_pool(x.detach()[n, c], size, step, pad))
+            last = _last_of_pool(x.detach()[n, c], size, step, pad).flatten()
+            expected = torch.zeros(x[n, c].numel()).index_add_(0, last, grad[n, c].flatten())
+            assert torch.equal(left[n, c].flatten(), expected)
 
 
 def test_a_pool_hands_all_to_the_last() -> None:
@@ -344,10 +348,10 @@ def test_a_course_keeps_its_ends_and_is_thinned_out() -> None:
     course = Course()
     for step in range(1, 1001):
         course.add(step, step / 2)
-    assert course.values[0] == (1, 0.5)
-    assert course.values[-1] == (1000, 500.0)
-    assert len(course.values) <= 130
-    steps = [step for step, _ in course.values]
+    assert numbers_of(course)[0] == (1, 0.5)
+    assert numbers_of(course)[-1] == (1000, 500.0)
+    assert len(numbers_of(course)) <= 130
+    steps = [step for step, _ in numbers_of(course)]
     assert steps == sorted(set(steps))
 
 

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.count.expected_step import expected_step, spacing
-from pseudograd.diagnosis.count.swallowed import Together, Vectors, Watched
+from pseudograd.diagnosis.count.swallowed import Together, Vectors, Watched, expected_step, spacing
 
 LOW = torch.bfloat16
 Optimizer = Callable[[Any], torch.optim.Optimizer]

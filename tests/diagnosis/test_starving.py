@@ -389,9 +389,9 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
             "owners": len(leaves.names._owners),
             "members": sum(len(crowd.members) for _, crowd in leaves.crowds.values()),
             "tallies": len(recorder.tallies),
-            "values": len(recorder.values),
+            "values": len(recorder.clamps.all),
             "places": len(recorder.places._known),
-            "modules": len(recorder.roots) + len(recorder._named_roots),
+            "modules": len(recorder.places.roots) + len(leaves._named_roots),
             "marks": len(recorder.influence._marks),
         }
 

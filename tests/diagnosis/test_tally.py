@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pseudograd.diagnosis.count import tally
-from pseudograd.diagnosis.count.leaves import Leaf
-from pseudograd.diagnosis.count.missing_gradients import Entries
+from pseudograd.diagnosis.count import grads, tally
+from pseudograd.diagnosis.count.leaf import Entries, Leaf
 from pseudograd.diagnosis.count.names import Names
 from pseudograd.diagnosis.count.norms import Sizes
 from pseudograd.kernels import native
@@ -37,14 +36,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def counted(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
-    found = tally.of_grads(leaving, (grad,), is_full, may_move=True)
+    found = grads.count(leaving, (grad,), is_full, may_move=True)
     assert found is not None
     return {name: float(value) for name, value in found.items() if name != "elsewhere"}
 
 
 def one_by_one(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
     gone = [one.flatten().tolist() for one in leaving if one is not None]
-    sums = dict.fromkeys(tally.COUNTS if is_full else ("elements", "arrived", "cut"), 0.0)
+    sums = dict.fromkeys(grads.COUNTS if is_full else ("elements", "arrived", "cut"), 0.0)
     for at, g in enumerate(grad.flatten().tolist()):
         is_cut = g != 0 and all(one[at] == 0 for one in gone)
         found = {
@@ -151,13 +150,13 @@ def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
         expected["recoverable"] += leads_back and leaves == 0
         expected["at_bound"] += "at" in where and g != 0
     for given in (bounds, tuple(one if one is None else torch.tensor(one, dtype=dtype) for one in bounds)):
-        found = tally.of_grads((gone,), (grad,), True, kept=SavedValues([], "torch.clamp", (x, *given)))
+        found = grads.count((gone,), (grad,), True, saved=SavedValues([], "torch.clamp", (x, *given)))
         assert found is not None
-        assert tally.has_sides(found)
+        assert grads.has_sides(found)
         assert {name: int(found[name]) for name in tally._KNOWN} == expected
-        alone = tally.of_grads((gone,), (grad,), True)
+        alone = grads.count((gone,), (grad,), True)
         assert alone is not None
-        assert not tally.has_sides(alone)
+        assert not grads.has_sides(alone)
         assert {name: float(found[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
@@ -168,11 +167,11 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     grad, x = values(1_000, dtype, 0), (values(1_000, torch.float64, 2) * 2).round().to(dtype)
     first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
     kept = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
-    to, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*tally.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
+    to, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
     to.is_known = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
-        added = to.add_at_once(leaving, (grad,), True, kept)
-        counted = tally.of_grads(leaving, (grad,), True, kept=kept)
+        added = to._count_at_once(leaving, (grad,), True, kept)
+        counted = grads.count(leaving, (grad,), True, saved=kept)
         assert counted is not None
         assert added is (None if way == "ATen" else kept is not None)
         if added is None:
@@ -192,8 +191,8 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
     )
     to = tally.Tally("MulBackward0", NOWHERE)
     leaving, arriving = (first, second), (grad, torch.ones(4))
-    if to.add_at_once(leaving, arriving, False, None) is None:
-        to.add(tally.of_grads(leaving, arriving, False) or {})
+    if to._count_at_once(leaving, arriving, False, None) is None:
+        to.add(grads.count(leaving, arriving, False) or {})
     found = to.read()
     assert (found["elements"], found["arrived"], found["cut"]) == (4, 3, 1)
 
@@ -280,7 +279,7 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     entries = Entries(is_detailed=True)
     entries.add(torch.tensor([[1.0, -2.0], [torch.inf, torch.nan]]))
     assert entries.is_complete
-    assert entries.had(torch.ones(2, 2)) is None
+    assert entries.bytes_of(torch.ones(2, 2)) is None
     assert (entries.missing(), entries.moved) == (None, True)
 
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..errors import must
-from ..listen import functions
-from ..listen.around import backwards, swaps
-from ..listen.harmless import harmless, leave, listen
+from ..listen.harmless import harmless
+from ..listen.listener import Listener, listening
 from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
 from ..torch_table.eras import installed_era
-from ..torch_table.private import node_creation_hook
-from .count.not_heard import Rest
-from .count.recorder import Recorder, Watch
-from .count.sensitivity import Sensing, check_sensitivity
+from .count.optimisers import Rest
+from .count.recorder import Recorder
 from .count.stalls import Stalls
-from .count.whatif import Asking, questions
 from .force_eager import NOT_COMPILED, eagerly
 from .judge.deliberate import Deliberate
-from .judge.results import Results
 from .report import FIELDS
 from .tell.readable import Readable
+
+if TYPE_CHECKING:
+    from .count.whatif import Asking
+    from .judge.results import Results
 
 
 class Diagnosis(Readable):
@@ -52,13 +51,19 @@ class Diagnosis(Readable):
             recorder.optimisers.watching.append(self._stalls)
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
-        asked, every = questions(whatif), check_sensitivity(sensitivity)
-        sensing = Sensing(every, recorder.tally_of, self._deliberate.place) if every else None
-        self._asking = Asking(asked, recorder.leaves, sensing)
-        recorder.asking = self._asking if self._asking.is_needed else None
+        self._asking = self._ask(whatif, sensitivity) if whatif or sensitivity is not False else None
+        recorder.asking = self._asking if self._asking is not None and self._asking.is_needed else None
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None
+
+    def _ask(self, whatif: Mapping[str, object] | None, sensitivity: int | bool) -> Asking:
+        from .count.sensitivity import Sensing, check_sensitivity
+        from .count.whatif import Asking, questions
+
+        every = check_sensitivity(sensitivity)
+        sensing = Sensing(every, self._recorder.tally_of, self._deliberate.place) if every else None
+        return Asking(questions(whatif), self._recorder.leaves, sensing)
 
     def __enter__(self) -> Diagnosis:
         if self._stack is not None or self._has_ended:
@@ -69,20 +74,10 @@ class Diagnosis(Readable):
         recorder = self._recorder
         with contextlib.ExitStack() as stack:  # unwinds what was entered, if something of it raises
             stack.enter_context(eagerly())
-            stack.enter_context(recorder.optimisers)
             stack.callback(setattr, recorder, "is_on", False)
-            listen(recorder.noted)
-            stack.callback(leave, recorder.noted)
-            swaps.subscribe(recorder.let_go)
-            stack.callback(swaps.unsubscribe, recorder.let_go)
-            backwards.subscribe(recorder.around_backward)
-            stack.callback(backwards.unsubscribe, recorder.around_backward)
-            if node_creation_hook is not None:
-                stack.enter_context(node_creation_hook(recorder.made))
-            stack.enter_context(functions.watched(recorder.applied))
-            watch = Watch(recorder)
-            recorder.optimisers.rest = rest = Rest(watch)
-            stack.enter_context(watch)
+            listener = Listener(recorder)
+            recorder.optimisers.rest = rest = Rest(listener)
+            stack.enter_context(listening(listener))
             stack.callback(rest.end, is_last=True)
             self._stack = stack.pop_all()
         recorder.is_on = True
@@ -97,7 +92,7 @@ class Diagnosis(Readable):
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
-        self._recorder.take_off_hooks()
+        self._recorder.hooks.remove()
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this
 
     def stop_listening(self) -> None:
@@ -112,7 +107,11 @@ class Diagnosis(Readable):
         """The fields of the report: made when somebody reads them, and kept when the context has ended."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        results = self._final or Results(self._recorder, self._deliberate, self._stalls, self._asking)
+        from .count.whatif import Asking
+        from .judge.results import Results
+
+        asking = self._asking or Asking([], self._recorder.leaves)
+        results = self._final or Results(self._recorder, self._deliberate, self._stalls, asking)
         if self._has_ended:
             self._final = results
         return getattr(results, name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..listen.program.follow import Part
-from .count.differing import differences, listed
+from .count.ranks import differences, listed
 from .records import Finding, Site, Starved, Structural
 from .report import FIELDS, Report
 from .tell.readable import ProgramReport

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..listen.frames import Place, named, span_at
-from .count import own_ops
+from .count.grads import SIDES, SIGNS
 from .count.influence import Cut
 from .count.leaves import Leaves
-from .count.tally import SIDES, SIGNS, Tally
+from .count.tally import Tally, name_of_calls, remedy_of_calls
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
     is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # ours is judged like torch's
     switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
     return Site(
-        op=own_ops.called(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
+        op=name_of_calls(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
         **_lines(tally.place),
         module=tally.place.module,
         calls=tally.calls,
@@ -205,7 +205,7 @@ def site_of(tally: Tally, is_deliberate: bool = False) -> Site:
         order=tally.order,
         upstream=tally.leaves,
         is_own=bool(own),
-        own_remedy=own_ops.remedy(own) if own else "",
+        own_remedy=remedy_of_calls(own) if own else "",
         **known,
     )
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..torch_table.eras import installed_era
-from .count.history import History
-from .count.norms import Norm
-from .count.sensitivity import Sensitivity
-from .count.swallowed import Stalled
-from .count.whatif import Changed
-from .judge.findings import describe
 from .records import Copied, Finding, Partly, Site, Starved, Structural
+
+if TYPE_CHECKING:
+    from .count.norms import History, Norm
+    from .count.sensitivity import Sensitivity
+    from .count.swallowed import Stalled
+    from .count.whatif import Changed
 
 
 class Report:
@@ -57,6 +58,8 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """Everything, in plain lists, dictionaries and numbers."""
+        from .judge.findings import describe
+
         return {
             "kind": "pseudograd diagnose",
             "torch": torch.__version__,

@@ -150,7 +150,7 @@ def _write(targets: Sequence[_Target], done: programs.Run, nothing: Report) -> t
     report, errors = None, []
     for name, target, make in targets:
         try:
-            with ranks.of_all(target, done) as seen:
+            with ranks.gathered(target, done) as seen:
                 if seen is not None:
                     report = merge(*seen, nothing)
                     write("diagnose", name, target, make(report))

@@ -17,9 +17,7 @@ import torch
 from ..torch_table.private import children_of, module_call, module_wrapped_call, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-OURS = os.path.dirname(
-    os.path.dirname(os.path.abspath(__file__))
-)  # src/pseudograd; pseudograd_lint and its like stand beside it
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # pseudograd_lint and its like stand beside it
 _OURS = (OURS + os.sep, OURS + "_")
 _NOT_THEIRS = (_TORCH, *_OURS)
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
@@ -168,17 +166,22 @@ _MOST = 10_000  # places
 
 
 class Places:
-    """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code."""
+    """Each place once, so that a program which makes its code anew in every step stays at the same places. It keeps their code.
+
+    roots: the outermost modules that were seen to run, by their id.
+    """
 
     def __init__(self) -> None:
+        self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._known: dict[tuple[object, ...], Place] = {}
         self._by_instruction: dict[tuple[object, ...], Place] = {}
 
-    def here(self, depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
-        """As `place`. The first one that was alike: code is compared by what it does, and a made file by its name without numbers.
-        NOWHERE for one of too many.
+    def here(self, depth: int) -> Place:
+        """The place of the frame `depth` above; the first place that was alike. NOWHERE where there are too many.
+
+        Code is compared by what it does, and a made file by its name without numbers.
         """
-        call, program, module = _seen_from(sys._getframe(depth), roots)
+        call, program, module = _walk_outwards(sys._getframe(depth), self.roots)
         key = (*_instruction(call), *_instruction(program), module)
         known = self._by_instruction.get(key)
         return self._same_as(key, Place(point(call), point(program), module)) if known is None else known
@@ -187,10 +190,14 @@ class Places:
         alike = _alike(place.call), _alike(place.program), place.module
         if alike not in self._known and len(self._known) >= _MOST:
             return NOWHERE
-        found = self._known.setdefault(alike, place)
-        if found is place:  # its code is kept, so that no other one gets its id
+        first = self._known.setdefault(alike, place)
+        if first is place:  # its code is kept, so that no other one gets its id
             self._by_instruction[key] = place
-        return found
+        return first
+
+    def meet_module(self, depth: int) -> None:
+        """Note the outermost module that runs around the frame `depth` above."""
+        _walk_outwards(sys._getframe(depth), self.roots)
 
 
 def _instruction(frame: FrameType | None) -> tuple[int, int]:
@@ -215,20 +222,19 @@ def _whose(file: str) -> int:
     return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
 
 
-def place(depth: int, roots: dict[int, weakref.ref[torch.nn.Module]] | None = None) -> Place:
-    """All of it in one walk outwards. The outermost module that runs is added to `roots`, by its id."""
-    call, program, module = _seen_from(sys._getframe(depth), roots)
+def place(depth: int) -> Place:
+    """The place of the frame `depth` above, where no `Places` remembers it."""
+    call, program, module = _walk_outwards(sys._getframe(depth), {})
     return Place(point(call), point(program), module)
 
 
-def _seen_from(
-    frame: FrameType | None, roots: dict[int, weakref.ref[torch.nn.Module]] | None
+def _walk_outwards(
+    frame: FrameType | None, roots: dict[int, weakref.ref[torch.nn.Module]]
 ) -> tuple[FrameType | None, FrameType | None, str | None]:
-    """The frames of the call and of the program, and the path of the module."""
+    """The frames of the call and of the program, and the path of the module. The outermost module is added to `roots`."""
     call = program = None
-    innermost: FrameType | None = (
-        None  # of those that run a module: to read the locals of a frame takes longer than to walk past it
-    )
+    # Of the frames that run a module. To read the locals of a frame takes longer than to walk past it.
+    innermost: FrameType | None = None
     outermost: FrameType | None = None
     while frame is not None:
         code = frame.f_code
@@ -247,7 +253,7 @@ def _seen_from(
     if innermost is None or outermost is None:
         return call, program, None
     root = _self_of(outermost)
-    if roots is not None and (id(root) not in roots or roots[id(root)]() is not root):
+    if id(root) not in roots or roots[id(root)]() is not root:
         roots[id(root)] = weakref.ref(root)
     return call, program, _path(root if innermost is outermost else _self_of(innermost), root)
 
@@ -263,45 +269,44 @@ def shown(code: CodeType | str, line: int) -> str:
     file = file_of(code)
     if _PACKAGES in file:
         file = file.rsplit(_PACKAGES, 1)[1]
-    elif os.path.isabs(file) and os.path.splitdrive(file)[0] == "" and (here := _current_folder()) is not None:
-        inside = os.path.relpath(file, here)
+    elif os.path.isabs(file) and os.path.splitdrive(file)[0] == "" and (folder := _current_folder()) is not None:
+        inside = os.path.relpath(file, folder)
         file = file if inside.startswith(os.pardir) else inside
     return f"{file}:{line}"
 
 
-def is_same_line(where: str, given: str) -> bool:
-    """Does `given` mean the line `where`, as `shown` names it in the current folder? A file may be given by the end of its path."""
-    (file, number), (other, its) = (text.replace(os.sep, "/").rpartition(":")[::2] for text in (where, given))
+def is_same_line(where: str, text: str) -> bool:
+    """Does a person who writes `text` mean the line `where`, as `shown` names it? The end of the path of a file is enough."""
+    (file, number), (other, its) = (line.replace(os.sep, "/").rpartition(":")[::2] for line in (where, text))
     if number != its or not file or not other:
         return False
     path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
     if f"/{path}".endswith(f"/{other}"):
         return True
-    return not os.path.exists(path) and f"/{other}".endswith(
-        f"/{file}"
-    )  # in a package, whose folder `shown` leaves out
+    # in a package, whose folder `shown` leaves out
+    return not os.path.exists(path) and f"/{other}".endswith(f"/{file}")
 
 
-_Way = tuple[str, ...]  # of names, from a root to a module in it
-_ways: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, _Way]] = weakref.WeakKeyDictionary()
+_Names = tuple[str, ...]  # from a root to a module in it
+_names: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, _Names]] = weakref.WeakKeyDictionary()
 
 
 def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
     if module is root:
         return ""
-    way = _ways.get(root, {}).get(id(module))
-    if way is None or not _leads_to(module, way, root):
-        _ways[root] = {id(module): tuple(path.split(".")) for path, module in root.named_modules() if path}
-        way = _ways[root].get(id(module))
-    return None if way is None else ".".join(way)
+    names = _names.get(root, {}).get(id(module))
+    if names is None or not _lead_to(module, names, root):
+        _names[root] = {id(module): tuple(path.split(".")) for path, module in root.named_modules() if path}
+        names = _names[root].get(id(module))
+    return None if names is None else ".".join(names)
 
 
-def _leads_to(module: torch.nn.Module, way: _Way, root: object) -> bool:
-    """Does it still? Layers move where one before them is taken out, and a new one may get the id of an old one.
+def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:
+    """Do they still? Layers move where one before them is taken out, and a new one may get the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `place`.
     """
-    for name in way:
+    for name in names:
         root = children_of(root).get(name)
     return root is module
 

@@ -38,7 +38,7 @@ SILENT: frozenset[object] = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in (*_PROPERTIES.split(), *_KINDS.split())),
         *(getattr(Tensor, name) for name in _QUERIES.split()),
-        Tensor.grad.__set__,  # type: ignore[attr-defined]
+        Tensor.grad.__set__,  # type: ignore[union-attr]
         *marks_of_profiles,
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]

@@ -50,7 +50,7 @@ class Patch:
                     delattr(owner, self._attribute)
                 else:
                     setattr(owner, self._attribute, self._hidden)
-            self._replacement = self._hidden = None
+                self._replacement = self._hidden = None
 
     @property
     def is_applied(self) -> bool:

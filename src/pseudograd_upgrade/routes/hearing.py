@@ -26,7 +26,7 @@ class BlockHeard(Heard):
         if place is not frames.NOWHERE:
             super()._follow(made, place)
 
-    def on_backward(self, roots: Any, grads: object, inputs: object) -> object:
+    def on_backward(self, roots: Any, grads: object, inputs: object) -> Any:
         """A compiler's own backward, of tensors without values, is none of the program's."""
         return None if any(map(is_fake, roots)) else super().on_backward(roots, grads, inputs)
 

@@ -1,7 +1,7 @@
 """The gradients that arrive at parameters, read from `.grad` when a backward ends, where that tells the same as a hook of each.
 
-It does where `.grad` was None before and no code in Python has run in between. Such code calls torch to change a gradient, and a mode hears
-it: before that call is made, what has arrived by then is counted, and the rest gets hooks.
+It does where `.grad` was None before and no code in Python has run in between. Such code calls torch to change a gradient, and a listener
+hears it: before that call is made, what has arrived by then is counted, and the rest gets hooks.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ import torch
 
 from ...kernels import native
 from ...torch_table.private import current_node, has_hooks_after_accumulation
-from .leaves import Leaf
-from .norms import norms_at_once
+from .leaf import Leaf
+from .norms import Number, norms_at_once
 
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 
 
 class Arrivals:
-    """Of the outermost backward that runs."""
+    """Of the outermost backward that runs. expected: by the leaf, the node that adds to its gradient, kept until the backward ends."""
 
     def __init__(self) -> None:
-        self.expected: dict[
-            Leaf, Any
-        ] = {}  # by the node that adds to its gradient, which is kept until the backward ends
+        self.expected: dict[Leaf, Any] = {}
 
     def expect(self, leaf: Leaf, node: Any) -> bool:
         """Returns whether it needs no hook. Its first gradient is counted by one, in the order in which gradients come."""
@@ -46,22 +44,23 @@ class Arrivals:
         if self.expected.pop(leaf, None):
             _count([leaf])
 
-    def hand_over(self, attach: Callable[[object, Leaf], None]) -> None:
-        """The program runs. It may do so in a hook of a node that adds, which then calls none that is attached now: that one stays
+    def hand_over(self, attach: Callable[[Any, Leaf], None]) -> None:
+        """The program runs. It may do so in a hook of a node that adds, which then calls none that is attached now: that leaf stays
         expected.
         """
-        some, self.expected = self.expected, {}
-        _count(some)
+        nodes = self.end()
         running = current_node()
-        for leaf, node in some.items():
-            if not _has_come(leaf):
+        for leaf, node in nodes.items():
+            if getattr(leaf.tensor(), "grad", None) is None:
                 attach(node, leaf)
                 if node is running:
                     self.expected[leaf] = node
 
-    def end(self) -> None:
-        some, self.expected = self.expected, {}
-        _count(some)
+    def end(self) -> dict[Leaf, Any]:
+        """Count what has come. Returns what was expected."""
+        nodes, self.expected = self.expected, {}
+        _count(nodes)
+        return nodes
 
 
 def nobody_else_runs() -> bool:
@@ -69,21 +68,17 @@ def nobody_else_runs() -> bool:
     return threading.active_count() == 1 and not (_HAS_DISTRIBUTED and torch.distributed.is_initialized())
 
 
-def _has_come(leaf: Leaf) -> bool:
-    return getattr(leaf.tensor(), "grad", None) is not None
-
-
 def _count(leaves: Iterable[Leaf]) -> None:
-    some, grads = [], []
+    rest, grads = [], []
     for leaf in leaves:
         tensor = leaf.tensor()
         grad = None if tensor is None else tensor.grad
         if grad is not None and not leaf.arrived_again(grad):
-            some.append(leaf)
+            rest.append(leaf)
             grads.append(grad)
-    if not some:
+    if not rest:
         return
-    is_measured = some[0].sizes is not None and native.operators is None
-    norms = norms_at_once(grads) if is_measured else itertools.repeat(None)
-    for leaf, grad, norm in zip(some, grads, norms, strict=False):
+    is_measured = rest[0].sizes is not None and native.operators is None
+    norms: Iterable[Number | None] = norms_at_once(grads) if is_measured else itertools.repeat(None)
+    for leaf, grad, norm in zip(rest, grads, norms, strict=False):
         leaf.arrived(grad, norm)

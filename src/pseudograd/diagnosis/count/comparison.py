@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .numbers import numbers
+from .course import dense
 
 
 class Comparison(NamedTuple):
@@ -37,8 +37,8 @@ class Comparison(NamedTuple):
 
 def compare_gradients(grad: Tensor | None, own: Tensor) -> Comparison:
     """None is a gradient of zeros."""
-    mine = numbers(own)
-    other = torch.zeros_like(mine) if grad is None else mine if grad is own else numbers(grad)
+    mine = dense(own)
+    other = torch.zeros_like(mine) if grad is None else mine if grad is own else dense(grad)
     apart = other - mine
     zero = float((other == 0).double().mean()) if other.numel() else 0.0
     squares = (float(first @ second) for first, second in ((other, other), (mine, mine), (mine, other), (apart, apart)))

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
 from ...listen import nodes
+from ...listen.nodes import LEAF
 from ...look.purity import is_pure
 from ...torch_table.private import function_of, input_metadata, number_of, saved_tensors_hooks, saved_variables
 
-LEAF = "torch::autograd::AccumulateGrad"
 REENTRANT = "CheckpointFunctionBackward"
 CHECKPOINT = (
     "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without the checkpoint"
@@ -87,10 +86,11 @@ def note_unpack_hook(result: object) -> None:
 
 
 def _unpack_hooks(node: Any) -> list[object]:
-    noted = node.metadata.get(_UNPACK)
-    found = [] if noted is None else [noted]
-    hooks = [getattr(variable, "unpack_hook", None) for variable in saved_variables(node)]
-    return [*found, *(hook for hook in hooks if hook is not None)]
+    hooks = [
+        node.metadata.get(_UNPACK),
+        *(getattr(variable, "unpack_hook", None) for variable in saved_variables(node)),
+    ]
+    return [hook for hook in hooks if hook is not None]
 
 
 class Graph:
@@ -113,7 +113,7 @@ class Graph:
 
     def run(self, instead: Instead) -> dict[object, Tensor]:
         """What arrives at each leaf, by its node. instead(node, leaving, arriving) gives what leaves a node. Under no_grad."""
-        awaits, buffers, found = dict(self._awaits), dict[Any, list[Any]](), dict[Any, Tensor]()
+        awaits, buffers, gradients = dict(self._awaits), dict[Any, list[Any]](), dict[Any, Tensor]()
         ready: list[tuple[int, int, Any]] = []
         count = itertools.count()
 
@@ -124,8 +124,7 @@ class Graph:
                 if grad is not None:
                     metadata = input_metadata(node)
                     arriving = buffers.setdefault(node, [None] * len(metadata))
-                    grad = _as_expected(grad, metadata[at])
-                    arriving[at] = grad if arriving[at] is None else _added(arriving[at], grad)
+                    arriving[at] = _add(arriving[at], _cast(grad, metadata[at]))
                 awaits[node] -= 1
                 if not awaits[node]:  # the node with the highest number first, as in the engine
                     heapq.heappush(ready, (-number_of(node), next(count), node))
@@ -139,13 +138,13 @@ class Graph:
             if not any(grad is not None for grad in arriving):
                 hand_on(edges, [None] * len(edges))
             elif node.name() == LEAF:
-                found[node] = arriving[0]
+                gradients[node] = arriving[0]
             else:
-                hand_on(edges, instead(node, _called(node, arriving, edges), arriving))
-        return found
+                hand_on(edges, instead(node, _call(node, arriving, edges), arriving))
+        return gradients
 
 
-def _called(node: Any, arriving: tuple[object, ...], edges: Any) -> tuple[object, ...]:
+def _call(node: Any, arriving: tuple[Any, ...], edges: Any) -> tuple[object, ...]:
     """What leaves the node, one for each of its edges. No hook runs where nobody but us calls it."""
     for grad in arriving:
         if grad is not None and type(grad) is not Tensor:
@@ -153,21 +152,16 @@ def _called(node: Any, arriving: tuple[object, ...], edges: Any) -> tuple[object
     if function_of(node) is None:
         leaving = node(*arriving)
         return leaving if isinstance(leaving, tuple) else (leaving,)
-    leaving = node.apply(*_for_function(node, arriving))
-    leaving = leaving if isinstance(leaving, tuple) else (leaving,)
-    wanted = [grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted]
-    given = iter(wanted)
-    return tuple(None if other is None else next(given, None) for other, _ in edges)
-
-
-def _for_function(node: Node, arriving: tuple[Any, ...]) -> list[Tensor]:
-    """Copies, which a backward may change. Whether it takes None or zeros for what did not arrive, nobody but itself can read."""
+    # Whether a Function takes None or zeros for what did not arrive, nobody but itself can read.
     if any(grad is None for grad in arriving):
         raise RefusalError(f"{node.name()} has several results, of which only some got a gradient")
-    return [grad.clone() for grad in arriving]
+    leaving = node.apply(*(grad.clone() for grad in arriving))  # copies, which a backward may change
+    leaving = leaving if isinstance(leaving, tuple) else (leaving,)
+    wanted = iter([grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted])
+    return tuple(None if other is None else next(wanted, None) for other, _ in edges)
 
 
-def _as_expected(grad: Tensor, expected: Any) -> Tensor:
+def _cast(grad: Tensor, expected: Any) -> Tensor:
     """Summed and cast, as the engine does between two nodes."""
     if not (grad.is_nested or expected.is_nested_tensor) and grad.shape != torch.Size(expected.shape):
         grad = grad.sum_to_size(tuple(expected.shape))
@@ -177,5 +171,7 @@ def _as_expected(grad: Tensor, expected: Any) -> Tensor:
     return grad if grad.device == expected.device or grad.dim() else grad.to(expected.device)
 
 
-def _added(one: Tensor, other: Tensor) -> Tensor:
-    return other + one if one.is_sparse and not other.is_sparse else one + other
+def _add(total: Tensor | None, grad: Tensor) -> Tensor:
+    if total is None:
+        return grad
+    return grad + total if total.is_sparse and not grad.is_sparse else total + grad

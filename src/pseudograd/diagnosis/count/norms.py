@@ -1,10 +1,10 @@
-"""How large the gradients of the parameters are, and whether they fade along the network."""
+"""How large the gradients of the parameters are, by step and in all, and whether they fade along the network."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ...kernels.native.counts import Squares
 from ...torch_table.private import foreach_norm, local
-from .course import Course
-from .motion import SAMPLE
+from .course import SAMPLE, Course
 
 _TINY = 1e-18  # below it the squares of float32 come near 0: the norm is taken again, in float64
 _AS_THEY_ARE = (torch.float32, torch.float64)  # their norms are taken in the same dtype
 _order = itertools.count()
+
+Number = float | Tensor  # a 0-d tensor on a device that must not be waited for
 
 # A gradient vanishes if it falls with one layer after another, by so many factors of ten in all and so many apart from the largest fall.
 # At initialisation ResNets, transformers, U-Nets, LSTMs of six layers and MLPs of ten with relu, tanh or gelu fall by 0.3 to 5 factors of
@@ -30,27 +31,23 @@ STEP = 0.3  # factors of ten or more
 
 
 class Sizes:
-    """The norms of what arrived at one parameter, summed as squares; on its device until they are read."""
+    """The norms of what arrived at one parameter, summed as squares; on its device until they are read. now(): this backward's number."""
 
     def __init__(self, now: Callable[[], int] = lambda: 0) -> None:
-        """now(): the number of this backward."""
         self._now = now
         # Of norms, each with the share of entries that are 0: without the kernels of at most 1,024 of them, now and then.
-        self._course = Course()
+        self._course: Course[tuple[Number, Number | None]] = Course()
         self.count = 0
         self.order = 0  # of its first gradient among those of all: the layer next to the loss comes first
-        self._squares: Any = 0.0
+        self._squares: Number = 0.0
         self._at_once: Squares | None = None
 
-    def add(self, grad: Tensor, norm: Any = None) -> None:
+    def add(self, grad: Tensor, norm: Number | None = None) -> None:
         """norm: of this gradient, where it is known."""
-        if not self.count:
-            self.order = next(_order)
-        self.count += 1
-        if norm is None:
-            norm = _norm(grad)
+        norm = _norm(grad) if norm is None else norm
         self._squares = self._squares + norm * norm
-        self._note(grad, norm)
+        are_counted = self._course.is_wanted and not grad.is_sparse
+        self._note(norm, _zero_share(local(grad)) if are_counted else None)
 
     def add_at_once(self, grad: Tensor, had: Tensor | None) -> int:
         """Of a gradient that `can_square`, with the entries that ever had one: see `Squares.add`. Below 0: it has to go the other way."""
@@ -58,26 +55,25 @@ class Sizes:
             self._at_once = Squares()
         missing = self._at_once.add(grad, had)
         if missing >= 0:
-            if not self.count:
-                self.order = next(_order)
-            self.count += 1
             norm, zeros = self._at_once.last()
-            self._course.add(self._now(), (norm, zeros / (grad.numel() or 1)))
+            self._note(norm, zeros / (grad.numel() or 1))
         return missing
 
-    def _note(self, grad: Tensor, norm: object) -> None:
-        are_counted = self._course.is_wanted and not grad.is_sparse
-        self._course.add(self._now(), (norm, _zero_share(local(grad)) if are_counted else None))
+    def _note(self, norm: Number, zeros: Number | None) -> None:
+        if not self.count:
+            self.order = next(_order)
+        self.count += 1
+        self._course.add(self._now(), (norm, zeros))
 
     @property
     def by_step(self) -> tuple[tuple[int, float], ...]:
         """The norm, by the number of the backward pass."""
-        return tuple((step, float(norm)) for step, (norm, _) in self._course.kept)
+        return tuple((step, float(norm)) for step, (norm, _) in self._course.steps)
 
     @property
     def zeros(self) -> tuple[tuple[int, float], ...]:
         """The share of entries that are 0, where they were counted."""
-        return tuple((step, float(share)) for step, (_, share) in self._course.kept if share is not None)
+        return tuple((step, float(share)) for step, (_, share) in self._course.steps if share is not None)
 
     @property
     def mean(self) -> float:
@@ -86,13 +82,13 @@ class Sizes:
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 
-def _zero_share(grad: Tensor) -> float | Tensor:
-    some = grad if grad.numel() <= SAMPLE else grad.detach().reshape(-1)[:: grad.numel() // SAMPLE]
-    count = torch.count_nonzero(some)
-    return 1.0 - (int(count) if count.device.type == "cpu" else count) / max(some.numel(), 1)
+def _zero_share(grad: Tensor) -> Number:
+    sampled = grad if grad.numel() <= SAMPLE else grad.detach().reshape(-1)[:: grad.numel() // SAMPLE]
+    count = torch.count_nonzero(sampled)
+    return 1.0 - (int(count) if count.device.type == "cpu" else count) / max(sampled.numel(), 1)
 
 
-def _norm(grad: Tensor) -> float | Tensor:
+def _norm(grad: Tensor) -> Number:
     grad = grad._values() if grad.is_sparse else local(grad)
     dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else None
     norm = torch.linalg.vector_norm(grad, dtype=dtype)
@@ -101,7 +97,7 @@ def _norm(grad: Tensor) -> float | Tensor:
     return _precise(float(norm), grad)
 
 
-def norms_at_once(grads: list[Tensor]) -> Iterator[Any]:
+def norms_at_once(grads: list[Tensor]) -> Iterator[Number]:
     """One after the other, in one call where that computes the same."""
     for grad in grads:
         is_plain = type(grad) is Tensor and grad.dtype in _AS_THEY_ARE and grad.layout is torch.strided and grad.is_cpu
@@ -111,10 +107,9 @@ def norms_at_once(grads: list[Tensor]) -> Iterator[Any]:
 
 
 def _precise(norm: float, grad: Tensor) -> float:
-    return norm if not norm < _TINY or not grad.numel() else _in_double(grad)
-
-
-def _in_double(grad: Tensor) -> float:
+    """Taken again in float64 where squares may have come near 0."""
+    if not norm < _TINY or not grad.numel():
+        return norm
     size = grad.abs().max().double()
     return float(size * torch.linalg.vector_norm(grad.double() / size)) if size else 0.0
 
@@ -144,42 +139,82 @@ class Fading:
     layers: int
 
 
-def norms_of(leaves: Sequence[Any]) -> list[Norm]:
+def with_sizes(leaves: Iterable[Any]) -> list[Any]:
+    """The measured leaves that got a gradient, in the order in which gradients came: the parameter next to the loss first."""
+    return sorted((leaf for leaf in leaves if leaf.sizes.count), key=lambda leaf: leaf.sizes.order)
+
+
+def norms_of(leaves: Iterable[Any]) -> list[Norm]:
     """In the order in which gradients came."""
-    some = sorted((leaf for leaf in leaves if leaf.sizes.count), key=lambda leaf: leaf.sizes.order)
-    found = [(leaf, leaf.sizes.mean) for leaf in some]
-    largest = max((norm for _, norm in found if math.isfinite(norm)), default=0.0)
+    norms = [(leaf, leaf.sizes.mean) for leaf in with_sizes(leaves)]
+    largest = max((norm for _, norm in norms if math.isfinite(norm)), default=0.0)
     return [
-        Norm(leaf.name, norm, norm / largest if largest else 0.0, _weight(leaf), leaf.sizes.count)
-        for leaf, norm in found
+        Norm(leaf.name, norm, norm / largest if largest else 0.0, _weight(leaf.tensor()), leaf.sizes.count)
+        for leaf, norm in norms
     ]
 
 
-def _weight(leaf: Any) -> float:
+def _weight(tensor: Tensor | None) -> float:
     """Of what this process holds: to read all of a sharded one would wait for the other ranks."""
-    tensor = leaf.tensor()
     if tensor is None:
         return math.nan
-    here = local(tensor).detach()
-    if here.numel() and not here.untyped_storage().nbytes():
+    mine = local(tensor).detach()
+    if mine.numel() and not mine.untyped_storage().nbytes():
         return (
             math.nan
-        )  # FSDP frees the memory of a whole parameter between its uses, and torch reads there without asking
-    return float(torch.linalg.vector_norm(here.double()))
+        )  # FSDP frees the memory of a whole parameter between its uses, and torch reads it without asking
+    return float(torch.linalg.vector_norm(mine.double()))
 
 
 def fading(layers: Sequence[tuple[str, float]]) -> Fading | None:
     """Of the weights with their norms, the one next to the loss first. A skip past a layer keeps what is before it from fading: what counts
     of each is the largest norm from there on to the input.
     """
-    some = [(name, norm) for name, norm in layers if norm > 0 and math.isfinite(norm)]
-    if len(some) <= STEPS:
+    finite = [(name, norm) for name, norm in layers if norm > 0 and math.isfinite(norm)]
+    if len(finite) <= STEPS:
         return None
-    ahead = list(itertools.accumulate((norm for _, norm in reversed(some)), max))[::-1]
-    falls = [math.log10(one / other) for one, other in itertools.pairwise(ahead)]
+    ahead = list(itertools.accumulate((norm for _, norm in reversed(finite)), max))[::-1]
+    falls = [math.log10(norm / after) for norm, after in itertools.pairwise(ahead)]
     total = sum(falls)
     if total < DECADES or total - max(falls) < SPREAD or sum(fall >= STEP for fall in falls) < STEPS:
         return None
-    at_most = ahead[-1]
-    last = max(some, key=lambda one: one[1])
-    return Fading(some[-1][0], at_most, last[0], last[1], len(some))
+    largest = max(finite, key=lambda layer: layer[1])
+    return Fading(finite[-1][0], ahead[-1], largest[0], largest[1], len(finite))
+
+
+Steps = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """Of one parameter, by the number of the backward pass and thinned out: the norm of its gradient, the share of its entries that are
+    0, how much of it is convention (of the family with most; empty where it was not asked), and which share of what had a gradient did
+    not move in the step behind it.
+    """
+
+    parameter: str
+    norm: Steps
+    zero: Steps
+    sensitivity: Steps
+    stalled: Steps
+
+
+def histories(leaves: Iterable[Any], sensitivity: Iterable[Any], stalled: Iterable[Any]) -> list[History]:
+    """What became of the gradient of each parameter over the steps: what the page draws as one picture."""
+    shares: dict[str, dict[int, float]] = {}
+    for row in sensitivity:
+        if row.where is None:  # of several families, the largest in each step
+            largest = shares.setdefault(row.parameter, {})
+            for step, share in row.steps:
+                largest[step] = max(share, largest.get(step, 0.0))
+    still = {row.parameter: row.by_step for row in stalled}
+    return [
+        History(
+            leaf.name,
+            leaf.sizes.by_step,
+            leaf.sizes.zeros,
+            tuple(sorted(shares.get(leaf.name, {}).items())),
+            still.get(leaf.name, ()),
+        )
+        for leaf in with_sizes(leaves)
+    ]

@@ -14,7 +14,8 @@ from ...rewrite.pins import call_of, prepare
 from ...torch_table.conventions import text_of
 from ...torch_table.eras import ERAS, OPEN_ERA, installed_era
 from ...torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_inside
-from . import pools
+
+POOL, LAST = "max_pool", "the last of equal entries"  # torch, JAX and TensorFlow take the first; the last is no worse
 
 
 class Other(NamedTuple):
@@ -27,7 +28,7 @@ class Other(NamedTuple):
 
 def within(family: str, calling: object) -> str | None:
     """The call of torch that runs the function inside, where no pin of the family reaches it."""
-    if family == pools.FAMILY or any(kinked.family == family for kinked in KINKED.get(calling, ())):
+    if family == POOL or any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
     if spelling is not None and spelling.form.inside.write is not None and is_pinned_inside(spelling.form, (family,)):
@@ -38,8 +39,8 @@ def within(family: str, calling: object) -> str | None:
 @lru_cache(maxsize=64)
 def other_of(family: str) -> Other | None:
     """The known convention that differs most from that of the installed torch; None where all agree."""
-    if family == pools.FAMILY:
-        return Other(pools.LAST, pools.LAST, {})
+    if family == POOL:
+        return Other(LAST, LAST, {})
     row, era = FAMILIES[family], installed_era()
     own = row.torch_convention(era)
     known = {**{name: row.torch_convention(name) for name in ERAS}, **row.others, **row.alike}

@@ -1,22 +1,49 @@
-"""A launcher that starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file, which has them all.
+"""The ranks of one training: a report that has all of them, and what one rank has and another lacks.
 
-Each rank lays its part beside the file. Whoever ends later puts together what is there; the last removes the parts.
+A launcher starts one command for each rank, as `torchrun -m pseudograd diagnose`: all of them name one file. Each rank lays its part
+beside the file. Whoever ends later puts together what is there; the last removes the parts.
+
+Ranks of one training see other batches, so their shares are never quite equal: two differ where they are `LEAST` apart, and further than
+chance puts them. Where ranks agree nothing is said, and processes that are no ranks of a job are not compared.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...listen.program.files import write
 from ...listen.program.follow import Part, Run
+from ...wording import percent, shortened
+from ..records import Site
 
 _PATIENCE = 10.0  # seconds: a lock that is older was left by a command that was killed
+LEAST = 0.2  # between the largest and the smallest share
+_DEVIATIONS = 6.0  # of a difference of two shares: elements of one batch are alike, so this is no exact test
+_SHOWN = 8  # ranks by name
+_WIDTH = 60  # of a call
+
+FINDING, STARVED, SHARE, LINE, BACKWARDS, PARAMETER = "finding", "starved", "share", "place", "backwards", "parameter"
+Key = tuple[str, str, str]  # name, where, expression
+Ranks = Mapping[str, Mapping[Key, Any]]  # what each rank has
+_LABELS = {
+    FINDING: "finding",
+    STARVED: "starves",
+    SHARE: "share that is cut",
+    LINE: "gradient arrives",
+    BACKWARDS: "backward passes",
+    PARAMETER: "parameters",
+}
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def rank() -> tuple[int, int] | None:
@@ -34,24 +61,24 @@ def _part_of(target: Path, number: int) -> Path:
 
 def forget(target: Path) -> None:
     """An earlier run may have been killed before its last rank had ended."""
-    here = rank()
-    if here is not None:
+    own = rank()
+    if own is not None:
         with contextlib.suppress(OSError):
-            _part_of(target, here[0]).unlink(missing_ok=True)
+            _part_of(target, own[0]).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def of_all(target: Path, done: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
+def gathered(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
     """What has been seen and what not, of all ranks that have ended; to be written to the file inside. None: that was done already."""
-    here = rank()
-    if here is None:
-        yield done.parts, done.unseen
+    own_rank = rank()
+    if own_rank is None:
+        yield run.parts, run.unseen
         return
-    number, count = here
+    number, count = own_rank
     own = _part_of(target, number)
     named = [
-        [replace(part, rank=number if part.rank is None else part.rank) for part in some]
-        for some in (done.parts, done.unseen)
+        [replace(part, rank=number if part.rank is None else part.rank) for part in parts]
+        for parts in (run.parts, run.unseen)
     ]
     write("diagnose", "file", own, pickle.dumps(named))
     with _alone(target):
@@ -59,8 +86,8 @@ def of_all(target: Path, done: Run) -> Iterator[tuple[Sequence[Part], Sequence[P
         if own not in files:
             yield None
             return
-        found = [pickle.loads(file.read_bytes()) for file in files]
-        yield [part for parts, _ in found for part in parts], [part for _, unseen in found for part in unseen]
+        ranks = [pickle.loads(file.read_bytes()) for file in files]
+        yield [part for parts, _ in ranks for part in parts], [part for _, unseen in ranks for part in unseen]
         if len(files) == count:
             for file in files:
                 file.unlink(missing_ok=True)
@@ -92,3 +119,132 @@ def _alone(target: Path) -> Iterator[None]:
         yield
     finally:
         lock.unlink(missing_ok=True)
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """kind: "finding", "starved", "share", "place", "backwards" or "parameter". name: of the code, the parameter or the op. where,
+    expression: the call. ranks: what each rank has of it: whether it is there, the share that is cut, or a number.
+    """
+
+    kind: str
+    name: str
+    where: str
+    expression: str
+    ranks: dict[str, float | int | bool]
+
+    @property
+    def told(self) -> str:
+        """Which rank has what."""
+        if self.kind == SHARE:
+            return self._shares()
+        if not all(isinstance(value, bool) for value in self.ranks.values()):
+            return shortened([f"{value:,} in {name}" for name, value in self.ranks.items()], _SHOWN)
+        has = [name for name, has_it in self.ranks.items() if has_it]
+        lacks = [name for name, has_it in self.ranks.items() if not has_it]
+        return f"in {listed(has)} alone" if len(has) <= len(lacks) else f"in all but {listed(lacks)}"
+
+    def _shares(self) -> str:
+        by_size = sorted(self.ranks, key=lambda name: self.ranks[name])
+        between = len(by_size) - 2 if len(by_size) > _SHOWN else 0
+        named = [by_size[0], by_size[-1]] if between else list(self.ranks)
+        text = ", ".join(f"{percent(self.ranks[name])} in {name}" for name in named)
+        return f"{text}, {between} more between" if between else text
+
+
+def lines(differences: Sequence[Difference]) -> list[tuple[str, str]]:
+    """Each as a label and a sentence; what is said of several parameters alike stands once."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for difference in differences:
+        key = _LABELS[difference.kind], difference.where, difference.expression, difference.told
+        groups.setdefault(key, []).append(difference.name)
+    return [(label, _sentence(names, *rest)) for (label, *rest), names in groups.items()]
+
+
+def _sentence(names: Sequence[str], where: str, expression: str, text: str) -> str:
+    call = expression if len(expression) <= _WIDTH else f"{expression[: _WIDTH - 3]}..."
+    subject = " ".join(part for part in (listed(names), where, call and f"`{call}`") if part)
+    return f"{subject}: {text}" if subject else text
+
+
+def listed(names: Sequence[str]) -> str:
+    return shortened(list(dict.fromkeys(names)), _SHOWN)
+
+
+def differences(parts: Iterable[Part]) -> list[Difference]:
+    """Of the ranks among the parts. Findings first, as they say what to do."""
+    ranks: dict[str, list[Part]] = {}  # a rank may have children of its own, which are counted with it
+    for part in parts:
+        if part.rank is not None:
+            ranks.setdefault(str(part), []).append(part)
+    if len(ranks) < 2:
+        return []
+    counts = {name: sum(part.content["backwards"] for part in own) for name, own in ranks.items()}
+    passes = list(_different(BACKWARDS, [(("", "", ""), counts)]))
+    ranks = {name: own for name, own in ranks.items() if counts[name]}
+    if len(ranks) < 2:
+        return passes
+
+    def by_key(field: str, key: Any) -> Ranks:
+        return {
+            name: {key(record): record for part in own for record in part.content[field]} for name, own in ranks.items()
+        }
+
+    parameters = by_key("parameters", lambda name: (name, "", ""))
+    if not set.intersection(*map(set, parameters.values())):  # as in a pipeline: each trains its own
+        return [Difference(PARAMETER, "", "", "", {name: len(own) for name, own in parameters.items()}), *passes]
+    findings = by_key("findings", lambda finding: (finding.code, finding.where, finding.expression))
+    starved = by_key("starved", lambda record: (record.parameter, "", ""))
+    sites = {name: _by_line(site for part in own for site in part.content["sites"]) for name, own in ranks.items()}
+    return [
+        *_different(FINDING, _presence(findings)),
+        *_different(STARVED, _presence(starved, parameters)),
+        *_shares(sites),
+        *_different(LINE, _presence(sites)),
+        *_different(PARAMETER, _presence(parameters)),
+        *passes,
+    ]
+
+
+def _by_line(sites: Iterable[Site]) -> dict[Key, list[Site]]:
+    groups: dict[Key, list[Site]] = {}
+    for site in sites:
+        groups.setdefault((site.op, site.where, site.expression), []).append(site)
+    return groups
+
+
+def _presence(ranks: Ranks, among: Ranks | None = None) -> Iterator[tuple[Key, dict[str, bool]]]:
+    """Of each thing that any rank has: which. among: of the ranks that could have it."""
+    for key in dict.fromkeys(key for own in ranks.values() for key in own):
+        yield key, {name: key in own for name, own in ranks.items() if among is None or key in among[name]}
+
+
+def _different(kind: str, rows: Iterable[tuple[Key, Mapping[str, Any]]]) -> Iterator[Difference]:
+    for key, values in rows:
+        if len(set(values.values())) > 1:
+            yield Difference(kind, *key, dict(values))
+
+
+def _shares(ranks: Ranks) -> Iterator[Difference]:
+    """Of what arrives at a line, how much is cut there: on the ranks at which something arrives."""
+    for key in dict.fromkeys(key for own in ranks.values() for key in own):
+        counts: dict[str, tuple[int, int]] = {}
+        for name, own in ranks.items():
+            arrived, cut = (sum(getattr(site, field) for site in own.get(key, ())) for field in ("arrived", "cut"))
+            if arrived:
+                counts[name] = cut, arrived
+        if len(counts) > 1 and _are_apart(list(counts.values())):
+            yield Difference(SHARE, *key, {name: cut / arrived for name, (cut, arrived) in counts.items()})
+
+
+def _are_apart(counts: Sequence[tuple[int, int]]) -> bool:
+    """The largest and the smallest, by what is common and by chance."""
+    by_share = sorted(counts, key=lambda count: count[0] / count[1])
+    (low_cut, low_of), (high_cut, high_of) = by_share[0], by_share[-1]
+    apart = high_cut / high_of - low_cut / low_of
+    mean = (low_cut + high_cut) / (low_of + high_of)
+    deviation = math.sqrt(mean * (1 - mean) * (1 / low_of + 1 / high_of))
+    return apart >= LEAST and apart > _DEVIATIONS * deviation

@@ -16,7 +16,7 @@ from ...rule import PRIMITIVES, Call
 from ...torch_table import forms
 from ...torch_table.private import wrapped_node
 from ...torch_table.records import Form
-from . import slices
+from .tally import SLICE_NODE, form_of_slice
 
 Gradients = tuple[object, ...]
 
@@ -33,9 +33,9 @@ def leave_node(
     would not be exact, with the reason.
     """
     name = node.name()
-    hidden = wrapped_node(node) if name == slices.NODE else None
-    is_slice = name == slices.NODE
-    form = slices.form_of(node) if is_slice and hidden is None else _form_of(name if hidden is None else hidden.name())
+    hidden = wrapped_node(node) if name == SLICE_NODE else None
+    is_slice = name == SLICE_NODE
+    form = form_of_slice(node) if is_slice and hidden is None else _form_of(name if hidden is None else hidden.name())
     replacement = None if form is None else replacement_of(form)
     if form is None or replacement is None:
         return leaving

@@ -14,11 +14,10 @@ from torch import Tensor
 from ...errors import must
 from ...listen.frames import NOWHERE, Place, named
 from .comparison import Comparison, compare_gradients
-from .course import Course
+from .course import Course, Motion, numbers_of
 from .further_backward import Graph
-from .kink_nodes import AtKink, at_kinks, hidden
-from .leaves import Leaf
-from .motion import Motion
+from .kinks import AtKink, at_kinks, hidden
+from .leaf import Leaf
 from .other_conventions import other_of, within
 from .tally import Tally
 
@@ -89,7 +88,7 @@ class _Steps:
     """The shares of one parameter, or of all together, over the steps."""
 
     def __init__(self) -> None:
-        self.course = Course()
+        self.course: Course[float] = Course()
         self.total = 0.0
         self.count = 0
         self.cosine = math.nan
@@ -218,7 +217,7 @@ class Sensing:
         return records
 
     def _record(self, key: _Key, known: _Family, leaf: Leaf | None, sums: _Steps) -> Sensitivity:
-        (family, line), steps = key, sums.course.values
+        (family, line), steps = key, numbers_of(sums.course)
         other = other_of(family)
         motion = self._motions.get(leaf) if leaf is not None else None
         return Sensitivity(

@@ -1,55 +1,37 @@
-"""What one place of a program does to the gradient that arrives there, summed over its calls, on the device until it is read."""
+"""What one line of a program does to the gradient that arrives there, summed over its calls."""
 
 from __future__ import annotations
 
-import math
-from functools import cached_property
-from typing import Any
+import threading
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...engine import call_of, inputs_kept_by
 from ...kernels.native import counts as at_once
 from ...listen.frames import Place
-from ...rule import BOUNDED, PRIMITIVES, Call
+from ...ops.bound_rules import DEFAULT_RULE, TRUE_RULE
+from ...ops.jump import JUMPRELU
+from ...ops.steps import SLOPES
+from ...rule import Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import physical
+from ...torch_table.private import base_of, current_node, is_view, is_wrapped, physical
 from ...torch_table.records import Form
-from .windows import Windows
+from .grads import COUNTS, ELSEWHERE, SIDES, SIGNS, Grads, Leaving, Sums, bounds_of, count, has_sides, with_inside
+from .leaves import Leaves
 
-SIDES = ("below", "at", "inside", "above")
-SIGNS = ("-", "+")
-COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
-_ELSEWHERE = "elsewhere"  # what left towards inputs of other shapes, where something was cut
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
-
 # They neither move nor mix elements, so that positions tell what is cut. For speed alone.
-_ELEMENTWISE = frozenset(
-    f"{name}Backward"
-    for name in (
-        *(
-            "Mul",
-            "Div",
-            "Sub",
-            "Neg",
-            "Abs",
-            "Pow",
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Rsqrt",
-            "Tanh",
-            "Sigmoid",
-            "Softplus",
-            "Elu",
-            "Threshold",
-        ),
-        *("NativeDropout", "Where", "MaskedFill"),
-    )
-)
-
+_NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
+_ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
 _MOST_CALLS = 8  # of one line: with as many rules nobody asks for the ninth
-Sums = dict[str, Any]  # numbers, or 0-d tensors of a device that must not be waited for
+NOBODY = object()  # calls, as far as a mode sees: TorchScript or C++
+
+OWN_NODE = "PseudogradBackward"
+NARROW = 0.5  # of the thresholds of a jumprelu, without a gradient in any backward: from here on it is a finding
+_ENOUGH = 0.9  # of the thresholds: what the bandwidth that is advised would have reached
 
 
 class Tally:
@@ -66,294 +48,254 @@ class Tally:
         self.is_known = False  # are the sides counted?
         self.pinned: frozenset[str] = frozenset()  # the families that are pinned to what this torch does
         self.calling: object = None  # the function of torch that made the node last
-        self.within: str | None = None  # the call of torch that runs this op inside, where no override reaches it
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
-        self.own_calls: dict[
-            tuple[Any, ...], Call
-        ] = {}  # of an op of ours: what its nodes compute, by what tells them apart
+        self.own_calls: dict[object, Call] = {}  # of an op of ours: what its nodes compute, by what tells them apart
         self.function: object = None  # the class of a custom Function
         self.zeroed = 0  # leaves that it handed zeros alone, where something arrived
         self.passed = 0  # and those that it handed more
-        self.hook: object = None  # what torch calls when a node of it has run
-        self.sums: Sums = {}
-        self._at_once: at_once.Sums | None = None
+        self.hook: Any = None  # what torch calls when a node of it has run
         self.windows: dict[int, Windows] = {}  # of jumprelu, by the leaves that its thresholds come from
+        self._sums: Sums = {}
+        self._at_once: at_once.Sums | None = None
+        self._lock = threading.RLock()  # a collection of garbage may run any code while it is held
 
-    def hear(self, call: Call) -> None:
-        """A node of ours ran."""
-        if len(self.own_calls) < _MOST_CALLS:
-            self.own_calls.setdefault(call.spec, call)
+    @property
+    def within(self) -> str | None:
+        """The call of torch that makes a node of this form where no override reaches it."""
+        form = torch_forms.form_of_node(self.op)
+        calling = self.calling
+        if form is None or torch_forms.is_spelling_of(calling, form) or torch_forms.reaches_inside(calling, form):
+            return None
+        if calling is NOBODY:
+            return "code that no mode sees"
+        return getattr(calling, "__name__", None) or str(calling)
 
-    def add(self, found: Sums) -> None:
-        sums = self.sums
-        for key, value in found.items():
-            sums[key] = sums[key] + value if key in sums else value
+    def count(self, leaving: Any, arriving: Any, is_full: bool, leaves: Leaves) -> bool:
+        """A node ran: False where what arrived and what left cannot be compared. The node is looked at when that is needed alone."""
+        is_first, is_own, is_slice = not self.calls, self.op == OWN_NODE, self.op == SLICE_NODE
+        node = current_node() if is_full or is_first or is_own or is_slice else None
+        form, form_of_slice = self.form, None
+        if is_slice:
+            leaving, arriving, form_of_slice = read_slice(node, leaving, arriving)
+        if is_first:
+            form = form_of_slice or torch_forms.form_of_node(self.op)
+        saved = torch_forms.kept_by(form, node) if is_full and form is not None and node is not None else None
+        with self._lock:
+            tells_sides = self._count_at_once(leaving, arriving, is_full, saved)
+        if tells_sides is None:
+            sums = count(leaving, arriving, is_full, self.may_move, saved)
+            if sums is None:
+                return False
+            self.add(sums)
+            tells_sides = has_sides(sums)
+        self.calls += 1
+        if is_first and node is not None:
+            self.form = form
+        if node is not None:
+            self.leaves |= leaves.upstream(node)  # one line may serve several parameters
+            if is_own and (call := call_of(node)) is not None and len(self.own_calls) < _MOST_CALLS:
+                self.own_calls.setdefault(call.spec, call)
+        if saved is not None and tells_sides:
+            self.is_known = True
+            self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
+        return True
 
-    def add_at_once(
-        self, leaving: tuple[object, ...], arriving: tuple[object, ...], is_full: bool, kept: Any
-    ) -> bool | None:
+    def add(self, sums: Sums) -> None:
+        with self._lock:
+            for name, value in sums.items():
+                self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def _count_at_once(self, leaving: Any, arriving: Any, is_full: bool, saved: Any) -> bool | None:
         """The counts of one backward call, added in one pass; whether they tell where x stands. None where it has to go the other way."""
         if self.may_move:
             return None
         if self._at_once is None:
             self._at_once = at_once.Sums(is_full)
-        if (
-            kept is None
-            and len(leaving) == len(arriving) == 1
-            and self._at_once.add_pair(arriving[0], leaving[0]) is not None
-        ):
+        is_pair = saved is None and len(leaving) == len(arriving) == 1
+        if is_pair and self._at_once.add_pair(arriving[0], leaving[0]) is not None:
             return False
-        found = _grads(leaving, arriving)
-        if found is None:
-            return None
-        grads, others = found
-        x, low, high = _x_of(grads, kept)
-        if isinstance(low, Tensor) or isinstance(high, Tensor):
+        grads = Grads.of(leaving, arriving)
+        x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)
+        if grads is None or isinstance(low, Tensor) or isinstance(high, Tensor):
             return None
         cut = self._at_once.add(grads.arrived, grads.left, x, low, high)
         if cut is None:
             return None
-        if cut and others:
-            self.add({_ELSEWHERE: _nonzero_of(others)})
+        self.add(grads.elsewhere(cut))
         return x is not None
+
+    def look_at_windows(self, leaving: Leaving, leaves: Leaves) -> None:
+        """Of a node of ours whose threshold learns through a window."""
+        node = current_node()
+        window = _read_window(node, leaving)
+        if window is not None:
+            source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
+            self.windows.setdefault(source, Windows()).add(*window)
 
     def eras(self) -> dict[str, float]:
         """What each era of torch passes exactly at the bound; empty where this op has none, and where it is pinned."""
-        return (
-            {}
-            if self.form is None or torch_forms.edge_family(self.form) in self.pinned
-            else torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
-        )
+        if self.form is None or torch_forms.edge_family(self.form) in self.pinned:
+            return {}
+        return torch_forms.shares_at_the_edge(self.form, self.has_tensor_bound)
 
     def read(self) -> dict[str, float]:
         """Waits for the device."""
-        names = (*COUNTS, _ELSEWHERE, *(_KNOWN if self.is_known else ()))
-        parts = [self.sums, *map(_with_inside, () if self._at_once is None else self._at_once.read())]
+        names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.is_known else ()))
+        parts = [self._sums, *map(with_inside, () if self._at_once is None else self._at_once.read())]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
-class Grads:
-    """The gradient that arrived at a node, and what of its shape left."""
+# --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
 
-    def __init__(self, arrived: Tensor, left: list[Tensor]) -> None:
-        self.arrived = arrived
-        self.left = left
-
-    @cached_property
-    def cut(self) -> Tensor | None:
-        """Where nothing leaves towards any input; None where all does, because it is the same memory."""
-        if any(one.data_ptr() == self.arrived.data_ptr() for one in self.left):
-            return None
-        cut = self.arrived != 0
-        for one in self.left:
-            cut = cut & (one == 0)
-        return cut
+SLICE_NODE = "torch::autograd::CopySlices"
+_KEY = "pseudograd: the slice of a view"
+_Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
-def of_grads(
-    leaving: tuple[object, ...],
-    arriving: tuple[object, ...],
-    is_full: bool,
-    may_move: bool = False,
-    kept: torch_forms.SavedValues | None = None,
-) -> Sums | None:
-    """The counts of one backward call; None where what arrives and what leaves cannot be compared element by element.
+class _Slice(NamedTuple):
+    """Which part of the base an op of this form has changed."""
 
-    kept: what the node of a clamp keeps. Then the counts tell too where x stands, by the sign of the gradient that arrives, and what
-    of the cut leads back inside, if that can be known: see `has_sides`.
+    form: Form
+    base: _Geometry
+    view: _Geometry
+
+
+def note_slice(form: Form, changed: Tensor) -> None:
+    """After an op in place: its node remembers which part of the base it changed."""
+    base = None if is_wrapped(changed) or not is_view(changed) else base_of(changed)
+    node: Any = None if base is None else base.grad_fn
+    if base is not None and node is not None and node.name() == SLICE_NODE:
+        node.metadata[_KEY] = _Slice(form, _geometry(base), _geometry(changed))
+
+
+def form_of_slice(node: Any) -> Form | None:
+    """Of the op that changed the slice; None where nobody noted it."""
+    noted = node.metadata.get(_KEY)
+    return None if noted is None else noted.form
+
+
+def read_slice(node: Any, leaving: Any, arriving: Any) -> tuple[Any, Any, Form | None]:
+    """What leaves and arrives within the slice, and the form of the op that changed it; all of it where nobody noted the slice."""
+    noted = None if node is None else node.metadata.get(_KEY)
+    if noted is None or leaving[0] is None or arriving[0] is None:
+        return leaving, arriving, None
+    return (_part(noted, leaving[0]),), (_part(noted, arriving[0]),), noted.form
+
+
+def _part(noted: _Slice, grad: Tensor) -> Tensor:
+    size, stride, start = noted.base
+    if (grad.shape, grad.stride()) != (size, stride):
+        grad = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
+    size, stride, offset = noted.view
+    return grad.as_strided(size, stride, grad.storage_offset() + offset - start)
+
+
+def _geometry(x: Tensor) -> _Geometry:
+    return x.shape, x.stride(), int(x.storage_offset())
+
+
+# --- thresholds that learn through a window ---------------------------------------------------------------------------
+
+
+class Windows:
+    """The thresholds of one jumprelu, over all recorded backward passes; on their device until they are read.
+
+    How many of them never had a value of x in their window?
     """
-    some = _grads(leaving, arriving)
-    if some is None:
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.bandwidth = 0.0
+        self._moved: Any = None
+        self._nearest: Any = None
+
+    def add(self, x: Tensor, threshold: Tensor, bandwidth: float, to_threshold: Tensor) -> None:
+        moved, nearest = to_threshold != 0, _nearest(x, threshold)
+        self.calls += 1
+        self.bandwidth = bandwidth
+        self._moved = moved if self._moved is None else self._moved | moved
+        self._nearest = nearest if self._nearest is None else torch.minimum(self._nearest, nearest)
+
+    @property
+    def thresholds(self) -> int:
+        return int(self._moved.numel())
+
+    @property
+    def starving(self) -> int:
+        """How many got a gradient of 0 every time, and no x nearer than half the bandwidth."""
+        return int(torch.count_nonzero(self._starve))
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.thresholds > 0 and self.starving / self.thresholds >= NARROW
+
+    @property
+    def _starve(self) -> Any:
+        return ~self._moved & (self._nearest > self.bandwidth / 2)
+
+    @property
+    def distance(self) -> float:
+        """From those that starve to the x that came nearest: in the middle."""
+        return float(self._nearest[self._starve].double().median())
+
+    @property
+    def wider(self) -> float:
+        """The bandwidth whose rectangle would have reached nine of ten."""
+        return 2 * float(torch.quantile(self._nearest.double().reshape(-1)[: 2**24], _ENOUGH))
+
+
+def _nearest(x: Tensor, threshold: Tensor) -> Tensor:
+    """For each threshold the least distance of an x."""
+    gap = torch.nan_to_num((x - threshold).abs(), torch.inf, torch.inf)
+    behind = gap.dim() - threshold.dim()
+    dims = [d for d in range(gap.dim()) if d < behind or threshold.shape[d - behind] == 1]
+    return (gap.amin(dims, keepdim=True) if dims else gap).reshape(threshold.shape)
+
+
+def _read_window(node: object, leaving: Leaving) -> tuple[Tensor, Tensor, float, Tensor] | None:
+    """What `Windows.add` takes; None for another node."""
+    read = inputs_kept_by(node, JUMPRELU)
+    if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
         return None
-    grads, others = some
-    found = _counted(grads, is_full, kept)
-    if may_move:
-        found.update(_by_numbers(grads, found, is_full))
-    if others and not _is_nothing(found["cut"]):
-        found[_ELSEWHERE] = _nonzero_of(others)
-    return found
-
-
-def _grads(leaving: tuple[Any, ...], arriving: tuple[object, ...]) -> tuple[Grads, list[Tensor]] | None:
-    """What can be compared element by element, and what leaves in other shapes."""
-    grad = _first(arriving)
-    if grad is None or grad.is_sparse or not (grad.is_floating_point() or grad.is_complex()):
+    x, threshold, bandwidth, _ = read[1]
+    if not x.numel():
         return None
-    shape = grad.shape
-    alike: list[Tensor] = []
-    others: list[Tensor] = []
-    for one in leaving:
-        if one is not None:
-            if one.shape == shape:
-                alike.append(_here(one))
-            else:
-                others.append(one)
-    if others and not alike:
-        return None
-    return Grads(_here(grad), alike), others
+    return physical(x).detach(), physical(threshold).detach(), bandwidth, physical(leaving[1]).detach()
 
 
-def _nonzero_of(others: list[Tensor]) -> float | Tensor:
-    return _settled(sum(map(torch.count_nonzero, map(_here, others))))
+# --- ops of this library in the program that is watched ---------------------------------------------------------------
+
+_PINNED = ", pinned"
 
 
-def _first(arriving: tuple[object, ...]) -> Any:
-    for grad in arriving:
-        if grad is not None:
-            return grad
-    return None
+def name_of_calls(calls: Collection[Call]) -> str:
+    """By op and rule where all calls of a line have the same; else by the op."""
+    labels = {_label(call) for call in calls}
+    return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op(call) for call in calls}))
 
 
-def _here(grad: Tensor) -> Tensor:
-    grad = physical(grad)
-    return grad.detach() if grad.requires_grad else grad
+def remedy_of_calls(calls: Collection[Call]) -> str:
+    """Where nothing passes: who chose the rule there, and how to choose another. "" where the rule has no better one."""
+    remedies = {_remedy(call) for call in calls}
+    return remedies.pop() if len(remedies) == 1 else ""
 
 
-def _is_nothing(count: float | Tensor) -> bool:
-    """A tensor is on a device that must not be waited for."""
-    return not isinstance(count, Tensor) and not count
+def _op(call: Call) -> str:
+    return call.primitive.name.partition(_PINNED)[0]
 
 
-def has_sides(counts: Sums) -> bool:
-    """Do they tell where x stands?"""
-    return "recoverable" in counts
+def _label(call: Call) -> str:
+    if _PINNED in call.primitive.name:
+        return f"{_op(call)} as pinned to {call.rule.name.removeprefix('zero/')}"
+    edge = "" if call.edge is None or call.rule.ignores_edge else f"/{call.edge}"
+    return f"{call.label}{edge}"
 
 
-def _counted(grads: Grads, is_full: bool, kept: torch_forms.SavedValues | None) -> Sums:
-    """Element by element."""
-    grad, alike = grads.arrived, grads.left
-    x, low, high = _x_of(grads, kept)
-    has_numbers = x is not None and not (isinstance(low, Tensor) or isinstance(high, Tensor))
-    counts = at_once.tally(grad, alike, is_full, x, low, high) if has_numbers else None
-    if counts is not None:
-        return _with_inside(counts)
-    sides = {} if x is None else _sides(grads, x, low, high)
-    counts = at_once.tally(grad, alike, is_full)
-    if counts is not None:
-        counts.update(sides)
-        return counts
-    arrived, cut = _arrived_and_cut(grads)
-    found: Sums = {"elements": grad.numel(), "arrived": arrived}
-    found["cut"] = 0 if cut is None else torch.count_nonzero(cut)
-    if is_full:
-        magnitude = grad.abs()
-        found["magnitude"] = total = magnitude.sum(dtype=_wide(magnitude))
-        found["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=_wide(magnitude))
-        found["nonfinite"] = _nonfinite(grad, total)
-    return {**{key: _settled(value) for key, value in found.items()}, **sides}
-
-
-def _by_numbers(grads: Grads, found: Sums, is_full: bool) -> Sums:
-    """What leaves where nothing arrived came from elsewhere: flip, gather and sort move elements, softmax mixes them. Then positions tell
-    nothing: as many are cut as fewer leave than arrive.
-    """
-    arrived, cut = found["arrived"], found["cut"]
-    if not grads.left or _is_nothing(cut):
-        return {}
-    leaves = grads.left[0] != 0
-    for one in grads.left[1:]:
-        leaves = leaves | (one != 0)
-    left = _settled(torch.count_nonzero(leaves))
-    is_moved, fewer = left + cut > arrived, arrived - left
-    if isinstance(is_moved, bool) and not is_moved:
-        return {}
-    instead: Sums = {"cut": either_of(is_moved, fewer * (fewer > 0), cut)}
-    if is_full:
-        size = _settled(sum(one.abs().sum(dtype=_wide(one)) for one in grads.left))
-        lost = found["magnitude"] - size
-        instead["cut_magnitude"] = either_of(is_moved, lost * (lost > 0) * (fewer > 0), found["cut_magnitude"])
-    return instead
-
-
-def either_of(condition: bool | Tensor, one: Any, other: Any) -> Any:
-    """The one or the other; a tensor, without waiting, where the condition is one on a device."""
-    return torch.where(condition, one, other) if isinstance(condition, Tensor) else one if condition else other
-
-
-def _arrived_and_cut(grads: Grads) -> tuple[float | Tensor, Tensor | None]:
-    """How many gradients other than 0 arrive, and where they are cut. Where nothing that leaves is 0, one look at it tells both, on a
-    device that may be waited for.
-    """
-    grad, left = grads.arrived, grads.left
-    if len(left) == 1 and grad.device.type == "cpu":
-        leaves = int(torch.count_nonzero(left[0]))
-        if leaves == grad.numel():
-            return leaves, None
-    return torch.count_nonzero(grad), grads.cut
-
-
-def _sides(grads: Grads, x: Tensor, low: Any, high: Any) -> Sums:
-    """Where x stands, by the sign of the gradient that arrives; what of the cut leads back inside."""
-    grad, cut = grads.arrived, grads.cut
-    below = x < low if low is not None else None
-    above = x > high if high is not None else None
-    at = _either(x == low if low is not None else None, x == high if high is not None else None)
-    up, down = grad < 0, grad > 0  # a descent step raises x where grad is negative
-    back = _either(
-        (x <= low) & up if low is not None else None,
-        (x >= high) & down if high is not None else None,
-    )
-    found: Sums = {
-        "recoverable": 0 if cut is None else torch.count_nonzero(back & cut),
-        "at_bound": torch.count_nonzero(at & (grad != 0)),
-    }
-    outside = {"-": 0, "+": 0}
-    for side, where in (("below", below), ("at", at), ("above", above)):
-        for sign, signed in (("-", up), ("+", down)):
-            found[side + sign] = 0 if where is None else _settled(torch.count_nonzero(where & signed))
-            outside[sign] = outside[sign] + found[side + sign]
-    for sign, signed in (("-", up), ("+", down)):
-        found[f"inside{sign}"] = torch.count_nonzero(signed) - outside[sign]
-    return {key: _settled(value) for key, value in found.items()}
-
-
-def _with_inside(counts: Sums) -> Sums:
-    """Those on neither side and at no bound, of all with that sign."""
-    if has_sides(counts):
-        for sign in SIGNS:
-            all_but = sum(counts[side + sign] for side in SIDES if side != "inside")
-            counts[f"inside{sign}"] = counts.pop(f"all{sign}") - all_but
-    return counts
-
-
-def _x_of(grads: Grads, kept: torch_forms.SavedValues | None) -> tuple[Any, object, object]:
-    """x and its bounds; None for each where they are not known, or have not the shape of the gradient."""
-    x, low, high = (None, None, None) if kept is None else _bounded(kept)
-    return (None, None, None) if x is None or x.shape != grads.arrived.shape else (x, low, high)
-
-
-def _bounded(kept: torch_forms.SavedValues) -> tuple[Any, object, object]:
-    """x and its two bounds, as torch compares them; x None where the primitive has other inputs."""
-    if kept.primitive == "torch.fmin":
-        inputs: tuple[object, ...] = (kept.inputs[0], None, kept.inputs[1])
-    elif kept.primitive == "torch.fmax":
-        inputs = (*kept.inputs, None)
-    elif PRIMITIVES[kept.primitive].inputs == BOUNDED:
-        inputs = kept.inputs
-    else:
-        return None, None, None
-    x, low, high = (physical(one).detach() if isinstance(one, Tensor) else one for one in inputs)
-    return x, low, high
-
-
-def _either(one: Tensor | None, other: Tensor | None) -> Tensor:
-    if one is None or other is None:
-        found = other if one is None else one
-        assert found is not None, "a clamp has a bound"
-        return found
-    return one | other
-
-
-def _nonfinite(grad: Tensor, total: Tensor) -> float | Tensor:
-    if grad.device.type == "cpu" and math.isfinite(float(total)):
-        return 0
-    return torch.count_nonzero(~grad.isfinite())
-
-
-def _wide(magnitude: Tensor) -> torch.dtype:
-    return torch.float64 if magnitude.device.type == "cpu" else torch.float32
-
-
-def _settled(value: float | Tensor) -> float | Tensor:
-    """A number where that costs nothing: a CPU need not be waited for."""
-    return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value
+def _remedy(call: Call) -> str:
+    if _PINNED in call.primitive.name:
+        return "pseudograd.pin_edge decides what passes here: leave its context, or pin another convention."
+    if call.primitive.name.startswith("torch."):
+        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
+    if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
+        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
+    return ""

@@ -16,18 +16,23 @@ import torch
 from torch import Tensor
 
 from ...errors import must
+from ...listen import frames
 from ...listen.frames import Place, named
+from ...listen.nodes import LEAF
+from ...listen.quietly import quietly
 from ...ops.bound_rules import DEFAULT_RULE
 from ...rewrite.mode import Replacement
 from ...rewrite.override import override
 from ...rewrite.pin_edge import pin_edge
-from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of
+from ...torch_table.private import hooks_of, is_batched, is_fake, is_wrapped, number_of, tells_unpack_hooks
 from ...torch_table.records import Form
 from . import further_backward
 from .comparison import Comparison, compare_gradients
-from .further_backward import LEAF, Graph, RefusalError
-from .leaves import Leaf, Leaves
-from .numbers import numbers
+from .course import dense
+from .further_backward import Graph, RefusalError
+from .leaf import Leaf
+from .leaves import Leaves
+from .noted_kinks import NOTED_CALLS, note_after, note_before
 from .replaced_nodes import leave_node
 from .sensitivity import Answers, Sensing
 
@@ -144,6 +149,22 @@ class Asking:
     def is_needed(self) -> bool:
         return bool(self.questions) or self.sensing is not None
 
+    def before_call(self, function: Any, args: Any, kwargs: Any, backwards: int) -> Any:
+        """What stands at a kink where the node of the call will not keep it."""
+        if self.sensing is None or function not in NOTED_CALLS or not self.sensing.is_asked(backwards + 1):
+            return None
+        with quietly():
+            return note_before(function, args, kwargs or {})
+
+    def after_call(self, at_kink: Any, function: Any, args: Any, result: Any) -> None:
+        if at_kink is not None:
+            with quietly():
+                note_after(at_kink, args, result)
+        if not tells_unpack_hooks:
+            further_backward.note_unpack_hook(result)
+        if function is Tensor.register_hook:
+            _note_hook(args[0], args[1], frames.place(3))
+
     def begins(self, roots: object, grads: Any, behind: Sequence[object], backwards: int = 1) -> None:
         """behind: all nodes that a backward from these roots can reach. backwards: how many there were, with this one."""
         senses = self.sensing is not None and self.sensing.is_asked(backwards)
@@ -185,7 +206,7 @@ class Asking:
         current.gradients = gradients
 
     def _by_leaf(self, gradients: dict[object, Tensor]) -> dict[Leaf, Tensor]:
-        leaves = {self._leaves.one(self._leaves.upstream(node)): grad for node, grad in gradients.items()}
+        leaves = {self._leaves.single(self._leaves.upstream(node)): grad for node, grad in gradients.items()}
         return {leaf: grad for leaf, grad in leaves.items() if leaf is not None}
 
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
@@ -247,7 +268,7 @@ class Asking:
         return {question.name: question.answers(leaves) for question in (self._as_it_is, *self.questions)}
 
 
-def note_hook(tensor: Tensor, hook: object, place: Place) -> None:
+def _note_hook(tensor: Tensor, hook: object, place: Place) -> None:
     """A node does not say that its tensor has a hook."""
     if tensor.grad_fn is not None and may_change(hook):
         module = getattr(hook, "__module__", None) or ""
@@ -287,7 +308,7 @@ def _is_same(expected: Tensor, grad: Tensor) -> bool:
         return False
     if expected.layout is torch.strided and grad.layout is torch.strided and torch.equal(expected, grad):
         return True
-    first, second = numbers(expected), numbers(grad)
+    first, second = dense(expected), dense(grad)
     if not torch.equal(first.isnan(), second.isnan()):
         return False
     first, second = first.nan_to_num(), second.nan_to_num()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..count.dead_units import calm_of
-from ..count.history import History, histories
-from ..count.leaves import Leaf
-from ..count.norms import Norm, norms_of
+from ..count.leaf import Leaf
+from ..count.norms import History, Norm, histories, norms_of
 from ..count.swallowed import Stalled
 from ..count.whatif import Changed
+from ..count.zeros import calm_of
 from ..records import Copied, Finding
 from . import findings
 from .copied import copies

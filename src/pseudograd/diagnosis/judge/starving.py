@@ -12,11 +12,10 @@ from functools import cached_property
 
 from ...listen.frames import named
 from ...wording import counted, shortened
-from ..count.leaves import Leaf
-from ..count.missing_gradients import Missing
+from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import Recorder
-from ..count.windows import NODE
+from ..count.tally import OWN_NODE
 from ..count.zeros import fading
 from ..records import Partly, Site, Starved, Structural
 
@@ -266,7 +265,7 @@ class Starving:
         upstream = self._upstream(bit)[::-1]
         least = 1 - missing.dead_units / missing.units
         for site in upstream:
-            if (NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > least:
+            if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > least:
                 return site
         return next((site for site in upstream if site.cut), None)
 

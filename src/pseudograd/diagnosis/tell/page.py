@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from ...listen.frames import lines_of
-from ..count.differing import lines
+from ..count.ranks import lines
 from ..records import Site, Structural
 from ..report import Report, plain
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...listen.program.files import checked_file, write
-from ..count.differing import Difference
 from ..records import Finding
 from ..report import Report, plain
-from .metrics import metrics_of
-from .page import page
-from .text import text
+
+if TYPE_CHECKING:
+    from ..count.ranks import Difference
 
 
 class Readable(Report):
@@ -19,18 +19,25 @@ class Readable(Report):
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger: "pseudograd/findings/cut", "pseudograd/cut/gate.py:7", "pseudograd/norm/fc.weight" and so on."""
+        from .metrics import metrics_of
+
         return metrics_of(self)
 
     def __str__(self) -> str:
+        from .text import text
+
         return text(self)
 
     def _repr_html_(self) -> str:
         from ...notebook import framed
+        from .page import page
 
         return framed(page(self))
 
     def write_html(self, file: str | Path) -> Path:
         """Write one self-contained page. Raises ValueError where that fails; an older file stays until the new one is complete."""
+        from .page import page
+
         target = checked_file("diagnose", "file", Path(file))
         write("diagnose", "file", target, page(self))
         return target

@@ -9,8 +9,8 @@ import torch
 
 from ...torch_table.eras import installed_era
 from ...wording import counted, percent
-from ..count import differing
-from ..count.differing import Difference
+from ..count import ranks
+from ..count.ranks import Difference
 from ..count.whatif import AS_IT_IS, Changed
 from ..records import Finding
 from ..report import Report
@@ -62,7 +62,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
 
 def between_ranks(differences: Sequence[Difference]) -> list[str]:
     """What differs; nothing where the ranks agree."""
-    rows = differing.lines(differences)
+    rows = ranks.lines(differences)
     shown = [line for label, row in rows[:_DIFFERENCES] for line in _wrap(f"{label}: ", row)]
     rest = [f"    and {len(rows) - _DIFFERENCES} more, in --json and --html"] if len(rows) > _DIFFERENCES else []
     return ["", "between ranks:", *shown, *rest] if rows else []

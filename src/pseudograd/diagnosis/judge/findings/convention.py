@@ -9,8 +9,7 @@ from ....torch_table.conventions import FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
 from ....torch_table.forms import FAMILIES
 from ....wording import listed, percent, shortened
-from ...count.other_conventions import Other, other_of
-from ...count.pools import FAMILY as POOL
+from ...count.other_conventions import POOL, Other, other_of
 from ...count.sensitivity import HIGH, Sensitivity
 from ...records import Finding
 from .. import advice

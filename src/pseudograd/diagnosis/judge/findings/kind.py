@@ -41,7 +41,7 @@ class Evidence:
         self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
         self.deliberate, self.stalls, self.asking = deliberate, stalls, asking
         self.tallies: list[Tally] = list(recorder.tallies.values())
-        self.values: list[Values] = list(recorder.values.values())
+        self.values: list[Values] = list(recorder.clamps.all.values())
 
     @part
     def sites(self) -> Iterable[Site]:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....wording import percent, shortened
-from ...count.dead_units import grouped
 from ...count.influence import NEEDS_NOTHING
+from ...count.zeros import grouped
 from ...records import Finding, Partly, Site, Starved, Structural
 from .. import advice
 from ..starving import ZEROED
