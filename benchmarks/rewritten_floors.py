@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from pseudograd.geometry import Share
 from pseudograd.kernels import native
 from pseudograd.kernels.range_bits import Plan
-from pseudograd.listen import around_backward
+from pseudograd.listen.around import backwards
 from pseudograd.torch_table.private import pop_mode, push_mode, without_torch_function
 
 EMPTY_FUNCTION, COPIES, MODE_IN_BACKWARD, OPERATORS = (
@@ -81,13 +81,13 @@ class Floor(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         if self.in_backward:
-            around_backward.subscribe(self._put_back)
+            backwards.subscribe(self._put_back)
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         if self.in_backward:
-            around_backward.unsubscribe(self._put_back)
+            backwards.unsubscribe(self._put_back)
 
     def _put_back(self, roots: Any, grads: Any, inputs: Any) -> Callable[[Any], None]:
         push_mode(self)
