@@ -16,10 +16,9 @@ import pseudograd as pg
 from pseudograd import rules
 from pseudograd.geometry import SHARES
 from pseudograd.look import measure
-from pseudograd.look.audit import Audit
-from pseudograd.look.audit_figure import _merged
-from pseudograd.look.audit_lines import _line
-from pseudograd.look.audit_records import Region
+from pseudograd.look.audit import Audit, restrict
+from pseudograd.look.audit_figure import merge_regions
+from pseudograd.look.audit_record import Region
 from pseudograd.torch_table.eras import ERAS, installed_era
 
 from .functions import Silu, clamped, inside, inward, of
@@ -345,7 +344,7 @@ def test_a_function_of_whole_tensors_along_random_lines() -> None:
 def test_a_line_runs_along_its_direction_which_is_scaled_to_about_one() -> None:
     start, direction, weight = ([0.5, -1.0], [3.0, -4.0], [2.0, 1.0])
     size = ((3**2 + 4**2) / 2) ** 0.5
-    line = _line(lambda x: x**3, *(torch.tensor(part, dtype=torch.float64) for part in (start, direction, weight)))
+    line = restrict(lambda x: x**3, *(torch.tensor(part, dtype=torch.float64) for part in (start, direction, weight)))
     expected = [
         sum(w * (s + t * d / size) ** 3 for s, d, w in zip(start, direction, weight, strict=True))
         for t in (-1.0, 0.0, 2.0)
@@ -419,7 +418,7 @@ def test_stretches_of_one_kind_are_drawn_as_one_unless_a_kink_lies_between() -> 
         return SimpleNamespace(low=low, high=high, positive=SimpleNamespace(kind=kind))
 
     regions = [region(0, 1, "flat"), region(1, 2, "cut"), region(2, 3, "cut"), region(3, 3, "cut"), region(3, 4, "cut")]
-    drawn = _merged(SimpleNamespace(regions=regions), "positive")  # type: ignore[arg-type]
+    drawn = merge_regions(SimpleNamespace(regions=regions), "positive")  # type: ignore[arg-type]
     assert drawn == [(0, 1, "flat"), (1, 3, "cut"), (3, 4, "cut")]
 
 

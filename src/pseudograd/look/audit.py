@@ -6,57 +6,32 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import as_number
 from ..errors import must
-from ..notebook import shown
+from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.gradients import by_backward
 from .audit_answers import (
-    element_wise,
+    at_infinite_grad,
+    at_infinite_x,
     in_half_precision,
-    in_one_line,
-    infinite,
-    linear,
-    not_finite,
+    is_element_wise,
+    is_linear,
     under_transforms,
+    write_error,
 )
-from .audit_figure import draw
-from .audit_lines import along_lines
-from .audit_records import Answer, Audited
-from .audit_text import text
+from .audit_record import Answer, Audit
 from .measure import measure, regions_of, shares_of
 from .what_is import name_measured
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Function = Callable[[Tensor], Tensor]
-_FEWEST = 33
-_NUMBERS = 4096  # of float64, in each cell: with fewer there are no differences to be taken
+_FEWEST, _LINES = 33, 3
+_NUMBERS = 4096  # of float64, in each cell: with fewer no differences can be taken
 _LEAST = 1e-290  # below, numbers of float64 lose digits
-
-
-@dataclass(frozen=True)
-class Audit(Audited):
-    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it."""
-
-    def __str__(self) -> str:
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        return shown(str(self), self.plot)
-
-    def plot(self) -> Figure:
-        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
-
-        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
-        """
-        return draw(self)
 
 
 def audit(
@@ -89,10 +64,10 @@ def audit(
         for the same x, or nothing that depends on x; if low is not below high; if points are too few.
     Example:
         >>> import pseudograd as pg
-        >>> found = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -3, 3)
-        >>> found.rule
+        >>> result = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -3, 3)
+        >>> result.rule
         'clamp(x, -1, 1, rule="zero", edge="closed")'
-        >>> found.kinks[0].low, found.kinks[0].positive
+        >>> result.kinks[0].low, result.kinks[0].positive
         (-1.0, Side(kind='kink', least=1.0, most=1.0))
     Source: new in pseudograd; the comparison with a numeric derivative is that of torch.autograd.gradcheck.
     """
@@ -101,10 +76,9 @@ def audit(
     with torch.inference_mode(False), torch.enable_grad():
         call = _callable(f, torch.float64)
         if shape is not None:
-            return _of_lines(f, call, low, high, points, at, tuple(shape))
-        x = torch.linspace(low, high, points, dtype=torch.float64)
-        _check_values(call, x, same_shape=True)
-        return _of_one(f, call, low, high, points, at)
+            return _audit_lines(f, call, low, high, points, at, tuple(shape))
+        _check_values(call, torch.linspace(low, high, points, dtype=torch.float64), same_shape=True)
+        return _audit_numbers(f, call, low, high, points, at)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -161,7 +135,7 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
         again = f(x)
     except Exception as error:
         remedy = "Give a function of x alone, such as lambda x: f(x, -1, 1)"
-        raise ValueError(f"audit: f must take one float64 tensor, got {in_one_line(error)}. {remedy}.") from error
+        raise ValueError(f"audit: f must take one float64 tensor, got {write_error(error)}. {remedy}.") from error
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(must("audit", "f", "return one floating-point tensor", y))
     if same_shape and y.shape != x.shape:
@@ -170,27 +144,27 @@ def _check_values(f: Function, x: Tensor, same_shape: bool) -> Tensor:
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         remedy = "Fix what is random in it; a module in training mode needs eval()"
         raise ValueError(must("audit", "f", "return the same values for the same x", y, remedy))
-    found, other = (by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2))
-    if found is None or other is None:
+    first, second = (by_backward(f, (x,), torch.ones_like(y))[0] if y.requires_grad else None for _ in range(2))
+    if first is None or second is None:
         remedy = "It detaches x, or makes integers or booleans of it"
         raise ValueError(
             f"audit: f must be differentiable, got values from which no gradient leads back to x. {remedy}."
         )
-    if not torch.equal(found.nan_to_num(), other.nan_to_num()):
-        raise ValueError(must("audit", "f", "give the same gradient for the same x", found, "Fix what is random in it"))
+    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+        raise ValueError(must("audit", "f", "give the same gradient for the same x", first, "Fix what is random in it"))
     return y.detach()
 
 
 # --- the audit ------------------------------------------------------------------------------------------------------
 
 
-def _of_one(f: object, call: Function, low: float, high: float, points: int, at: Sequence[float]) -> Audit:
+def _audit_numbers(f: object, call: Function, low: float, high: float, points: int, at: Sequence[float]) -> Audit:
     """An element-wise function."""
-    talk = element_wise(call, torch.linspace(low, high, points, dtype=torch.float64))
+    talk = is_element_wise(call, torch.linspace(low, high, points, dtype=torch.float64))
     measured = measure(call, low, high, points, at)
     regions = regions_of(measured)
-    narrow = in_half_precision(lambda dtype: _callable(f, dtype), call, measured)
-    underflows = [f"{dtype} {answer.detail}" for dtype, answer in narrow.items() if answer.word == "underflows"]
+    half = in_half_precision(lambda dtype: _callable(f, dtype), call, measured)
+    underflows = [f"{dtype} {answer.detail}" for dtype, answer in half.items() if answer.word == "underflows"]
     rule, note = name_measured(call, measured, underflows)
     return Audit(
         name=_name_of(f),
@@ -202,40 +176,46 @@ def _of_one(f: object, call: Function, low: float, high: float, points: int, at:
         shares=shares_of(regions),
         rule=rule,
         rule_note=note,
-        linear=linear(call, measured, call, measured.x),
+        linear=is_linear(call, measured, call, measured.x),
         element_wise=talk,
-        not_finite=not_finite(call),
+        not_finite=at_infinite_x(call),
         curves=measured.curves,
-        **narrow,
+        **half,
         **under_transforms(call, measured),
-        **infinite(call, measured),
+        **at_infinite_grad(call, measured),
     )
 
 
-def _of_lines(
+def _audit_lines(
     f: object, call: Function, low: float, high: float, points: int, at: Sequence[float], shape: tuple[int, ...]
 ) -> Audit:
-    """A function of whole tensors, along random lines; the first one is shown, and the checks are made on it."""
+    """A function of whole tensors, along random lines. The first line is shown, and the checks are made on it."""
     if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
         raise ValueError(must("audit", "shape", "be the sizes of a tensor, each at least 1", shape))
     spread = torch.linspace(low, high, math.prod(shape), dtype=torch.float64).reshape(shape)
     y = _check_values(call, spread, same_shape=False)
-    lines = along_lines(call, shape, y.shape, low, high)
-    every = [measure(line, low, high, min(points, 121), at) for line in lines]
-    regions = [regions_of(one) for one in every]
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(size: Sequence[int]) -> Tensor:
+        return torch.randn(size, dtype=torch.float64, generator=generator)
+
+    spread_of_starts = 0.1 * (high - low)
+    lines = [restrict(call, draw(shape) * spread_of_starts, draw(shape), draw(y.shape)) for _ in range(_LINES)]
+    measured = [measure(line, low, high, min(points, 121), at) for line in lines]
+    regions = [regions_of(m) for m in measured]
     unknown = Answer("not asked", None, "a function of one number is needed")
-    first, line = every[0], lines[0]
+    line, first = lines[0], measured[0]
     return Audit(
         name=_name_of(f),
         low=low,
         high=high,
         points=len(first.x),
-        lines=len(lines),
+        lines=_LINES,
         regions=regions[0],
-        shares=shares_of([region for of_line in regions for region in of_line]),
+        shares=shares_of([region for along_line in regions for region in along_line]),
         rule=None,
         rule_note="",
-        linear=linear(line, first, call, spread),
+        linear=is_linear(line, first, call, spread),
         element_wise=unknown,
         float16=unknown,
         bfloat16=unknown,
@@ -245,6 +225,28 @@ def _of_lines(
         nan_grad=unknown,
         **under_transforms(line, first),
     )
+
+
+def restrict(f: Function, start: Tensor, direction: Tensor, weight: Tensor) -> Function:
+    """t -> sum(weight * f(start + t * direction)), element-wise in t; the direction is scaled to elements of about 1."""
+    direction = direction / direction.square().mean().sqrt()
+
+    def at_number(t: Tensor) -> Tensor:
+        return (f(start + t * direction) * weight).sum()
+
+    def in_turn(t: Tensor) -> Tensor:
+        return torch.stack([at_number(number) for number in t.reshape(-1).unbind()]).reshape(t.shape)
+
+    def at_once(t: Tensor) -> Tensor:
+        return torch.func.vmap(at_number)(t.reshape(-1)).reshape(t.shape)
+
+    t = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    try:  # does f work under vmap, with the same values and gradients?
+        pairs = [(at_once(t), in_turn(t))]
+        pairs += [(gradient_of(at_once, t, grad), gradient_of(in_turn, t, grad)) for grad in (1.0, -1.0)]
+    except Exception:
+        return in_turn
+    return at_once if all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs) else in_turn
 
 
 def _name_of(f: Any) -> str:

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..testing.measure.behaviour import gradient_of
 from ..testing.measure.numeric import (
     Breaks,
-    Slope,
     breaks,
     jumps_of,
     nearest,
@@ -21,18 +20,19 @@ from ..testing.measure.numeric import (
     slope_of,
     values,
 )
-from .audit_records import Curves, Region, Side
+from .audit_record import Curves, Region, Side
 
 Function = Callable[[Tensor], Tensor]
+Pair = tuple[float, float]
 _KINDS = ("exact", "flat", "cut", "pseudo", "biased", "undefined", "kink", "jump")
-_NEAR = 1e-5  # relative: two slopes that differ by less are one
+_NEAR = 1e-5  # relative: two slopes that differ by less are equal
 _HUGE = 2.0**500
 _USUAL = 20  # powers of two by which x and y may differ from 1 and still be measured as they are
 _ROUNDS, _CELLS, _MUCH = (
     10,
     24,
     0.02,
-)  # of more points: how often, in how many cells, and where the gradient changes by this share
+)  # of more points: how often, in how many cells, where the gradient changes by this share
 
 
 class Break(NamedTuple):
@@ -45,9 +45,9 @@ class Break(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The points, the breaks among them, and at each point the value, the derivative with its error, and the slope for both signs.
+    """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad.
 
-    pairs: neighbouring numbers between which the gradient alone jumps.
+    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which the gradient alone jumps.
     """
 
     x: Tensor
@@ -57,11 +57,11 @@ class Measured(NamedTuple):
     positive: Tensor
     negative: Tensor
     breaks: tuple[Break, ...]
-    pairs: tuple[tuple[float, float], ...]
+    pairs: tuple[Pair, ...]
 
     @property
     def is_break(self) -> Tensor:
-        return torch.isin(self.x, torch.tensor([one.x for one in self.breaks], dtype=self.x.dtype))
+        return torch.isin(self.x, torch.tensor([at.x for at in self.breaks], dtype=self.x.dtype))
 
     @property
     def curves(self) -> Curves:
@@ -79,42 +79,33 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
         grid = grid[(grid - value).abs() > near]
     grid = torch.cat([grid, torch.tensor(special, dtype=grid.dtype)]).unique()
     jumps = [pair for sign in (1.0, -1.0) for pair in _gradient_jumps(f, grid, sign)]
-    units = _units(f, grid)
-    found = _located(f, units.breaks(f, grid, eps), special, jumps, near)
-    pairs = tuple(sorted({p for p in jumps if all(abs(p[0] - one.x) > 4 * near for one in found)}))
-    x = _refined(f, _points(grid, found, pairs, near), jumps, near)
+    unit_x, unit_y = _units(f, grid)
+    steepness = unit_y / unit_x
+
+    def in_units(u: Tensor) -> Tensor:
+        return f(u * unit_x) / unit_y
+
+    starts, ends, left, right, is_jump = breaks(in_units, grid / unit_x, eps)
+    broken = Breaks(starts * unit_x, ends * unit_x, left * steepness, right * steepness, is_jump)
+    located = _locate(f, broken, special, jumps, near)
+    pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at.x) > 4 * near for at in located)}))
+    x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for one in found:
-        distance = (x - one.x).abs()
+    for place in located:
+        distance = (x - place.x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
-    slope = units.slopes(f, x, step, eps)
+    slope, error = (part * steepness for part in slope_of(in_units, x / unit_x, step / unit_x, eps))
     ups, downs = gradient_of(f, x, 1.0), -gradient_of(f, x, -1.0)
-    return Measured(x, values(f, x), slope.value, slope.error, ups, downs, found, pairs)
+    return Measured(x, values(f, x), slope, error, ups, downs, located, pairs)
 
 
-class _Units(NamedTuple):
+def _units(f: Function, grid: Tensor) -> Pair:
     """Powers of two that x and y are measured in: 1, unless they are so small or large that 1 would hide them or overflow."""
-
-    x: float
-    y: float
-
-    def of(self, f: Function) -> Function:
-        return lambda u: f(u * self.x) / self.y
-
-    def breaks(self, f: Function, x: Tensor, eps: float) -> Breaks:
-        low, high, left, right, is_jump = breaks(self.of(f), x / self.x, eps)
-        return Breaks(low * self.x, high * self.x, left * self.y / self.x, right * self.y / self.x, is_jump)
-
-    def slopes(self, f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
-        return Slope(*(found * self.y / self.x for found in slope_of(self.of(f), x / self.x, step / self.x, eps)))
-
-
-def _units(f: Function, grid: Tensor) -> _Units:
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
-    of_x = _power_of_two(max(abs(grid[0].item()), abs(grid[-1].item())))
-    of_y = _power_of_two(largest) if largest else of_x
-    return _Units(of_x, of_y if of_y < 1.0 or of_y > _HUGE else 1.0)  # a large value elsewhere hides no small one
+    unit_x = _power_of_two(max(abs(grid[0].item()), abs(grid[-1].item())))
+    unit_y = _power_of_two(largest) if largest else unit_x
+    return unit_x, unit_y if unit_y < 1.0 or unit_y > _HUGE else 1.0  # a large value elsewhere hides no small value
 
 
 def _power_of_two(size: float) -> float:
@@ -122,7 +113,7 @@ def _power_of_two(size: float) -> float:
     return 1.0 if abs(exponent) <= _USUAL else math.ldexp(1.0, exponent)
 
 
-def _refined(f: Function, x: Tensor, jumps: list[tuple[float, float]], near: float) -> Tensor:
+def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
     """More points where the gradient changes much from one to the next, and does not jump: a peak has to show between them."""
     known = torch.tensor([at for pair in jumps for at in pair], dtype=x.dtype).unique()
     for _ in range(_ROUNDS):
@@ -140,56 +131,41 @@ def _refined(f: Function, x: Tensor, jumps: list[tuple[float, float]], near: flo
     return x
 
 
-def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[tuple[float, float]]:
+def _gradient_jumps(f: Function, grid: Tensor, sign: float) -> list[Pair]:
     """Pairs of numbers between which the gradient jumps, as near to each other as a person would write them."""
-    found = []
+    pairs = []
     for low, high in zip(*(part.tolist() for part in jumps_of(lambda x: gradient_of(f, x, sign), grid)), strict=True):
         between = simplest(low, high)
-        at_low, at_between, at_high = gradient_of(
-            f, torch.tensor([low, between, high], dtype=torch.float64), sign
-        ).tolist()
-        found.append((between if at_between == at_low else low, between if at_between == at_high else high))
-    return found
+        x = torch.tensor([low, between, high], dtype=torch.float64)
+        at_low, at_between, at_high = gradient_of(f, x, sign).tolist()
+        pairs.append((between if at_between == at_low else low, between if at_between == at_high else high))
+    return pairs
 
 
-def _located(
-    f: Function, broken: Breaks, special: list[float], jumps: list[tuple[float, float]], near: float
-) -> tuple[Break, ...]:
-    """One break for each place, at the number that a person would have written there."""
-    found: list[Break] = []
-    for low, high, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
-        x = _exact(f, low, high, left, right, special, jumps, 0.0 if is_jump else near)
-        if not found or x - found[-1].x > 4 * near:
-            found.append(Break(x, left, right, is_jump))
-    return tuple(found)
+def _locate(f: Function, broken: Breaks, special: list[float], jumps: list[Pair], near: float) -> tuple[Break, ...]:
+    """In each bracket a number that is known; or at which a clamp is flat; or beside which the gradient jumps; or the shortest."""
+    located: list[Break] = []
+    for start, end, left, right, is_jump in zip(*(part.tolist() for part in broken), strict=True):
+        room = 0.0 if is_jump else near
+        low, high = start - room, end + room
+        beside = torch.tensor([low - room, high + room], dtype=torch.float64)
+        at_low, at_high = values(f, beside).tolist()
+        flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _NEAR]
+        jumping = [simplest(a, b) for a, b in jumps if low <= a and b <= high]
+        x = next((x for x in (*special, *flat, *jumping) if low <= x <= high), None)
+        x = simplest(low, high) if x is None else x
+        if not located or x - located[-1].x > 4 * near:
+            located.append(Break(x, left, right, is_jump))
+    return tuple(located)
 
 
-def _exact(
-    f: Function,
-    low: float,
-    high: float,
-    left: float,
-    right: float,
-    special: list[float],
-    jumps: list[tuple[float, float]],
-    near: float,
-) -> float:
-    """The number in the bracket that is known; or at which a clamp is flat; or beside which the gradient jumps; or the shortest."""
-    low, high = low - near, high + near
-    beside = torch.tensor([low - near, high + near], dtype=torch.float64)
-    at_low, at_high = values(f, beside).tolist()
-    flat = [y for y, slope in ((at_low, left), (at_high, right)) if abs(slope) < _NEAR]
-    jumping = [simplest(a, b) for a, b in jumps if low <= a and b <= high]
-    return next((x for x in (*special, *flat, *jumping) if low <= x <= high), simplest(low, high))
-
-
-def _points(grid: Tensor, found: tuple[Break, ...], pairs: tuple[tuple[float, float], ...], near: float) -> Tensor:
+def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], near: float) -> Tensor:
     """The grid, not too near to a break; the breaks; both numbers of a pair and the simplest between; three points between all of these."""
-    ends = sorted({one.x for one in found} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
+    ends = sorted({at.x for at in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
     all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
     gaps = all_ends[1:] - all_ends[:-1]
-    for one in found:
-        grid = grid[(grid - one.x).abs() > 2 * near]
+    for at in located:
+        grid = grid[(grid - at.x).abs() > 2 * near]
     wide = gaps > 16 * near
     between = [all_ends[:-1][wide] + share * gaps[wide] for share in (0.25, 0.5, 0.75)]
     return torch.cat([grid, torch.tensor(ends, dtype=grid.dtype), *between]).unique()
@@ -201,14 +177,14 @@ def _points(grid: Tensor, found: tuple[Break, ...], pairs: tuple[tuple[float, fl
 def regions_of(m: Measured) -> tuple[Region, ...]:
     """Neighbouring points of the same kinds are one region, up to a jump of the gradient; a break is one by itself."""
     x, is_break = m.x.tolist(), m.is_break.tolist()
-    of_signs = (_without_lone_points(_kinds(m, found), is_break) for found in (m.positive, m.negative))
-    kinds = list(zip(*of_signs, strict=True))
+    by_sign = (_without_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
+    kinds = list(zip(*by_sign, strict=True))
     after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
     starts = [0]
     for i in range(1, len(x)):
         if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
             starts.append(i)
-    at = {one.x: one for one in m.breaks}
+    at = {place.x: place for place in m.breaks}
     regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
         low, has_low = _end(x, is_break, start, start - 1)
@@ -216,25 +192,25 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
         inside = slice(start, end)
         slope = at[x[start]][1:3] if is_break[start] else (m.slope[inside].min().item(), m.slope[inside].max().item())
         sides = (
-            Side(kinds[start][i], of[inside].min().item(), of[inside].max().item())
-            for i, of in enumerate((m.positive, m.negative))
+            Side(kinds[start][i], slopes[inside].min().item(), slopes[inside].max().item())
+            for i, slopes in enumerate((m.positive, m.negative))
         )
         regions.append(Region(low, high, has_low, has_high, slope, *sides))
     return tuple(regions)
 
 
-def _kinds(m: Measured, found: Tensor) -> list[str]:
+def _kinds(m: Measured, slopes: Tensor) -> list[str]:
     """The kind of each point for one sign of grad. What is as small as the error of the derivative is 0."""
-    difference, size = (found - m.slope).abs(), torch.maximum(found.abs(), m.slope.abs())
-    is_flat, is_zero = m.slope.abs() <= 2 * m.error, found == 0
-    kinds = torch.full_like(found, _KINDS.index("biased"), dtype=torch.long)
-    kinds[is_zero] = _KINDS.index("cut")
+    difference, size = (slopes - m.slope).abs(), torch.maximum(slopes.abs(), m.slope.abs())
+    is_flat = m.slope.abs() <= 2 * m.error
+    kinds = torch.full_like(slopes, _KINDS.index("biased"), dtype=torch.long)
+    kinds[slopes == 0] = _KINDS.index("cut")
     kinds[is_flat] = _KINDS.index("pseudo")
     kinds[difference <= _NEAR * size + 2 * m.error] = _KINDS.index("exact")
-    kinds[is_flat & (found.abs() <= 2 * m.error)] = _KINDS.index("flat")
-    kinds[~(m.y.isfinite() & m.slope.isfinite() & found.isfinite())] = _KINDS.index("undefined")
-    for one in m.breaks:
-        kinds[m.x == one.x] = _KINDS.index("jump" if one.is_jump else "kink")
+    kinds[is_flat & (slopes.abs() <= 2 * m.error)] = _KINDS.index("flat")
+    kinds[~(m.y.isfinite() & m.slope.isfinite() & slopes.isfinite())] = _KINDS.index("undefined")
+    for at in m.breaks:
+        kinds[m.x == at.x] = _KINDS.index("jump" if at.is_jump else "kink")
     return [_KINDS[kind] for kind in kinds.tolist()]
 
 
@@ -243,12 +219,12 @@ _WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "p
 
 def _without_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
     """Where a curve crosses another, or 0, a single point has another kind. It is what is beside it."""
-    found = list(kinds)
+    result = list(kinds)
     for i, kind in enumerate(kinds):
         beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]
         if not is_break[i] and kind not in beside:
-            found[i] = next((other for other in beside if kind in _WHERE_CURVES_CROSS.get(other, ())), kind)
-    return found
+            result[i] = next((other for other in beside if kind in _WHERE_CURVES_CROSS.get(other, ())), kind)
+    return result
 
 
 def _end(x: list[float], is_break: list[bool], own: int, other: int) -> tuple[float, bool]:
@@ -266,9 +242,9 @@ def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:
     """Of the length of the regions, what each kind has, for both signs of grad."""
     shares: dict[str, dict[str, float]] = {"grad > 0": {}, "grad < 0": {}}
     regions = list(regions)
-    whole = sum(region.high - region.low for region in regions)
+    length = sum(region.high - region.low for region in regions)
     for region in regions:
         if region.high > region.low:
             for sign, side in zip(shares, (region.positive, region.negative), strict=True):
-                shares[sign][side.kind] = shares[sign].get(side.kind, 0.0) + (region.high - region.low) / whole
+                shares[sign][side.kind] = shares[sign].get(side.kind, 0.0) + (region.high - region.low) / length
     return shares

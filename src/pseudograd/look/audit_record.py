@@ -1,0 +1,215 @@
+"""What an audit measured, as data and as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..notebook import shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_ROWS = 24  # of the table of regions
+
+
+class Side(NamedTuple):
+    """A region for one sign of grad: its kind, and the least and the largest slope grad_x / grad in it."""
+
+    kind: str
+    least: float
+    most: float
+
+    def written(self, slope: tuple[float, float]) -> str:
+        """The kind, and the slopes that it leaves open. slope: the derivative."""
+        if self.kind in ("exact", "flat", "cut"):
+            return self.kind
+        is_opposite = self.kind == "biased" and max(slope) * self.least < 0 and min(slope) * self.most < 0
+        return f"{self.kind} {_span(self.least, self.most)}{', wrong sign' if is_opposite else ''}"
+
+
+class Region(NamedTuple):
+    """A part of the range in which both signs of grad keep their kind; a single x, with low == high, at a kink or a jump.
+
+    has_low, has_high: does the end belong to it? slope: the derivative, from least to most; at a kink or a jump from the left and from
+    the right.
+    """
+
+    low: float
+    high: float
+    has_low: bool
+    has_high: bool
+    slope: tuple[float, float]
+    positive: Side
+    negative: Side
+
+    @property
+    def is_break(self) -> bool:
+        return self.positive.kind in ("kink", "jump")
+
+    def cells(self) -> tuple[str, str, str, str]:
+        if self.is_break:
+            x, slope = _number(self.low), " | ".join(map(_number, self.slope))
+        else:
+            ends = "[" if self.has_low else "(", "]" if self.has_high else ")"
+            x, slope = f"{ends[0]}{_number(self.low)}, {_number(self.high)}{ends[1]}", _span(*self.slope)
+        return x, slope, self.positive.written(self.slope), self.negative.written(self.slope)
+
+
+class Answer(NamedTuple):
+    """A word, the share of the points where it is not so (None where nothing was counted), and the evidence."""
+
+    word: str
+    share: float | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.detail}" if self.detail else self.word
+
+
+class NotFinite(NamedTuple):
+    """What comes back where x or grad is not a finite number."""
+
+    x: float
+    grad: float
+    y: float
+    grad_x: float
+
+
+class Curves(NamedTuple):
+    """What `plot` draws: tensors of one number for each point."""
+
+    x: Tensor
+    y: Tensor
+    slope: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the backward of a function does, beside its derivative. print() shows it; `audit` makes it.
+
+    rule: the call of pseudograd that does the same, as it is written, or None. rule_note: where it differs in what the name does not
+    promise; or, without a name, the call that comes nearest, and what tells them apart.
+    shares: of the range, for "grad > 0" and "grad < 0", the share of each kind.
+    lines: along how many random lines it was looked at; 0 for an element-wise function.
+    """
+
+    name: str
+    low: float
+    high: float
+    points: int
+    lines: int
+    regions: tuple[Region, ...]
+    shares: dict[str, dict[str, float]]
+    rule: str | None
+    rule_note: str
+    linear: Answer
+    element_wise: Answer
+    double_backward: Answer
+    forward_mode: Answer
+    vmap: Answer
+    float16: Answer
+    bfloat16: Answer
+    infinite_grad: Answer
+    nan_grad: Answer
+    not_finite: tuple[NotFinite, ...]
+    curves: Curves = field(repr=False)
+
+    @property
+    def kinks(self) -> tuple[Region, ...]:
+        """The regions that are a kink or a jump."""
+        return tuple(region for region in self.regions if region.is_break)
+
+    @property
+    def verdict(self) -> str:
+        return f"the same as {self.rule}" if self.rule else "no rule of pseudograd does the same"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the curves, in plain lists, dictionaries and numbers; a number that is not finite as a string."""
+        values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "curves"}
+        plain: dict[str, Any] = _plain({"kind": "pseudograd audit", "torch": torch.__version__, **values})
+        return plain
+
+    def plot(self) -> Figure:
+        """Draw it: forward above; backward below, dL/dx for both signs of grad, with their kinds beside the true slope.
+
+        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
+        """
+        from .audit_figure import draw
+
+        return draw(self)
+
+    def _repr_html_(self) -> str:
+        return shown(str(self), self.plot)
+
+    def __str__(self) -> str:
+        along = f", along {self.lines} random lines" if self.lines else ""
+        head = f"audit: {self.name} on {_number(self.low)} to {_number(self.high)}{along}, torch {torch.__version__}"
+        answers = [f"{name:<17} {answer}" for name, answer in self._answers()]
+        return "\n  ".join([head, *self._conclusions(), "", *self._table(), "", *answers]).replace("\n  \n", "\n\n")
+
+    def _conclusions(self) -> list[str]:
+        """The rule, and the share of the range that each kind has."""
+        lines = [] if self.lines else [self.verdict]
+        if self.rule_note:
+            lines.append(f"but {self.rule_note}" if self.rule else self.rule_note)
+        for sign, shares in self.shares.items():
+            kinds = sorted(shares.items(), key=lambda item: -item[1])
+            percents = (f"{share:.0%}" if share >= 0.005 else "< 1%" for _, share in kinds)
+            lines.append(f"{sign}: {', '.join(f'{kind} {p}' for (kind, _), p in zip(kinds, percents, strict=True))}")
+        return lines
+
+    def _table(self) -> list[str]:
+        """A row for each region; both slopes are grad_x / grad."""
+        head = ("along the first line" if self.lines else "x", "derivative", "grad > 0", "grad < 0")
+        rows = [head, *(region.cells() for region in self.regions[:_MOST_ROWS])]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        more = len(self.regions) - _MOST_ROWS
+        return [*lines, f"and {more} more"] if more > 0 else lines
+
+    def _answers(self) -> list[tuple[str, object]]:
+        transforms = [
+            ("double backward", self.double_backward),
+            ("forward mode", self.forward_mode),
+            ("vmap", self.vmap),
+        ]
+        if self.lines:
+            return [("linear in grad", self.linear), *transforms]
+        answers: list[tuple[str, object]] = [
+            ("linear in grad", self.linear),
+            ("element-wise", self.element_wise),
+            *transforms,
+        ]
+        answers += [("float16", self.float16), ("bfloat16", self.bfloat16)]
+        answers += [("grad = inf, -inf", self.infinite_grad), ("grad = nan", self.nan_grad)]
+        for up, down in zip(self.not_finite[::2], self.not_finite[1::2], strict=True):  # both signs of grad
+            if not math.isfinite(up.x):
+                slopes = f"slope {_number(up.grad_x)} for grad > 0, {_number(-down.grad_x)} for grad < 0"
+                answers.append((f"x = {up.x:g}", f"y = {_number(up.y)}, {slopes}"))
+        return answers
+
+
+def _span(least: float, most: float) -> str:
+    a, b = _number(least), _number(most)
+    return a if a == b else f"{a} to {b}"
+
+
+def _number(value: float) -> str:
+    return "0" if abs(value) < 1e-9 else f"{value:.4g}"
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
